@@ -76,6 +76,7 @@ class ControlMethods(SchedulerMethods):
             cancelled = await scheduler.cancel_jobs(metadata={"tenant": 7})
         """
         filters = check_filters(
+            self._parts.tasks,
             status=status,
             job_name=job_name,
             worker_id=worker_id,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.jobs.model import Job, JobCounts, Page, Worker
 from pg_scheduler.jobs.payload import encode_object
+from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.validation import (
     check_count,
     check_execution_time,
@@ -57,7 +58,8 @@ class InspectionMethods(SchedulerMethods):
 
         Args:
             status: One status or several; None for all. An empty list selects no job.
-            job_name: Only jobs with this name.
+            job_name: Only jobs with this name. If its task is registered here, its former names and aliases
+                are found too.
             worker_id: Only jobs that this worker runs or ran last.
             due_from: Only jobs due at or after this time.
             due_before: Only jobs due before this time.
@@ -81,6 +83,7 @@ class InspectionMethods(SchedulerMethods):
         """
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
         filters = check_filters(
+            self._parts.tasks,
             status=status,
             job_name=job_name,
             worker_id=worker_id,
@@ -93,10 +96,11 @@ class InspectionMethods(SchedulerMethods):
         )
 
     async def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
-        """Return the number of jobs in each status, of one name or of all."""
+        """Return the number of jobs in each status, of one name as in ``list_jobs()`` or of all."""
+        names = None
         if job_name is not None:
-            check_text("job_name", job_name)
-        return await self._parts.store.jobs.count_jobs(job_name)
+            names = self._parts.tasks.names_like(check_text("job_name", job_name))
+        return await self._parts.store.jobs.count_jobs(names)
 
     async def workers(self) -> list[Worker]:
         """Return every worker that has a row, oldest first, and whether its lease is valid."""
@@ -138,6 +142,7 @@ class InspectionMethods(SchedulerMethods):
 
 
 def check_filters(
+    tasks: TaskRegistry,
     *,
     status: JobStatus | str | Iterable[JobStatus | str] | None,
     job_name: str | None,
@@ -163,7 +168,7 @@ def check_filters(
     wanted = None if metadata is None else encode_object("metadata", metadata)
     return JobFilters(
         statuses,
-        job_name,
+        None if job_name is None else tasks.names_like(job_name),
         worker_id,
         None if due_from is None else check_execution_time(due_from, name="due_from"),
         None if due_before is None else check_execution_time(due_before, name="due_before"),

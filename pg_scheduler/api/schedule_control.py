@@ -58,7 +58,8 @@ class ScheduleControl:
         Args:
             owner: Only those that ``@periodic`` declares ("code") or that calls added ("api").
             paused: Only those that are paused, or only the others.
-            task: Only those of this function or task name.
+            task: Only those of this function or task name. If the task is registered here, its former names
+                and aliases are found too.
             metadata: Only those whose metadata contains this object.
             due_before: Only those whose next fire time is before this timezone-aware time.
             after: ``next`` of the previous page; None for the first page.
@@ -75,7 +76,7 @@ class ScheduleControl:
             after=None if after is None else check_text("after", after),
             owner=owner,
             paused=None if paused is None else check_kind("paused", paused, bool),
-            task=None if task is None else self._task_name(task),
+            tasks=None if task is None else self._parts.tasks.names_like(self._task_name(task)),
             metadata=None if metadata is None else encode_object("metadata", metadata),
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
             limit=limit + 1,

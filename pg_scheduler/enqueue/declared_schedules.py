@@ -50,9 +50,17 @@ class DeclaredSchedules:
         self._rows: dict[str, ScheduleRow] = {}
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
-        """Return the configs, each with ``enabled`` as the latest call set it."""
+        """Return the configs, each with the name by ``@job``, and ``enabled`` as a call set it last."""
         known = self._catalogue.configs()
-        return {key: replace(config, enabled=self._is_enabled(config)) for key, config in known.items()}
+        given = {config.job_name for config in known.values() if config.named}
+        return {
+            key: replace(
+                config,
+                enabled=self._is_enabled(config),
+                job_name=config.job_name if config.task in {config.function, *given} else config.task,
+            )
+            for key, config in known.items()
+        }
 
     def check_locks(self) -> None:
         """Raise ConfigurationError if a schedule uses an advisory lock and the pool cannot hold one."""

@@ -171,10 +171,10 @@ class ScheduleJobs:
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
         given = {name: read(options[name]) for name, read in _READ.items() if name in options}
         columns, of_jobs = resolve_options(given, task, misfire_grace_time=self._grace)
-        name = row.task if row.job_name is None else row.job_name
+        name, function = _names_of(row, task)
         arguments, task_data = self._task_data(row, task, name)
         template = PlainJob("", task_data, row.anchor, name, *columns)._replace(
-            function=None if row.job_name is None else row.task,
+            function=function,
             lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
         )
         of_jobs["schedule_id"] = row.schedule_id
@@ -237,6 +237,16 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
 def advisory_lock_key(schedule_id: str) -> int:
     """Return the key of a schedule's advisory lock, a signed 64-bit integer."""
     return int.from_bytes(hashlib.sha256(schedule_id.encode()).digest()[:8], signed=True)
+
+
+def _names_of(row: ScheduleRow, task: Task | None) -> tuple[str, str | None]:
+    """Return the columns ``job_name`` and ``function`` of the jobs of a schedule.
+
+    A node of an earlier release may have written a declared schedule, without the name that ``@job`` gives.
+    """
+    if row.owner == "code" and task is not None and task.name != task.identity:
+        return task.name, None
+    return (row.task, None) if row.job_name is None else (row.job_name, row.task)
 
 
 def _given_grace(given: Mapping[str, Any], task: Task | None) -> int | None:

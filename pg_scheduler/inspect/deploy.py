@@ -362,7 +362,7 @@ class _DeployCheck:
             after=after,
             owner="api",
             paused=None,
-            task=None,
+            tasks=None,
             metadata=None,
             due_before=None,
             limit=SCHEDULE_ROWS,

@@ -161,7 +161,7 @@ def group_terms(group: ErrorGroup) -> tuple[Term, ...]:
     name = escape_like(group.job_name)
     error = escape_like(group.text).replace("#", "%")
     return (
-        TextTerm(TextField.NAME, (Pattern(name, group.job_name),)),
+        TextTerm(TextField.SHOWN_NAME, (Pattern(name, group.job_name),)),
         TextTerm(TextField.ERROR, (Pattern(f"%{error}%", None),)),
         TimeTerm(TimeField.FINISHED, (TimeSpan(group.first_at, group.last_at + INSTANT),)),
     )

@@ -51,7 +51,7 @@ class ScheduleReads(InspectorBase):
             after=None if after is None else check_text("after", after),
             owner=None,
             paused=None,
-            task=None,
+            tasks=None,
             metadata=None,
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
             limit=limit,

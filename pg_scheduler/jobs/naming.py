@@ -75,6 +75,11 @@ def qualified_name(func: JobFunction) -> str:
     return f"{module_name(func)}.{func.__qualname__}"
 
 
+def former_job_name(func: JobFunction) -> str:
+    """Return the name that pg-scheduler 0.2 gave the jobs of a periodic function, without the module."""
+    return f"periodic_{func.__name__}"
+
+
 def module_name(func: JobFunction) -> str:
     """Return the name of the function's module; for a script, the name under which it is imported."""
     return func.__module__ if func.__module__ != "__main__" else _main_name()

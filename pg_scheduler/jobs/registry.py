@@ -10,7 +10,7 @@ pg-scheduler 0.2.x wrote, and the default job name of a periodic function.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from types import FunctionType
 from typing import Final
@@ -19,7 +19,14 @@ from weakref import WeakSet
 from pg_scheduler.errors import NameConflictError
 from pg_scheduler.jobs.executors import default_executor
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.jobs.naming import FUNCTIONS, check_aliases, check_function, check_name, qualified_name
+from pg_scheduler.jobs.naming import (
+    FUNCTIONS,
+    check_aliases,
+    check_function,
+    check_name,
+    former_job_name,
+    qualified_name,
+)
 from pg_scheduler.jobs.task import NO_OPTIONS, Task, TaskOptions
 
 COMPARED_TYPES: Final = (str, bytes, int, float)
@@ -178,6 +185,22 @@ class TaskRegistry:
         """Return the explicit names of a task, its aliases among them."""
         inherited = self._parent.names_of(task) if self._parent else set()
         return inherited | {name for name, each in self._exact.items() if each.identity == task.identity}
+
+    def names_like(self, name: str) -> list[str]:
+        """Return a name, and the others of the tasks that have it: a loose name may be that of several."""
+        task = self.resolve(name)
+        tasks = self.bearers(name).values() if task is None else [task]
+        others = {
+            other for task in tasks for other in (task.name, *self.names_of(task), *self._loose_of(task))
+        }
+        return [name, *sorted(others - {name})]
+
+    def _loose_of(self, task: Task) -> Iterator[str]:
+        """Yield the loose names that no other function has."""
+        for name in (task.func.__name__, former_job_name(task.func)):
+            bearer = self.resolve(name)
+            if bearer is not None and bearer.identity == task.identity:
+                yield name
 
     def bearers(self, name: str) -> dict[str, Task]:
         """Return the tasks with this loose name, by identity."""

@@ -12,7 +12,13 @@ from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError, NameConflictError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
-from pg_scheduler.jobs.naming import check_function, module_name, qualified_name, required_parameters
+from pg_scheduler.jobs.naming import (
+    check_function,
+    former_job_name,
+    module_name,
+    qualified_name,
+    required_parameters,
+)
 from pg_scheduler.jobs.registry import captures_same, catalogue
 from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.schedules.definition import Definition, check_trigger, to_seconds
@@ -48,7 +54,8 @@ class PeriodicJobConfig:
         use_advisory_lock: Whether an attempt is skipped while another one runs on any node.
         priority: The priority of its jobs.
         max_retries: The number of retries after a failed first attempt.
-        job_name: The name of its jobs.
+        job_name: The name of its task if ``@job`` or ``job_name=`` gives one. Otherwise that of 0.2, which
+            its jobs have in the column ``job_name``: ``periodic_<function name>``.
         dedup_key: The key of the schedule, the same on every node.
         enabled: Whether the schedule fires.
         trigger: Computes the fire times.
@@ -105,7 +112,7 @@ class PeriodicJobConfig:
         )
         self._set(
             job_name=check_label(
-                "job_name", self.job_name or default_job_name(self.func), MAX_JOB_NAME_LENGTH
+                "job_name", self.job_name or former_job_name(self.func), MAX_JOB_NAME_LENGTH
             ),
             dedup_key=check_label("dedup_key", self.dedup_key or self._derive_key(), MAX_DEDUP_KEY_LENGTH),
         )
@@ -114,6 +121,12 @@ class PeriodicJobConfig:
     def function(self) -> str:
         """The name under which the function is registered."""
         return qualified_name(self.func)
+
+    @property
+    def task(self) -> str:
+        """The name of the task, and so of its jobs: that of ``@job`` or ``job_name=``, else ``function``."""
+        task = catalogue.task_of(self.func)
+        return self.function if task is None else task.name
 
     @property
     def jitter_seconds(self) -> float:
@@ -134,11 +147,6 @@ class PeriodicJobConfig:
     def _set(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
-
-
-def default_job_name(func: JobFunction) -> str:
-    """Return the name of the jobs of a periodic function that gives none."""
-    return f"periodic_{func.__name__}"
 
 
 def check_label(name: str, value: object, max_length: int) -> str:
@@ -195,7 +203,7 @@ def trigger_for(
 def definition_of(config: PeriodicJobConfig) -> Definition:
     """Return the definition of a declared schedule, which gives every value but options of its task."""
     return Definition(
-        task=config.function,
+        task=config.task,
         trigger=config.trigger,
         args=(),
         kwargs={},
@@ -280,7 +288,7 @@ def _moved_from(
         row
         for row in rows.values()
         if row.owner == "code"
-        and row.task == config.function
+        and row.task in {config.task, config.function}
         and row.derived_key
         and row.schedule_id not in configs
         and row.schedule_id not in taken
@@ -310,7 +318,8 @@ def _declared(row: ScheduleRow, config: PeriodicJobConfig) -> ScheduleRow:
         row,
         schedule_id=config.dedup_key,
         owner="code",
-        job_name=config.job_name,
+        # Queries of users of 0.2 find the jobs of a function that has no name of its own.
+        job_name=config.job_name if config.task == config.function else None,
         derived_key=config.derived_key,
         enabled_in_code=config.enabled,
         use_advisory_lock=config.use_advisory_lock,
@@ -363,7 +372,7 @@ class PeriodicCatalogue:
             config.func,
             name=config.job_name if config.named and is_unnamed else None,
             aliases=[config.job_name] if config.named else [],
-            loose=[default_job_name(config.func)],
+            loose=[former_job_name(config.func)],
         )
         self._configs[config.dedup_key] = config
         self.version += 1

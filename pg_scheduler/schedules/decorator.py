@@ -56,8 +56,8 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
             taken is skipped.
         priority: The priority of the jobs.
         max_retries: Retries of each job after a failed first attempt.
-        job_name: The name of the jobs, and of the task unless ``@job`` gives one;
-            ``periodic_<function name>`` when None.
+        job_name: The name of the task, and so of its jobs, unless ``@job`` gives one. ``module.qualname`` if
+            None; their rows then have ``periodic_<function name>`` as ``job_name``, as in 0.2.
         dedup_key: The identity of the schedule; derived from module, function and schedule when None.
         enabled: Whether the schedule is enabled until ``enable_periodic_job()`` or
             ``disable_periodic_job()`` changes it in the database.

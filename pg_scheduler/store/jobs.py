@@ -34,7 +34,7 @@ class JobFilters(NamedTuple):
 
     Attributes:
         statuses: One of these statuses.
-        job_name: The name.
+        names: One of these names, of which a caller gave the first; a row may have that as a former name.
         worker_id: The worker that runs them, or ran them last.
         due_from: The first due time.
         due_before: The due time before which they are due.
@@ -42,7 +42,7 @@ class JobFilters(NamedTuple):
     """
 
     statuses: Sequence[str] | None = None
-    job_name: str | None = None
+    names: Sequence[str] | None = None
     worker_id: str | None = None
     due_from: datetime | None = None
     due_before: datetime | None = None
@@ -286,7 +286,7 @@ class JobRepository(JobInserts):
         *,
         after: str | None,
         statuses: Sequence[JobStatus] | None,
-        job_name: str | None,
+        names: Sequence[str] | None,
         worker_id: str | None,
         due_from: datetime | None,
         due_before: datetime | None,
@@ -295,7 +295,7 @@ class JobRepository(JobInserts):
     ) -> Page[Job]:
         """Return a page of jobs in the order of their ids. Metadata bound the rows that are read."""
         wanted = None if statuses is None else [status.value for status in statuses]
-        filters = JobFilters(wanted, job_name, worker_id, due_from, due_before, metadata)
+        filters = JobFilters(wanted, names, worker_id, due_from, due_before, metadata)
         if metadata is not None:
             return await self._find_jobs(after, limit, filters)
         rows = await self._statements.fetch("list_jobs", after, *filters[:5], limit + 1)
@@ -312,9 +312,9 @@ class JobRepository(JobInserts):
                 jobs.append(job_from(values, self._statements.codec))
         return Page(jobs[:limit], next=jobs[limit - 1].job_id if len(jobs) > limit else _end_of(rows))
 
-    async def count_jobs(self, job_name: str | None) -> JobCounts:
-        """Count the jobs of each status."""
-        rows = await self._statements.fetch("count_jobs", job_name)
+    async def count_jobs(self, names: Sequence[str] | None) -> JobCounts:
+        """Count the jobs of each status, of names as in ``JobFilters`` or of all."""
+        rows = await self._statements.fetch("count_jobs", names)
         return JobCounts(**{row[0]: row[1] for row in rows})
 
     async def statuses_of(

@@ -109,14 +109,14 @@ class ScheduleRepository:
         after: str | None,
         owner: str | None,
         paused: bool | None,
-        task: str | None,
+        tasks: Sequence[str] | None,
         metadata: str | None,
         due_before: datetime | None,
         limit: int,
     ) -> list[ScheduleRow]:
         """Return a page of schedules in the order of their ids."""
         rows = await self._statements.fetch(
-            "list_schedules", after, owner, paused, task, metadata, due_before, limit
+            "list_schedules", after, owner, paused, tasks, metadata, due_before, limit
         )
         return [schedule_from(row) for row in rows]
 

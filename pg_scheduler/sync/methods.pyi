@@ -567,7 +567,7 @@ class BlockingMethods(Blocking):
         Parameters, values and errors are those of ``Scheduler.list_jobs()``.
         """
     def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
-        """Return the number of jobs in each status, of one name or of all.
+        """Return the number of jobs in each status, of one name as in ``list_jobs()`` or of all.
 
         Parameters, values and errors are those of ``Scheduler.count_jobs()``.
         """

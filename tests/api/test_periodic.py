@@ -476,7 +476,8 @@ async def test_periodic_functions_of_the_same_name_in_two_modules_both_run(make:
     await scheduler.start()
     for key in ("app.one", "app.two"):
         await scheduler.trigger_periodic_job(key)
-    await seen.until(JobCompleted, 2, job_name="periodic_tick")
+    for name in ("app.one.tick", "app.two.tick"):
+        await seen.until(JobCompleted, job_name=name)
     assert sorted(calls) == ["app.one", "app.two"]
 
 

@@ -382,7 +382,7 @@ STORE_CALLS: dict[str, Call] = {
     "total_vacuum_stats": lambda it, _: it.retention.total_vacuum_stats(),
     "get_job": lambda it, _: it.jobs.get_job("a"),
     "list_jobs": lambda it, _: it.jobs.list_jobs(
-        after=None, statuses=None, job_name=None, worker_id=None, due_from=None, due_before=None, limit=9
+        after=None, statuses=None, names=None, worker_id=None, due_from=None, due_before=None, limit=9
     ),
     "count_jobs": lambda it, _: it.jobs.count_jobs(None),
     "overdue_names": lambda it, _: it.jobs.overdue_names("w1", [NAME], 10),
@@ -390,7 +390,7 @@ STORE_CALLS: dict[str, Call] = {
     "now": lambda it, _: it.schedules.now(),
     "get, of a schedule": lambda it, _: it.schedules.get("key"),
     "list_page": lambda it, _: it.schedules.list_page(
-        after=None, owner=None, paused=None, task=None, metadata=None, due_before=None, limit=9
+        after=None, owner=None, paused=None, tasks=None, metadata=None, due_before=None, limit=9
     ),
     "insert, of a schedule": lambda it, _: it.schedules.insert(new_schedule(), ["every"]),
     "write, of a schedule": lambda it, conn: it.schedules.write(new_schedule(), ["every"], on=conn),

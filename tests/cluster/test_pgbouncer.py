@@ -128,8 +128,8 @@ async def run_every_kind_of_job(scheduler: Scheduler, client: Scheduler) -> None
     async with asyncio.timeout(PATIENCE / 2):  # a heartbeat would cancel it only after up to 20 s
         await seen.until(JobCancelled, job_id=held)
     assert gate.cancelled == 1
-    await scheduler.trigger_periodic_job("often")
-    await seen.until(JobCompleted, job_name="periodic_often")
+    often = await scheduler.trigger_periodic_job("often")
+    await seen.until(JobCompleted, job_id=often)
     held = await client.schedule_job("gate", now(), data)
     await gate.wait_begun()
     await scheduler.shutdown()
@@ -237,8 +237,8 @@ async def test_advisory_lock_job_fails_without_a_direct_dsn(
     scheduler = make_scheduler(pooled)
     seen = Recorder(scheduler)
     async with scheduler:
-        await scheduler.trigger_periodic_job("often")
-        (failed,) = await seen.until(JobFailed, job_name="periodic_often")
+        job_id = await scheduler.trigger_periodic_job("often")
+        (failed,) = await seen.until(JobFailed, job_id=job_id)
         assert "direct_dsn" in failed.error
         assert not seen.of(JobStarted)
     assert await session_state(pool, pgbouncer_dsn) == CLEAN

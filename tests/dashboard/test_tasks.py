@@ -117,6 +117,13 @@ async def test_task_has_the_figures_and_jobs_of_its_other_names(
         assert "periodic_beat" in data["task"]["other_names"]
 
 
+async def test_task_with_a_schedule_has_a_page_while_no_worker_lives(scheduler: Scheduler, app: App) -> None:
+    await scheduler.schedules.add("mail.send", Every(hours=1), schedule_id="hourly")
+    data = (await request(app, "/task?id=mail.send", headers=JSON)).data
+    assert data["task"]["name"] == "mail.send"
+    assert [each["schedule_id"] for each in data["schedules"]] == ["hourly"]
+
+
 async def test_jobs_and_pauses_of_other_names_count_for_their_task(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App
 ) -> None:

@@ -56,12 +56,12 @@ async def test_pending_and_running_jobs_are_cancelled_as_single_ones_are(
         (JobFilters(statuses=["running"]), "a"),
         (JobFilters(statuses=["pending", "completed"]), "bcd"),
         (JobFilters(statuses=[]), ""),
-        (JobFilters(job_name="other"), "b"),
+        (JobFilters(names=["other"]), "b"),
         (JobFilters(worker_id="w1"), "a"),
         (JobFilters(due_from=NOW + SECOND), "c"),
         (JobFilters(due_before=NOW + SECOND), "abd"),
         (JobFilters(metadata='{"tenant": 7}'), "d"),
-        (JobFilters(job_name="other", metadata='{"tenant": 7}'), ""),
+        (JobFilters(names=["other"], metadata='{"tenant": 7}'), ""),
     ],
     ids=str,
 )
@@ -90,7 +90,7 @@ async def test_batches_are_bounded_and_continue_where_the_last_one_ended(
     steps: list[tuple[str, str | None]] = []
     after = None
     while not steps or after is not None:
-        jobs, after = await store.jobs.cancel_next(after, JobFilters(job_name=NAME))
+        jobs, after = await store.jobs.cancel_next(after, JobFilters(names=[NAME]))
         steps.append(("".join(sorted(job.job_id for job in jobs)), after))
     assert steps == [("b", "d"), ("h", "h"), ("ij", "j"), ("", None)]
     assert list((await column(pool, "status")).values()).count("cancelled") == 4
@@ -104,7 +104,7 @@ async def test_job_that_no_longer_matches_when_its_lock_is_released_is_left(
     try:
         async with other.transaction():
             await other.execute("UPDATE scheduled_jobs SET job_name = 'tenant-8' WHERE job_id = 'a'")
-            ended = asyncio.ensure_future(store.jobs.cancel_next(None, JobFilters(job_name="tenant-7")))
+            ended = asyncio.ensure_future(store.jobs.cancel_next(None, JobFilters(names=["tenant-7"])))
             while not await pool.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
                 pass
         jobs, _ = await ended
@@ -117,7 +117,7 @@ async def test_job_that_no_longer_matches_when_its_lock_is_released_is_left(
 async def test_cancelling_a_batch_applies_the_consequences_of_its_jobs(store: Store, pool: Pool) -> None:
     await store.jobs.insert([new_job("a"), new_job("b")])
     await add(store, child("c", "a", job_name="other"))
-    assert await cancelled(store, JobFilters(job_name=NAME)) == "ab"
+    assert await cancelled(store, JobFilters(names=[NAME])) == "ab"
     assert await column(pool, "status") == {"a": "cancelled", "b": "cancelled", "c": "cancelled"}
     assert set((await column(pool, "blocked_on")).values()) == {None}
     assert set((await column(pool, "on_end")).values()) == {None}

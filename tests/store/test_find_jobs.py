@@ -17,7 +17,7 @@ from tests.support.store import NOW, SECOND, Pool, new_job, running
 NO_FILTERS: dict[str, Any] = {
     "after": None,
     "statuses": None,
-    "job_name": None,
+    "names": None,
     "worker_id": None,
     "due_from": None,
     "due_before": None,
@@ -78,7 +78,7 @@ async def test_metadata_filter_combines_with_the_other_filters(store: Store) -> 
         ({"statuses": [JobStatus.RUNNING]}, "a"),
         ({"statuses": []}, ""),
         ({"worker_id": "w1"}, "a"),
-        ({"job_name": "other"}, "b"),
+        ({"names": ["other"]}, "b"),
         ({"due_from": NOW + SECOND}, "c"),
         ({"due_before": NOW + SECOND}, "ab"),
         ({"after": "a"}, "bc"),
@@ -123,7 +123,7 @@ async def test_metadata_filter_examines_a_bounded_number_of_rows(
     async with pool.acquire() as connection:
         await connection.execute(f"SET plan_cache_mode = {mode}")
         await connection.execute(
-            "PREPARE find (text, bigint, bigint, text[], text, text, timestamptz, timestamptz, text) AS "
+            "PREPARE find (text, bigint, bigint, text[], text[], text, timestamptz, timestamptz, text) AS "
             + FIND
         )
         metadata = json.dumps({"tenant": tenant})

@@ -33,7 +33,7 @@ from tests.support.store import (
 from tests.unit.jobs.test_payload import values
 
 NO_FILTERS: dict[str, Any] = dict.fromkeys(
-    ("after", "statuses", "job_name", "worker_id", "due_from", "due_before")
+    ("after", "statuses", "names", "worker_id", "due_from", "due_before")
 )
 
 # -- insert --------------------------------------------------------------------------------------------
@@ -359,11 +359,11 @@ async def test_list_jobs_applies_each_filter(store: Store) -> None:
     assert await page(store, statuses=[JobStatus.PENDING]) == ["c", "d"]
     assert await page(store, statuses=[JobStatus.PENDING, JobStatus.RUNNING], limit=3) == ["a", "b", "c"]
     assert await page(store, statuses=[]) == []
-    assert await page(store, job_name=NAME) == ["a", "b", "d"]
+    assert await page(store, names=[NAME]) == ["a", "b", "d"]
     assert await page(store, worker_id="w2") == ["b"]
     assert await page(store, due_from=NOW + SECOND) == ["d"]
     assert await page(store, due_before=NOW + SECOND) == ["a", "b", "c"]
-    assert await page(store, job_name=NAME, statuses=[JobStatus.RUNNING], after="a") == ["b"]
+    assert await page(store, names=[NAME], statuses=[JobStatus.RUNNING], after="a") == ["b"]
 
 
 async def test_count_jobs_counts_each_status(store: Store) -> None:
@@ -374,5 +374,5 @@ async def test_count_jobs_counts_each_status(store: Store) -> None:
             await store.jobs.insert([new_job(f"{status}-{m}", job_name="even" if m % 2 == 0 else "odd")])
             await store.jobs.set_status(f"{status}-{m}", status, LEASE)
     assert await store.jobs.count_jobs(None) == JobCounts(1, 2, 3, 4, 5, 6)
-    assert await store.jobs.count_jobs("odd") == JobCounts(0, 1, 1, 2, 2, 3)
-    assert await store.jobs.count_jobs("missing") == JobCounts()
+    assert await store.jobs.count_jobs(["odd"]) == JobCounts(0, 1, 1, 2, 2, 3)
+    assert await store.jobs.count_jobs(["missing"]) == JobCounts()

@@ -42,7 +42,7 @@ async def cancel_running(store: Store, _clock: FakeClock) -> None:
 
 
 async def cancel_all(store: Store, _clock: FakeClock) -> None:
-    assert len((await store.jobs.cancel_next(None, JobFilters(job_name=NAME)))[0]) == 1
+    assert len((await store.jobs.cancel_next(None, JobFilters(names=[NAME])))[0]) == 1
 
 
 async def skip(store: Store, _clock: FakeClock) -> None:

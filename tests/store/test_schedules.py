@@ -104,7 +104,7 @@ async def test_list_page_filters_and_continues_after_an_id(store: Store) -> None
     )
 
     async def ids(**filters: Any) -> str:
-        names = ("after", "owner", "paused", "task", "metadata", "due_before")
+        names = ("after", "owner", "paused", "tasks", "metadata", "due_before")
         values: dict[str, Any] = dict.fromkeys(names) | {"limit": 9} | filters
         return "".join(row.schedule_id for row in await store.schedules.list_page(**values))
 
@@ -112,7 +112,7 @@ async def test_list_page_filters_and_continues_after_an_id(store: Store) -> None
     assert (await ids(limit=2), await ids(after="a")) == ("Da", "bc")
     assert (await ids(owner="code"), await ids(owner="api")) == ("b", "Dac")
     assert (await ids(paused=True), await ids(paused=False)) == ("b", "Dac")
-    assert await ids(task="other") == "c"
+    assert await ids(tasks=["other"]) == "c"
     assert (await ids(metadata='{"tenant": 7}'), await ids(metadata='{"tenant": 8}')) == ("a", "")
     assert (await ids(due_before=NOW), await ids(due_before=NOW + SECOND)) == ("", "a")
 

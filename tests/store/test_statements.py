@@ -260,7 +260,7 @@ async def use_schedules(store: Store) -> object:
     assert await store.schedules.pause("gone", None) is None
     assert await store.schedules.pending_jobs("key") == []
     page = await store.schedules.list_page(
-        after=None, owner=None, paused=None, task=None, metadata="{}", due_before=None, limit=9
+        after=None, owner=None, paused=None, tasks=None, metadata="{}", due_before=None, limit=9
     )
     assert {row.schedule_id: row for row in page} == await store.schedules.read(["declared", "key"])
     assert await store.schedules.get("key") == page[1]
@@ -548,12 +548,12 @@ async def use_path(store: Store) -> object:
     async with store.locks.advisory_lock(1) as taken:
         assert taken
     page = await store.jobs.list_jobs(
-        after=None, statuses=None, job_name=None, worker_id=None, due_from=None, due_before=None, limit=9
+        after=None, statuses=None, names=None, worker_id=None, due_from=None, due_before=None, limit=9
     )
     found = await store.jobs.list_jobs(
         after=None,
         statuses=None,
-        job_name=None,
+        names=None,
         worker_id=None,
         due_from=None,
         due_before=None,
@@ -562,7 +562,7 @@ async def use_path(store: Store) -> object:
     )
     assert found == []
     assert await store.jobs.cancel_next(None, JobFilters(metadata='{"a": 1}')) == ([], None)
-    assert len((await store.jobs.cancel_next(None, JobFilters(job_name="nobody.knows")))[0]) == 8
+    assert len((await store.jobs.cancel_next(None, JobFilters(names=["nobody.knows"])))[0]) == 8
     counts = await store.jobs.count_jobs(None)
     return job.args, len(page), counts.total
 

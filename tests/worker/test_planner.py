@@ -73,7 +73,7 @@ async def jobs(store: Store) -> list[Job]:
     found = await store.jobs.list_jobs(
         after=None,
         statuses=None,
-        job_name=None,
+        names=None,
         worker_id=None,
         due_from=None,
         due_before=None,
@@ -108,7 +108,7 @@ async def test_planner_fires_a_new_schedule_one_interval_after_its_first_write(
     await planner.run_once()
     (job,) = await jobs(parts.store)
     assert job.job_id == f"periodic:{KEY}:2026-03-10T12:10:00+00:00"
-    assert (job.job_name, job.execution_time) == ("periodic_work", NOON + 10 * MINUTE)
+    assert (job.job_name, job.execution_time) == (f"{__name__}.work", NOON + 10 * MINUTE)
     assert planner.jobs_planned == 1
     after = await row(parts.store)
     assert (after.last_fire_at, after.next_fire_at) == (NOON + 10 * MINUTE, NOON + 20 * MINUTE)
@@ -188,7 +188,7 @@ async def test_planner_enqueues_jobs_with_all_settings_of_their_schedule(
         use_advisory_lock=True,
         job_name="planner.mine",
     )(work)
-    parts.tasks.register(work, options=TaskOptions(timeout=60, misfire_grace_time=None))
+    parts.tasks.register(work, name="planner.mine", options=TaskOptions(timeout=60, misfire_grace_time=None))
     planner = parts.planner()
     await planner.run_once()
     clock.advance(MINUTE)
@@ -197,9 +197,9 @@ async def test_planner_enqueues_jobs_with_all_settings_of_their_schedule(
     assert (job.job_name, job.priority, job.max_retries) == ("planner.mine", JobPriority.HIGH, 3)
     assert (job.timeout, job.misfire_grace_time) == (MINUTE, None)
     await parts.store.workers.register(new_worker(), LEASE)
-    (held,) = (await parts.store.claims.exchange("me", [f"{__name__}.work"], 10)).jobs
+    (held,) = (await parts.store.claims.exchange("me", ["planner.mine"], 10)).jobs
     assert held.lock_key is not None
-    assert held.function == f"{__name__}.work"
+    assert held.function == "planner.mine"
 
 
 async def test_planner_enqueues_only_the_latest_of_missed_fire_times(parts: Parts, clock: FakeClock) -> None:

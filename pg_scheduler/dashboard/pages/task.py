@@ -44,7 +44,8 @@ async def build(request: PageRequest) -> View:
     name = own[0]
     counted = set(await request.cache.get("job names", FIGURES_AGE_S, request.inspector.job_names))
     states = {each.name: each for each in visible_tasks(await request.inspector.tasks(), names, request)}
-    if name in counted:  # its workers may have ended
+    scheduled = {each.task for each in await _all_schedules(request)}
+    if name in counted or name in scheduled:  # its workers may have ended
         states.setdefault(name, TaskState(name, 0, 0, None, 0))
     if name not in states or not all(map(request.access.sees_name, (asked, name))):
         raise NotFoundError.of("task", asked)
@@ -90,18 +91,22 @@ async def build(request: PageRequest) -> View:
 
 async def _schedules(names: Sequence[str], request: PageRequest) -> list[dict[str, object]]:
     """Return schedules of a task among the first 500, without arguments, those that fire next first."""
-
-    async def read() -> list[Schedule]:
-        return await request.inspector.schedules(limit=MAX_SCHEDULES)
-
-    found = await request.cache.get("schedules of tasks", FIGURES_AGE_S, read)
-    own = [each for each in found if each.task in names]
+    own = [each for each in await _all_schedules(request) if each.task in names]
     far = datetime.max.replace(tzinfo=request.now.tzinfo)
     own.sort(key=lambda each: (each.paused_at is not None, each.next_fire_at or far, each.schedule_id))
     return [
         {name: getattr(each, name) for name in ("schedule_id", "described", "next_fire_at", "paused_at")}
         for each in own[:SHOWN]
     ]
+
+
+async def _all_schedules(request: PageRequest) -> list[Schedule]:
+    """Return the first 500 schedules."""
+
+    async def read() -> list[Schedule]:
+        return await request.inspector.schedules(limit=MAX_SCHEDULES)
+
+    return await request.cache.get("schedules of tasks", FIGURES_AGE_S, read)
 
 
 async def _ended(where: str, request: PageRequest) -> list[Job]:

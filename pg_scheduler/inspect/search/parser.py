@@ -115,7 +115,7 @@ def names_term(names: Iterable[str]) -> TextTerm:
     """Return the term of jobs that have one of these names, in which ``*`` stands for any text."""
     texts = [check_text("a name in names", name) for name in check_list("names", names, "list of names")]
     likes = ["%".join(escape_like(part) for part in name.split("*")) for name in texts]
-    return TextTerm(TextField.NAME, tuple(Pattern(like, None) for like in likes))
+    return TextTerm(TextField.SHOWN_NAME, tuple(Pattern(like, None) for like in likes))
 
 
 def _term(part: Part, context: _Context) -> Term:

@@ -1,7 +1,7 @@
 -- name: lock_ended
 -- route: caller
 -- Lock those of the jobs $1 that have ended and whose consequences have not been applied, and return them.
-SELECT job_id, job_name, status, attempt, error_message, on_end::text AS on_end, options::text AS options
+SELECT job_id, {named}, status, attempt, error_message, on_end::text AS on_end, options::text AS options
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1) AND finished_at IS NOT NULL AND on_end IS NOT NULL AND NOT {may_run_on}
 ORDER BY job_id COLLATE "C"

@@ -185,7 +185,7 @@ FROM place
 WHERE job_id = ANY ($1)
   AND (status = 'pending' AND coalesce(blocked_on, '') = 'after'
        OR status = 'running' AND (on_end -> 'replacement' ->> 'blocked_on') = 'after')
-RETURNING job_id, job_name, attempt, finished_at IS NOT NULL AS ended,
+RETURNING job_id, {named}, attempt, finished_at IS NOT NULL AS ended,
     finished_at IS NOT NULL AND on_end IS NOT NULL AS has_consequences;
 
 -- name: table_blocks_of_edges

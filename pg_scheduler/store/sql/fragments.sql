@@ -143,14 +143,25 @@ SELECT *
 
 -- fragment: matches_filters
 ($4::text[] IS NULL OR status = ANY ($4))
-        AND ($5::text IS NULL OR job_name = $5)
+        AND ($5::text[] IS NULL OR coalesce(function, job_name) = ANY ($5) OR job_name = ($5)[1])
         AND ($6::text IS NULL OR worker_id = $6)
         AND ($7::timestamptz IS NULL OR execution_time >= $7)
         AND ($8::timestamptz IS NULL OR execution_time < $8)
         AND ($9::text IS NULL OR task_data -> 'metadata' @> ($9::text)::jsonb)
 
+-- The name of a job is that under which its function is registered. Jobs of @periodic have that in "function", and in
+-- "job_name" the name of pg-scheduler 0.2, so that queries of its users find them.
+
+-- fragment: named
+coalesce(function, job_name) AS job_name
+
+-- Whether a job has one of the names $3, of which a caller gave the first.
+
+-- fragment: is_named
+coalesce(function, job_name) = ANY ($3) OR job_name = ($3)[1]
+
 -- fragment: claim_columns
-job_id, job_name, coalesce(function, job_name) AS function, attempt, execution_time, task_data::text,
+job_id, {named}, coalesce(function, job_name) AS function, attempt, execution_time, task_data::text,
     priority, retry_count, max_retries, timeout_seconds, lock_key, options::text
 
 -- A pending job due before this instant was refused by every worker that had a free slot at its last
@@ -209,7 +220,7 @@ coalesce(jsonb_path_query_array(job.errors, '$[last - 8 to last]'), jsonb_build_
 jsonb_build_object('attempt', job.attempt, 'worker_id', job.worker_id, 'started_at', job.started_at)
 
 -- fragment: job_columns
-job_id, job_name, status, task_data::text, priority, attempt, retry_count, crash_count, max_retries,
+job_id, {named}, status, task_data::text, priority, attempt, retry_count, crash_count, max_retries,
     misfire_grace_time, timeout_seconds, worker_id, error_message, (on_end -> 'replacement') IS NOT NULL AS replacement,
     errors::text, progress::text, blocked_on, unique_key, options ->> 'schedule_id' AS schedule_id,
     options ->> 'fire_time' AS fire_time,

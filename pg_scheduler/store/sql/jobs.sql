@@ -15,7 +15,7 @@ changed AS (
         {cancelled_values}
     FROM old
     WHERE job.job_id = old.job_id AND ($4::boolean OR NOT old.has_consequences)
-    RETURNING job.job_id, job.job_name, job.attempt
+    RETURNING job.job_id, {named}, job.attempt
 )
 SELECT changed.job_id IS NOT NULL AS changed,
     CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, changed.job_name, changed.attempt,
@@ -64,7 +64,7 @@ changed AS (
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
     FROM old
     WHERE job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences)
-    RETURNING job.job_id, job.job_name, job.attempt, {bounded_due}
+    RETURNING job.job_id, {named}, job.attempt, {bounded_due}
 )
 SELECT changed.job_id IS NOT NULL AS changed,
     CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, changed.job_name, changed.attempt,
@@ -116,7 +116,7 @@ SELECT {job_columns}
 FROM {schema}scheduled_jobs
 WHERE ($1::text IS NULL OR job_id > $1)
   AND ($2::text[] IS NULL OR status = ANY ($2))
-  AND ($3::text IS NULL OR job_name = $3)
+  AND ($3::text[] IS NULL OR {is_named})
   AND ($4::text IS NULL OR worker_id = $4)
   AND ($5::timestamptz IS NULL OR execution_time >= $5)
   AND ($6::timestamptz IS NULL OR execution_time < $6)
@@ -163,7 +163,7 @@ changed AS (
         {cancelled_values}
     FROM old
     WHERE job.job_id = old.job_id AND ($10::boolean OR NOT old.has_consequences)
-    RETURNING job.job_id, job.job_name, job.attempt
+    RETURNING job.job_id, {named}, job.attempt
 )
 SELECT old.job_id, changed.job_id IS NOT NULL AS changed, changed.job_name, changed.attempt,
     CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id
@@ -237,7 +237,7 @@ FROM found LEFT JOIN moved ON moved.job_id = found.job_id;
 -- route: pool
 -- Count jobs by status.
 SELECT status, count(*) FROM {schema}scheduled_jobs
-WHERE $1::text IS NULL OR job_name = $1
+WHERE $1::text[] IS NULL OR coalesce(function, job_name) = ANY ($1) OR job_name = ($1)[1]
 GROUP BY status;
 
 -- name: expire_jobs
@@ -265,4 +265,4 @@ WHERE ctid = ANY (ARRAY (
     ) AS late
     LIMIT $3
 ))
-RETURNING job_id, job_name, attempt, on_end IS NOT NULL AS has_consequences;
+RETURNING job_id, {named}, attempt, on_end IS NOT NULL AS has_consequences;

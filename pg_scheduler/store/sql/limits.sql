@@ -34,7 +34,7 @@ surplus AS MATERIALIZED (
 )
 UPDATE {schema}scheduled_jobs SET blocked_on = $1
 WHERE ctid = ANY (ARRAY (SELECT ctid FROM surplus))
-RETURNING job_id, job_name, attempt, execution_time;
+RETURNING job_id, {named}, attempt, execution_time;
 
 -- name: read_surplus
 -- route: shared, tuned

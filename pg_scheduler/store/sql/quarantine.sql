@@ -74,4 +74,4 @@ UPDATE {schema}scheduled_jobs AS job SET
         'attempt', attempt % 2147483647 + 1, 'outcome', 'error', 'message', $2::text,
         'ended_at', coalesce($3, now())))
 WHERE job_id = $1 AND status = 'pending'
-RETURNING job_id, job_name, attempt, on_end IS NOT NULL AS has_consequences;
+RETURNING job_id, {named}, attempt, on_end IS NOT NULL AS has_consequences;

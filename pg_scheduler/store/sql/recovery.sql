@@ -81,7 +81,7 @@ FROM jsonb_array_elements($2::text::jsonb) AS dead (worker);
 SELECT orphan.*
 FROM {levels}
 CROSS JOIN LATERAL (
-    SELECT job_id, job_name, worker_id, attempt, crash_count, {bounded_due},
+    SELECT job_id, {named}, worker_id, attempt, crash_count, {bounded_due},
         worker_id = ANY ($1) AND (on_end -> 'replacement') IS NULL AS crashed,
         CASE WHEN (options -> 'steps') IS NOT NULL AND EXISTS (
             SELECT FROM {schema}scheduler_steps AS step

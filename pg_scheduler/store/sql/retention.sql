@@ -196,7 +196,7 @@ WITH gone AS (
         SELECT place
         FROM (
             SELECT ctid AS place,
-                row_number() OVER (PARTITION BY job_name ORDER BY finished_at DESC, job_id DESC) AS rank
+                row_number() OVER (PARTITION BY coalesce(function, job_name) ORDER BY finished_at DESC, job_id DESC) AS rank
             FROM {schema}scheduled_jobs
             WHERE status = $1 AND on_end IS NULL
         ) AS ranked

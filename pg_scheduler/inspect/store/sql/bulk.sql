@@ -1,7 +1,7 @@
 -- name: lock_batch
 -- route: caller
 -- Lock those of the jobs $1 that exist, in the order of all statements that lock several, and return them.
-SELECT job_id, job_name, status
+SELECT job_id, {named}, status
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1::text[])
 ORDER BY job_id COLLATE "C"

@@ -73,7 +73,7 @@ JOIN {schema}scheduler_steps AS step ON step.job_id = wanted.job_id AND step.nam
 
 -- fragment: checked_columns
 -- A job as check_waiting returns it. "version" is that of its steps.
-job_id, job_name, coalesce(function, job_name) AS task, options ->> 'steps' AS version,
+job_id, {named}, coalesce(function, job_name) AS task, options ->> 'steps' AS version,
     {small_task_data} AS task_data, pg_column_size(task_data) AS size
 
 -- fragment: small_task_data

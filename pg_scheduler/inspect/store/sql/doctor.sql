@@ -58,7 +58,7 @@ WHERE name = ANY ($1::text[]);
 -- Return $3 quarantined jobs among the newest $2 unsuccessful ones of the last $1 seconds, the newest first.
 SELECT job_id, job_name, crash_count, finished_at
 FROM (
-    SELECT job_id, job_name, crash_count, error_message,
+    SELECT job_id, {named}, crash_count, error_message,
         least(greatest(finished_at, {first_instant}), {last_instant}) AS finished_at
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NOT NULL
@@ -125,7 +125,7 @@ SELECT due.job_id, coalesce(due.function, due.job_name) AS name, due.worker_id, 
         ::double precision AS expired_s,
     total.run_hist
 FROM {first_running}
-LEFT JOIN {schema}scheduler_totals AS total ON total.job_name = due.job_name
+LEFT JOIN {schema}scheduler_totals AS total ON total.job_name = coalesce(due.function, due.job_name)
 LIMIT $3::bigint;
 
 -- name: doctor_payloads

@@ -89,7 +89,7 @@ CROSS JOIN LATERAL (
     SELECT edge.parent_id, job.job_name
     FROM {schema}scheduler_after AS edge
     CROSS JOIN LATERAL (
-        SELECT job_name, finished_at
+        SELECT {named}, finished_at
         FROM {schema}scheduled_jobs
         WHERE job_id = edge.parent_id
         OFFSET 0  -- not joined in another way, which reads all jobs
@@ -128,7 +128,7 @@ FROM (
     (SELECT false, child_id FROM {schema}scheduler_after WHERE parent_id = $1 LIMIT $2)
 ) AS edge
 LEFT JOIN LATERAL (
-    SELECT job_name, status
+    SELECT {named}, status
     FROM {schema}scheduled_jobs
     WHERE job_id = edge.job_id
     OFFSET 0  -- not joined in another way, which reads all jobs
@@ -217,7 +217,7 @@ WHERE finished_at IS NULL AND blocked_on IS NULL AND execution_time <= coalesce(
 -- Return $1 finished jobs that have an error, the newest first, with the start of the error.
 --
 -- Before the instant $2 and the id $3, and not before the instant $4.
-SELECT job_id, job_name, status, left(error_message, 300) AS error, finished_at
+SELECT job_id, {named}, status, left(error_message, 300) AS error, finished_at
 FROM {schema}scheduled_jobs
 WHERE finished_at IS NOT NULL
   AND error_message IS NOT NULL

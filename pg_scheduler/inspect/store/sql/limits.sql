@@ -77,7 +77,7 @@ CROSS JOIN LATERAL (
     LIMIT $2::bigint
 ) AS holder
 CROSS JOIN LATERAL (
-    SELECT job_name
+    SELECT {named}
     FROM {schema}scheduled_jobs
     WHERE job_id = holder.job_id
     OFFSET 0  -- not joined in another way, which reads all jobs
@@ -90,7 +90,7 @@ SELECT wanted.key, next.job_id, next.job_name,
     least(greatest(next.execution_time, {first_instant}), {last_instant}) AS at
 FROM unnest($1::text[]) AS wanted (key)
 CROSS JOIN LATERAL (
-    SELECT job_id, job_name, execution_time, priority
+    SELECT job_id, {named}, execution_time, priority
     FROM {schema}scheduled_jobs
     WHERE blocked_on IS NOT NULL AND blocked_on = wanted.key
     ORDER BY priority, execution_time, job_id COLLATE "C"

@@ -65,7 +65,7 @@ ORDER BY schedule_id;
 
 -- fragment: matches_schedule
 ($2::text[] IS NULL OR schedule.task ~~ ANY ($2))
-    AND ($3::text IS NULL OR schedule.task = $3)
+    AND ($3::text IS NULL OR schedule.task = $3 OR schedule.job_name = $3)
     AND ($4::text IS NULL OR strpos(lower(concat_ws(' ', schedule.schedule_id, schedule.task)), lower($4)) > 0)
 
 -- fragment: schedule_fails

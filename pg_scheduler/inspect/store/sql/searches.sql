@@ -15,14 +15,17 @@
 priority = ANY ($1::integer[])
 
 -- fragment: search_words
-(job_id ~~ ANY ($1::text[]) OR job_name ~~ ANY ($1)
-    OR job_id ~~* ANY ($2::text[]) OR job_name ~~* ANY ($2))
+(job_id ~~ ANY ($1::text[]) OR job_name ~~ ANY ($1) OR function ~~ ANY ($1)
+    OR job_id ~~* ANY ($2::text[]) OR job_name ~~* ANY ($2) OR function ~~* ANY ($2))
 
 -- fragment: search_id
 (job_id ~~ ANY ($1::text[]) OR job_id ~~* ANY ($2::text[]))
 
 -- fragment: search_name
-(job_name ~~ ANY ($1::text[]) OR job_name ~~* ANY ($2::text[]))
+(job_name ~~ ANY ($1::text[]) OR function ~~ ANY ($1) OR job_name ~~* ANY ($2::text[]) OR function ~~* ANY ($2))
+
+-- fragment: search_shown_name
+(coalesce(function, job_name) ~~ ANY ($1::text[]) OR coalesce(function, job_name) ~~* ANY ($2::text[]))
 
 -- fragment: search_worker
 (worker_id ~~ ANY ($1::text[]) OR worker_id ~~* ANY ($2::text[]))

@@ -34,13 +34,13 @@ CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, {first_instant}
 -- name: inspect_running_attempts
 -- route: tuned
 -- Return running attempts, as far as the first $1 due jobs of each priority tell.
-SELECT job_id, job_name, status, worker_id, attempt, {attempt_times}, NULL AS history
+SELECT job_id, {named}, status, worker_id, attempt, {attempt_times}, NULL AS history
 FROM {first_running};
 
 -- name: inspect_unsuccessful_attempts
 -- route: tuned
 -- Return the last attempts by the worker $1 of jobs that ended with an error at or after $2, among the newest $3.
-SELECT job_id, job_name, status, worker_id, attempt, {attempt_times}, {attempt_history} AS history
+SELECT job_id, {named}, status, worker_id, attempt, {attempt_times}, {attempt_history} AS history
 FROM (
     SELECT *
     FROM {schema}scheduled_jobs
@@ -54,7 +54,7 @@ WHERE worker_id = $1;
 -- route: tuned
 -- Return the last attempts by the worker $1 of jobs that completed at or after $2, among those with the greatest ids
 -- of ranges: from $3 on and before $4, at most $5 of each.
-SELECT examined.job_id, examined.job_name, examined.status, examined.worker_id, examined.attempt, {attempt_times},
+SELECT examined.job_id, {named}, examined.status, examined.worker_id, examined.attempt, {attempt_times},
     {attempt_history} AS history
 FROM ROWS FROM (unnest($3::text[]), unnest($4::text[]), unnest($5::bigint[])) AS range (low, high, most)
 CROSS JOIN LATERAL (
