@@ -127,7 +127,7 @@ def runbook(
     entry = entries[title]
     for placeholder, value in (("NAME", name), ("ID", subject)):
         if value is not None:
-            entry = re.sub(rf"\b{placeholder}\b", lambda _, value=value: value, entry)
+            entry = value.join(re.split(rf"\b{placeholder}\b", entry))
     command.output.write_paragraph(f"{title}\n\n{entry}")
 
 

@@ -84,8 +84,8 @@ def test_figures_of_every_area_are_shown() -> None:
         totals=Totals(None, None, None, None),
         workers=[worker(is_draining=True), worker("w2", is_alive=False)],
         schedules=[
-            ScheduleRow("a", True, NOW + timedelta(hours=3), None, 0.0),
-            ScheduleRow("b", False, None, None, 0.0),
+            ScheduleRow("a", "mail", True, NOW + timedelta(hours=3), None, 0.0),
+            ScheduleRow("b", "report", False, None, None, 0.0),
         ],
         oldest_transaction_s=180.0,
     )
@@ -96,7 +96,7 @@ def test_figures_of_every_area_are_shown() -> None:
     assert shown["workers"] == "1 alive, 20 of 25 slots busy, 1 draining"
     assert shown["schedules"] == "1 enabled, 1 paused or finished, next fires in 3 h"
     assert shown["tables"].endswith("the oldest transaction since 3 min")
-    overdue = figures(schedules=[ScheduleRow("a", True, NOW - timedelta(hours=1), None, 3600.0)])
+    overdue = figures(schedules=[ScheduleRow("a", "mail", True, NOW - timedelta(hours=1), None, 3600.0)])
     assert texts(described(overdue))["schedules"] == "1 enabled, 1 overdue: a"
 
 

@@ -214,7 +214,7 @@ def test_expired_jobs_of_a_failed_exporter_raise_no_alert_when_it_returns(tmp_pa
 
 
 def test_every_alert_has_an_entry_in_the_runbook_and_a_link_to_it() -> None:
-    runbook = (RULES.parent.parent / "runbook" / "alerts.md").read_text(encoding="utf-8")
+    runbook = (files("pg_scheduler") / "ops" / "runbook" / "alerts.md").read_text(encoding="utf-8")
     assert re.findall(r"^### (\w+)$", runbook, re.MULTILINE) == NAMES
     links = re.findall(r"^          runbook_url: (\S+)$", RULES.read_text(), re.MULTILINE)
     base = "https://pg-scheduler.github.io/pg-scheduler/operations/runbook.html#"
