@@ -23,8 +23,8 @@ class SignalMethods(SchedulerMethods):
         Args:
             job_id: The job, which need not wait yet.
             name: The name of the wait, at most 200 bytes of UTF-8. A job has each name once.
-            value: What pydantic serializes to JSON: plain values, models, dataclasses, datetimes. It has at
-                most ``max_result_bytes``.
+            value: What pydantic serializes to JSON: plain values, models without the fields that were not
+                set, dataclasses, datetimes. It has at most ``max_result_bytes``.
             connection: A connection of yours in a transaction, as in ``schedule()``: the job receives the
                 signal if and only if that commits. The row of a job that has not stored any step is locked
                 until then.
@@ -35,8 +35,8 @@ class SignalMethods(SchedulerMethods):
 
         Raises:
             JobNotFoundError: There is no such job; a LookupError.
-            PayloadError: The value cannot be serialized or is too large, or the job has too many steps and
-                signals; a ValueError.
+            PayloadError: The value cannot be serialized, would not arrive equal (such as a SecretStr) or is
+                too large, or the job has too many steps and signals; a ValueError.
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction, or the name is empty or too long.
             DatabaseUnavailableError: The database is unavailable, or its response was lost and the signal may

@@ -56,8 +56,8 @@ def job(
         keep_result: How long results are kept after the end of each job, for ``get_job_result()``; None if
             they are not. Not kept if omitted.
         typed: Whether pydantic validates the arguments by the annotations of the function, when a job is
-            scheduled and when it runs. The function then receives models, datetimes and other objects. False
-            if omitted.
+            scheduled and when it runs. The function then receives models, datetimes and other objects, equal
+            to those that were passed: a call with another value raises ``PayloadError``. False if omitted.
         metadata: A JSON object for people and filters, merged into that of its jobs.
         limits: How many attempts may run or start at once, per key or in total; see ``Limit``. Unlimited if
             omitted.

@@ -183,11 +183,13 @@ class Steps(ABC):
         Raises:
             TypeError: ``func`` is not a coroutine function, or ``name`` is not a str.
             ValueError: ``name`` is empty or too long.
-            ConfigurationError: pydantic does not support the return annotation.
+            ConfigurationError: pydantic does not support the return annotation, or a name in it is not
+                defined and the value is no JSON.
             DuplicateStepError: This attempt has used the name before, or another kind of step has.
             JobLostError: The attempt does not hold its job any more. Nothing was stored.
-            PayloadError: JSON cannot represent the value, or it does not fit the annotation, is longer than
-                ``max_result_bytes``, or exceeds the 1,000 steps or 64 MiB of one job.
+            PayloadError: JSON cannot represent the value, or it does not fit the annotation, would not arrive
+                equal (such as a SecretStr), is longer than ``max_result_bytes``, or exceeds the 1,000 steps
+                or 64 MiB of one job.
             Abort: The stored value does not fit the annotation any more, so the job fails.
             DatabaseUnavailableError: The database was unavailable until the lease was about to expire.
 

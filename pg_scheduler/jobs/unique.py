@@ -33,8 +33,9 @@ OTHER_NAMES: Final = "**"
 class Unique:
     """At most one unfinished job of a task with the same arguments, or at most one in a time span.
 
-    Arguments are equal if their JSON is equal. It does not matter whether they are positional or keyword
-    arguments. An omitted argument counts as its default, if JSON can represent that.
+    Arguments are equal if their JSON is equal; that of a model has only the fields that were set. It does not
+    matter whether they are positional or keyword arguments. An omitted argument counts as its default, if
+    JSON can represent that.
 
     Args:
         args: The names of the parameters that are compared, as a tuple; True for all. An empty tuple means
