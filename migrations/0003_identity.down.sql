@@ -11,5 +11,7 @@ SELECT setval(
 );
 
 ALTER TABLE {schema}scheduler_steps DROP COLUMN timeouts;
+DROP TRIGGER scheduler_after_mark ON {schema}scheduler_after;
+DROP FUNCTION {schema}scheduler_mark_parent();
 
 ALTER TABLE {schema}scheduler_after DROP COLUMN edge_id;

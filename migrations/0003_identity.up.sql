@@ -22,3 +22,23 @@ ALTER TABLE {schema}scheduler_audit
 
 -- The ends of the waits for a signal that have timed out before the last one of the name; NULL for none.
 ALTER TABLE {schema}scheduler_steps ADD COLUMN timeouts timestamptz[];
+-- An open transaction of the application must not lock a job that others wait for: another transaction adds such jobs
+-- too, and the job may end meanwhile. So the commit marks the job, and notifies workers if it has ended unmarked.
+CREATE FUNCTION {schema}scheduler_mark_parent() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $mark_parent$
+DECLARE
+    has_ended boolean;
+BEGIN
+    UPDATE {schema}scheduled_jobs SET
+        on_end = CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE '{}' END || '{"child": true}'
+    WHERE job_id = NEW.parent_id AND (on_end -> 'child') IS NULL
+    RETURNING finished_at IS NOT NULL INTO has_ended;
+    IF has_ended THEN
+        PERFORM pg_notify('pg_scheduler_' || md5(TG_TABLE_SCHEMA), 'ended');
+    END IF;
+    RETURN NULL;
+END
+$mark_parent$;
+
+CREATE CONSTRAINT TRIGGER scheduler_after_mark AFTER INSERT ON {schema}scheduler_after
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}scheduler_mark_parent();

@@ -221,7 +221,7 @@ class ScheduleWriter:
         last, connection = None, transaction.connection
         is_ordered = row.overlap != Overlap.ALLOW
         if is_ordered and row.last_job_id is not None:
-            unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], connection)
+            unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], transaction)
             last = row.last_job_id if unfinished else None
         queue = Queue(jobs, last, is_ordered, builder.unique is not None)
         (queued,) = await self._writer.insert_queues([queue], transaction)

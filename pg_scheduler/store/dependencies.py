@@ -27,7 +27,7 @@ from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.limits import LOCK_CLASS
 from pg_scheduler.store.locks import due_message
 from pg_scheduler.store.passed_results import OF_CHILD, PASSED, PassedResultRepository
-from pg_scheduler.store.statements import Statements, Transaction
+from pg_scheduler.store.statements import CallersTransaction, Statements, Transaction
 
 AFTER: Final = "after"
 """The ``blocked_on`` of a job that waits for others."""
@@ -69,10 +69,27 @@ class DependencyRepository:
         self._passed = passed
         consequences.handlers["child"] = self.release_children
 
-    async def lock_unfinished(self, job_ids: Collection[str], connection: Connection) -> set[str]:
-        """Lock jobs, so that none of them ends before this transaction; return those that have not ended."""
-        rows = await self._statements.fetch("lock_parents", list(job_ids), on=connection)
+    async def lock_unfinished(self, job_ids: Collection[str], transaction: Transaction) -> set[str]:
+        """Lock jobs that others are to wait for; return those that have not ended."""
+        rows = await self._lock_parents(job_ids, transaction)
         return {row["job_id"] for row in rows if not row["has_ended"]}
+
+    async def _lock_parents(
+        self, job_ids: Collection[str], transaction: Transaction
+    ) -> Sequence[asyncpg.Record]:
+        """Return jobs that others are to wait for, and lock them until the edges are committed.
+
+        In a transaction of the library they do not end meanwhile. One of the application may stay open for long:
+        it keeps them from being deleted, and its commit marks them.
+        """
+        if isinstance(transaction, CallersTransaction):
+            return await self._statements.fetch("hold_parents", list(job_ids), on=transaction.connection)
+        return await self._statements.fetch("lock_parents", list(job_ids), on=transaction.connection)
+
+    async def mark_uncommitted(self) -> None:
+        """Mark the parents in the transaction of a test, whose commit never comes."""
+        rows = await self._statements.fetch("mark_uncommitted")
+        await self._consequences.apply([row["job_id"] for row in rows if row["has_ended"]])
 
     async def keeping(self, job_ids: Collection[str], connection: Connection | None = None) -> set[str]:
         """Return those of the jobs whose results are kept when they end."""
@@ -98,9 +115,12 @@ class DependencyRepository:
         """
         connection, events = transaction
         children = [job.job_id for job in jobs]
+        is_callers = isinstance(transaction, CallersTransaction)
+        if is_callers and replaced:
+            await self._statements.fetch("lock_dependents", children, on=connection)
         await self._statements.fetch("delete_edges", children, on=connection)
         parents = list(dict.fromkeys(parent for job in jobs for parent in job.after))
-        rows = await self._statements.fetch("lock_parents", parents, on=connection)
+        rows = await self._lock_parents(parents, transaction)
         status = {row["job_id"]: JobStatus(row["status"]) for row in rows}
         ended = {row["job_id"] for row in rows if row["has_ended"]}
         if missing := [parent for parent in parents if parent not in status]:
@@ -120,8 +140,11 @@ class DependencyRepository:
                     failed.setdefault(job.job_id, NOT_COMPLETED.format(parent, status[parent].value))
         if edges:
             await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=connection)
-            unfinished = list({parent for parent, _, _ in edges})
-            await self._statements.fetch("mark_parents", unfinished, on=connection)
+            unfinished = {parent for parent, _, _ in edges}
+            if is_callers:  # its commit marks the others, which it must not lock
+                unfinished &= {*children}
+            if unfinished:
+                await self._statements.fetch("mark_parents", list(unfinished), on=connection)
             await self._check_cycles(children, edges, connection, replaced=replaced)
         waiting = {child for _, child, _ in edges}
         free = [child for child in children if child not in waiting and child not in failed]

@@ -55,6 +55,10 @@ class Transaction(NamedTuple):
     events: list[Event]
 
 
+class CallersTransaction(Transaction):
+    """A transaction of the application, which may stay open for long."""
+
+
 class Statements:
     """Run the named statements on the tables of one schema.
 
@@ -151,10 +155,10 @@ class Statements:
         """
         events: list[Event] = []
         if within is not None:
-            outer = within if isinstance(within, Transaction) else Transaction(within, [])
+            outer = within if isinstance(within, Transaction) else CallersTransaction(within, [])
             with translated():
                 async with transact(outer.connection, self.call_timeout_s):
-                    yield Transaction(outer.connection, events)
+                    yield type(outer)(outer.connection, events)
             outer.events.extend(events)
             return
         async with self.connections.transaction(

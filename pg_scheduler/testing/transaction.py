@@ -251,6 +251,7 @@ class KitScheduler(NamingScheduler):
 
     async def _run_next(self, bench: Bench, only: Collection[str] | None) -> str | None:
         """Run the next due job, and return its id; None if there is none."""
+        await self._parts.store.dependencies.mark_uncommitted()
         claims, names = self._parts.store.claims, bench.node.routing.names()
         found = await claims.claim_next(self.worker_id, names, only)
         if found is None:

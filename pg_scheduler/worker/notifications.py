@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
 
 from pg_scheduler.events import ListenerConnected, ListenerLost
-from pg_scheduler.store.connections.listen import EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
+from pg_scheduler.store.connections.listen import ENDED, EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
 from pg_scheduler.store.locks import DUE, earliest_due
 from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.workers import HEARTBEAT_REQUEST
@@ -124,6 +124,8 @@ class Listener(Service):
             self._relay.receive(about)
         elif kind == SUBSCRIPTIONS and about != self._node.worker_id:
             self._node.signals.heartbeat_requested()  # it reads them
+        elif kind == ENDED:
+            self._node.signals.end_overlooked()
         elif kind == RESULT:
             self._node.waiters.announce(about)
 

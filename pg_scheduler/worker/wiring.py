@@ -31,6 +31,7 @@ def wiring(to: Runtime) -> Wiring:
         (signals.lease_suspect, (to.heartbeat.suspect,)),
         (signals.worker_silent, (to.rescuer.scan_locks,)),
         (signals.worker_gone, (to.scanner.wake,)),
+        (signals.end_overlooked, (to.scanner.wake,)),
         (signals.lease_expired, (to.rescuer.scan_jobs,)),
         (signals.limits_blocked, (to.unblocker.request_scan,)),
         (signals.tenants_waiting, (to.feeder.request_scan,)),

@@ -409,7 +409,7 @@ STORE_CALLS: dict[str, Call] = {
     "advance": lambda it, conn: it.schedules.advance([ScheduleChange("key")], on=conn),
     "keeping": lambda it, conn: it.dependencies.keeping(["a"], conn),
     "forget_children": lambda it, conn: it.dependencies.forget_children(["a"], conn),
-    "lock_unfinished": lambda it, conn: it.dependencies.lock_unfinished(["a"], conn),
+    "lock_unfinished": lambda it, conn: it.dependencies.lock_unfinished(["a"], Transaction(conn, [])),
     "lock_last_jobs": lambda it, conn: it.schedules.lock_last_jobs(["a"], on=conn),
     "note_ends": lambda it, conn: it.schedules.note_ends([ENDED], Transaction(conn, [])),
     "pending_jobs": lambda it, _: it.schedules.pending_jobs("key"),

@@ -14,6 +14,7 @@ from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.jobs import JobFilters
+from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from tests.support.dependencies import add, child, edges, state
 from tests.support.store import LEASE, NAME, NOW, Pool, column, new_job, row, running, worker
@@ -126,7 +127,7 @@ async def test_job_that_comes_after_a_cancelled_one_waits_while_its_attempt_runs
     assert await on_end(pool) == {"alive": True}
     assert await store.jobs.read_revoked(["a"]) == {"a": (JobStatus.CANCELLED, True)}
     async with store.statements.transaction() as (connection, _):
-        assert await store.dependencies.lock_unfinished(["a"], connection) == {"a"}
+        assert await store.dependencies.lock_unfinished(["a"], Transaction(connection, [])) == {"a"}
         locked = await store.schedules.lock_last_jobs(["a"], on=connection)
         assert (locked["a"].waits, locked["a"].is_locked) == (False, True)
     await add(store, child("b", "a", outcome="ended"), child("c", "a"))
@@ -134,7 +135,7 @@ async def test_job_that_comes_after_a_cancelled_one_waits_while_its_attempt_runs
     await store.results.settle("w1", [(claim, REVOKED)])
     assert await state(pool, "b", "c") == [FREE, CANCELLED]
     async with store.statements.transaction() as (connection, _):
-        assert await store.dependencies.lock_unfinished(["a"], connection) == set()
+        assert await store.dependencies.lock_unfinished(["a"], Transaction(connection, [])) == set()
         assert await store.schedules.lock_last_jobs(["a"], on=connection) == {}
 
 

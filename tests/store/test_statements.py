@@ -247,7 +247,7 @@ async def use_schedules(store: Store) -> object:
     async with store.connections.transaction() as connection:
         assert await store.schedules.lock_due(anyone, 9, on=connection) == ([], None)
         assert await store.schedules.lock_last_jobs(["gone"], on=connection) == {}
-        assert await store.dependencies.lock_unfinished(["gone"], connection) == set()
+        assert await store.dependencies.lock_unfinished(["gone"], Transaction(connection, [])) == set()
         assert await store.dependencies.keeping(["gone"], connection) == set()
         await store.dependencies.forget_children(["gone"], connection)
         ended = EndedJob("job", NAME, JobStatus.FAILED, 1, "why", {}, {"schedule_id": "key"})
@@ -648,6 +648,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "results.settle_within",
         "kept_results.keep_ended",
         "dependencies.await_jobs",
+        "dependencies.mark_uncommitted",
         "dependencies.release_children",
         "workers.deregister",
         "workers.ended_namesakes",

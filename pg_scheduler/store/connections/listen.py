@@ -11,6 +11,7 @@ Messages are few and short; receivers read the details from the tables:
 - ``tasks``: a task was paused or resumed.
 - ``subscriptions <worker id>``: this worker changed the classes of events that it wants.
 - ``events <sender> <number> <JSON>``: events of a node, for the workers that subscribe to them.
+- ``ended``: jobs wait for one that has ended before the transaction of the application that added them.
 - ``result <job id>``: a job has ended whose result is kept.
 """
 
@@ -30,6 +31,7 @@ TASKS: Final = "tasks"
 SUBSCRIPTIONS: Final = "subscriptions"
 EVENTS: Final = "events"
 RESULT: Final = "result"
+ENDED: Final = "ended"
 
 
 class Subscription:

@@ -76,7 +76,7 @@ due AS (
           AND ($13::boolean OR crash_count < $15::integer)
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT $3
-        FOR UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
     CROSS JOIN LATERAL (SELECT FROM worker WHERE job.ctid IS NOT NULL OFFSET 0) AS alive
     LIMIT $3
@@ -200,7 +200,7 @@ due AS (
           AND crash_count < $6::integer
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT $3
-        FOR UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
     CROSS JOIN LATERAL (SELECT FROM worker WHERE job.ctid IS NOT NULL OFFSET 0) AS alive
     LIMIT $3
@@ -343,6 +343,6 @@ WHERE ctid = ANY (ARRAY (
       AND status = 'pending'
       AND execution_time >= {first_instant}
       AND EXISTS (SELECT FROM worker)
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 ))
 RETURNING {claim_columns};

@@ -10,6 +10,27 @@ WHERE job_id = ANY ($1)
 ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
 
+-- name: hold_parents
+-- route: caller
+-- Return what lock_parents does. Until the end of the transaction none of the jobs is deleted, but others add jobs that
+-- wait for them, and they may end: the commit marks them.
+SELECT job_id, status, finished_at IS NOT NULL AND NOT {may_run_on} AS has_ended,
+    {will_keep_result} AS keeps_result
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1)
+ORDER BY job_id COLLATE "C"
+FOR KEY SHARE;
+
+-- name: lock_dependents
+-- route: caller
+-- Lock jobs that are to wait for others, against transactions that hold them as parents: neither sees the edge of the
+-- other, and both would close a circle.
+SELECT job_id
+FROM {schema}scheduled_jobs
+WHERE job_id = ANY ($1)
+ORDER BY job_id COLLATE "C"
+FOR UPDATE;
+
 -- fragment: will_keep_result
 -- Whether the result of a job is kept. If a definition waits for the end of its attempt, that one decides.
 CASE WHEN (on_end -> 'replacement') IS NULL THEN {keeps_result}
@@ -22,7 +43,7 @@ SELECT job_id FROM {schema}scheduled_jobs WHERE job_id = ANY ($1) AND {will_keep
 
 -- name: mark_parents
 -- route: caller
--- Mark unfinished jobs, so that their end looks for the jobs that wait for them.
+-- Mark unfinished jobs, so that their end looks for the jobs that wait for them. The commit of an edge does that too.
 UPDATE {schema}scheduled_jobs SET
     on_end = CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE jsonb_build_object() END
         || jsonb_build_object('child', true)
@@ -30,10 +51,11 @@ WHERE job_id = ANY ($1) AND (on_end -> 'child') IS NULL;
 
 -- name: insert_edges
 -- route: caller
--- Write which jobs ($2) wait for which ($1), and for which outcome ($3).
+-- Write which jobs ($2) wait for which ($1), and for which outcome ($3). The commit marks jobs in this order.
 INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome)
 SELECT new.parent_id, new.child_id, new.outcome
-FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[])) AS new (parent_id, child_id, outcome);
+FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[])) AS new (parent_id, child_id, outcome)
+ORDER BY new.parent_id COLLATE "C";
 
 -- name: await_jobs
 -- route: caller

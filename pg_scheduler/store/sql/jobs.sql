@@ -8,7 +8,7 @@ WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND finished_at IS NULL
-    FOR UPDATE
+    FOR NO KEY UPDATE
 ),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
@@ -33,7 +33,7 @@ WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
     WHERE job_id = $1
-    FOR UPDATE
+    FOR NO KEY UPDATE
 ),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
@@ -156,7 +156,7 @@ WITH old AS (
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($1) AND finished_at IS NULL AND {matches_filters}
     ORDER BY job_id COLLATE "C"
-    FOR UPDATE
+    FOR NO KEY UPDATE
 ),
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
@@ -214,7 +214,7 @@ WITH found AS (
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($1)
     ORDER BY job_id COLLATE "C"
-    FOR UPDATE
+    FOR NO KEY UPDATE
 ),
 moved AS (
     UPDATE {schema}scheduled_jobs AS job SET (execution_time, expires_at) = (
@@ -261,7 +261,7 @@ WHERE ctid = ANY (ARRAY (
           AND status = 'pending'
           AND expires_at < coalesce($4, now())
         LIMIT $3
-        FOR UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     ) AS late
     LIMIT $3
 ))

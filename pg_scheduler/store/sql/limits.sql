@@ -30,7 +30,7 @@ surplus AS MATERIALIZED (
     ))
       AND job.status = 'pending'
       AND job.blocked_on IS NULL
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {schema}scheduled_jobs SET blocked_on = $1
 WHERE ctid = ANY (ARRAY (SELECT ctid FROM surplus))
@@ -111,7 +111,7 @@ first AS MATERIALIZED (
         WHERE blocked_on = room.key
         ORDER BY priority, execution_time, job_id COLLATE "C"
         LIMIT greatest(least(room.free, $7::integer), 0)
-        FOR UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
 ),
 unblocked AS (
@@ -175,7 +175,7 @@ late AS MATERIALIZED (
     FROM {schema}scheduled_jobs AS job
     WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM walked WHERE expires_at < coalesce($6, now())))
       AND job.blocked_on IS NOT NULL
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 ),
 unblocked AS (
     UPDATE {schema}scheduled_jobs SET blocked_on = NULL
@@ -202,7 +202,7 @@ WITH first AS MATERIALIZED (
           AND coalesce(function, job_name) = ANY ($2)
         ORDER BY priority, execution_time, job_id COLLATE "C"
         LIMIT $3
-        FOR UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
     LIMIT $3
 ),

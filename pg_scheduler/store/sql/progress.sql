@@ -10,7 +10,7 @@ FROM place
 WHERE job_id = ANY (ARRAY (
         SELECT job_id FROM {schema}scheduled_jobs
         WHERE job_id = ANY ($1) AND status = 'running' AND worker_id = $4
-        FOR UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     ))
   AND status = 'running'
   AND worker_id = $4

@@ -51,7 +51,7 @@ CROSS JOIN LATERAL (
       AND ($4::integer IS NULL OR crash_count < $4)
     ORDER BY execution_time, job_id COLLATE "C"
     LIMIT $2
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 ) AS job;
 
 -- name: pending_claim

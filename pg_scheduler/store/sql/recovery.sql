@@ -28,7 +28,7 @@ WHERE ctid = ANY (ARRAY (
           AND last_heartbeat < lease_until
           AND lease_until < {last_day}
         LIMIT $2
-        FOR UPDATE SKIP LOCKED
+        FOR NO KEY UPDATE SKIP LOCKED
     ) AS early
     LIMIT $2
 ));
@@ -103,7 +103,7 @@ CROSS JOIN LATERAL (
                 WHERE worker.worker_id = job.worker_id),
                $2, now()))
     LIMIT $4
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 ) AS orphan
 LIMIT $4;
 
@@ -126,6 +126,6 @@ CROSS JOIN LATERAL (
       AND worker_id = $1
       AND (((SELECT attempts FROM known) ->> job_id)::integer = attempt) IS NOT TRUE
     LIMIT $4
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 ) AS unacknowledged
 LIMIT $4;

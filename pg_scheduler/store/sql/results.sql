@@ -115,10 +115,16 @@ WHERE job_id = ANY ($1)
 -- route: caller
 -- Delete those of the jobs $1 that have completed and whose consequences are applied, and return their ids.
 --
--- One that was replaced is pending again.
+-- One that was replaced is pending again. One that another transaction holds, since it adds jobs that wait for it, is
+-- left to the vacuum.
 WITH deleted AS (
     DELETE FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($1) AND status = 'completed' AND on_end IS NULL
+    WHERE ctid = ANY (ARRAY (
+        SELECT ctid
+        FROM {schema}scheduled_jobs
+        WHERE job_id = ANY ($1) AND status = 'completed' AND on_end IS NULL
+        FOR UPDATE SKIP LOCKED
+    ))
     RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
 ),
 steps AS (

@@ -162,7 +162,7 @@ free AS MATERIALIZED (
         CROSS JOIN LATERAL (
             SELECT FROM {schema}scheduled_jobs AS job
             WHERE job.ctid = ranked.ctid AND job.blocked_on = ranked.key
-            FOR UPDATE SKIP LOCKED
+            FOR NO KEY UPDATE SKIP LOCKED
         ) AS held
         LIMIT greatest(wanted.jobs, 0)
     ) AS next

@@ -26,7 +26,7 @@ WHERE ctid = ANY (ARRAY (
       AND ($3::text[] IS NULL OR job_id = ANY ($3::text[]))
     ORDER BY priority, execution_time, job_id COLLATE "C"
     LIMIT 1
-    FOR UPDATE SKIP LOCKED
+    FOR NO KEY UPDATE SKIP LOCKED
 ))
 RETURNING {claim_columns}, finished_at IS NOT NULL AS expired;
 
@@ -37,3 +37,12 @@ SELECT job_id
 FROM {schema}scheduled_jobs
 WHERE $1::timestamptz IS NULL
    OR (finished_at IS NULL AND blocked_on IS NULL AND status = 'pending' AND execution_time <= $1::timestamptz);
+
+-- name: mark_uncommitted
+-- route: pool
+-- Mark all jobs that others wait for, as the commit of their edges would.
+UPDATE {schema}scheduled_jobs SET
+    on_end = CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE jsonb_build_object() END
+        || jsonb_build_object('child', true)
+WHERE job_id = ANY (ARRAY (SELECT parent_id FROM {schema}scheduler_after)) AND (on_end -> 'child') IS NULL
+RETURNING job_id, finished_at IS NOT NULL AS has_ended;

@@ -16,7 +16,7 @@ SELECT job_id, status, unique_key
 FROM {schema}scheduled_jobs
 WHERE unique_key = ANY ($1::text[]) AND unique_key IS NOT NULL AND finished_at IS NULL
 ORDER BY unique_key COLLATE "C"
-FOR UPDATE;
+FOR NO KEY UPDATE;
 
 -- name: find_key_holder
 -- route: reserved

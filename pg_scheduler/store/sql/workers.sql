@@ -92,7 +92,7 @@ renewed AS (
           AND worker_id = $1
           AND attempt = (held.attempts ->> job_id)::integer
           AND EXISTS (SELECT FROM worker)
-        FOR UPDATE OF job SKIP LOCKED
+        FOR NO KEY UPDATE OF job SKIP LOCKED
     ))
 )
 SELECT
