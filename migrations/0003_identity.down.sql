@@ -12,6 +12,6 @@ SELECT setval(
 
 ALTER TABLE {schema}scheduler_steps DROP COLUMN timeouts;
 DROP TRIGGER scheduler_after_mark ON {schema}scheduler_after;
-DROP FUNCTION {schema}scheduler_mark_parent();
+DROP FUNCTION {schema}scheduler_after_mark();
 
 ALTER TABLE {schema}scheduler_after DROP COLUMN edge_id;

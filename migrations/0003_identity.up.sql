@@ -24,21 +24,26 @@ ALTER TABLE {schema}scheduler_audit
 ALTER TABLE {schema}scheduler_steps ADD COLUMN timeouts timestamptz[];
 -- An open transaction of the application must not lock a job that others wait for: another transaction adds such jobs
 -- too, and the job may end meanwhile. So the commit marks the job, and notifies workers if it has ended unmarked.
-CREATE FUNCTION {schema}scheduler_mark_parent() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $mark_parent$
+CREATE OR REPLACE FUNCTION {schema}scheduler_after_mark() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $mark$
 DECLARE
     has_ended boolean;
 BEGIN
-    UPDATE {schema}scheduled_jobs SET
-        on_end = CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE '{}' END || '{"child": true}'
-    WHERE job_id = NEW.parent_id AND (on_end -> 'child') IS NULL
-    RETURNING finished_at IS NOT NULL INTO has_ended;
+    EXECUTE format(
+        $update$
+            UPDATE %I.scheduled_jobs SET
+                on_end = CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE '{}' END || '{"child": true}'
+            WHERE job_id = $1 AND (on_end -> 'child') IS NULL
+            RETURNING finished_at IS NOT NULL
+        $update$,
+        TG_TABLE_SCHEMA
+    ) INTO has_ended USING NEW.parent_id;
     IF has_ended THEN
         PERFORM pg_notify('pg_scheduler_' || md5(TG_TABLE_SCHEMA), 'ended');
     END IF;
     RETURN NULL;
 END
-$mark_parent$;
+$mark$;
 
 CREATE CONSTRAINT TRIGGER scheduler_after_mark AFTER INSERT ON {schema}scheduler_after
-DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}scheduler_mark_parent();
+DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}scheduler_after_mark();

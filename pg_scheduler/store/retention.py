@@ -9,8 +9,11 @@ from typing import Final, NamedTuple, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS
+from pg_scheduler.store.faults import is_lock_timeout
 from pg_scheduler.store.statements import Repository
 
 Cutoffs: TypeAlias = Mapping[JobStatus, datetime]
@@ -107,7 +110,14 @@ class RetentionRepository(Repository):
         bounds = (first, 0), (first + blocks, 0)
         deleted = {}
         for status, cutoff in cutoffs.items():
-            if count := await self._statements.change("vacuum_blocks", *bounds, status.value, cutoff):
+            args = *bounds, status.value, cutoff
+            try:
+                count = await self._statements.change("vacuum_blocks", *args, lock_timeout_ms=LOCK_TIMEOUT_MS)
+            except DatabaseUnavailableError as fault:
+                if not is_lock_timeout(fault):
+                    raise
+                count = await self._statements.number("vacuum_unlocked", *args)
+            if count:
                 deleted[status] = count
         return deleted
 

@@ -274,11 +274,18 @@ class Statements:
         (row,) = await self.fetch(name, *args, on=on)
         return int(row[0])
 
-    async def change(self, name: str, *args: Any) -> int:
-        """Run a statement that returns no rows on a connection of the pool; return how many it changed."""
+    async def change(self, name: str, *args: Any, lock_timeout_ms: int | None = None) -> int:
+        """Run a statement that returns no rows on a connection of the pool; return how many it changed.
+
+        It fails if it waits for a lock longer than ``lock_timeout_ms``, by default as long as the session may.
+        """
         query = await self.query(name)
         self.connections.check_loop()
-        async with self.connections.acquire() as connection:
+        async with (
+            self.connections.acquire()
+            if lock_timeout_ms is None
+            else self.connections.transaction(lock_timeout_ms=lock_timeout_ms)
+        ) as connection:
             tag: str = await connection.execute(query.text, *args, timeout=self.call_timeout_s)
         return int(tag.rpartition(" ")[2])
 

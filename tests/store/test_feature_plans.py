@@ -22,8 +22,8 @@ INSTANT = f"'{NOW.isoformat()}'"
 LAST_JOBS = "'{" + ",".join(f"job-{n}" for n in range(500)) + "}'"
 AUDIT = "bigint, bigint, bigint, text, text, text, timestamptz, timestamptz"
 TYPES = {
-    "due_schedules": "timestamptz, text[], text[], text[], text, integer",
-    "next_fire": "timestamptz, text[], text[], text[], text",
+    "due_schedules": "timestamptz, text[], text[], text[], text, integer, text[], text[]",
+    "next_fire": "timestamptz, text[], text[], text[], text, text[]",
     "lock_last_jobs": "text[]",
     "delete_jobs": "text[]",
     "lock_batch": "text[]",
@@ -53,8 +53,8 @@ TYPES = {
     "read_starts": "double precision, timestamptz",
 }
 VALUES = {
-    "due_schedules": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}', NULL, 500",
-    "next_fire": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}', NULL",
+    "due_schedules": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}', NULL, 500, '{{}}', NULL",
+    "next_fire": f"{INSTANT}, '{{}}', '{{work}}', '{{every}}', NULL, '{{}}'",
     "lock_last_jobs": LAST_JOBS,
     "delete_jobs": LAST_JOBS,
     "lock_batch": LAST_JOBS,

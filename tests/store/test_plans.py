@@ -483,8 +483,9 @@ async def test_store_runs_tuned_statements_with_planner_settings(
     tuned: dict[object, str] = {}
     seen, ways = set(), set()
     for session, query in log:
-        if query in (TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS, DEDICATED_SETTINGS):
-            tuned[session] = query
+        if query == DEDICATED_SETTINGS or query.startswith(TRANSACTION_SETTINGS):
+            is_limited = query.startswith(TRANSACTION_SETTINGS) and query != HOT_TRANSACTION_SETTINGS
+            tuned[session] = TRANSACTION_SETTINGS if is_limited else query
         elif query == DEDICATED_RESET or (
             query in ("COMMIT;", "ROLLBACK;")
             and tuned.get(session) in (TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS)

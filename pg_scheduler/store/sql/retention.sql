@@ -170,6 +170,24 @@ DELETE FROM {schema}scheduled_jobs
 WHERE ctid >= $1::tid AND ctid < $2::tid AND status = $3 AND finished_at <= $4 AND on_end IS NULL
   AND (SELECT count(*) FROM marked) >= 0;
 
+-- name: vacuum_unlocked
+-- route: pool
+-- Delete what vacuum_blocks deletes, besides the jobs that other transactions hold, and count them.
+WITH unlocked AS (
+    DELETE FROM {schema}scheduled_jobs
+    WHERE ctid = ANY (ARRAY (
+        SELECT ctid
+        FROM {schema}scheduled_jobs
+        WHERE ctid >= $1::tid AND ctid < $2::tid AND status = $3 AND finished_at <= $4 AND on_end IS NULL
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
+),
+steps AS (
+    DELETE FROM {schema}scheduler_steps WHERE job_id = ANY (ARRAY (SELECT job_id FROM unlocked WHERE is_marked))
+)
+SELECT count(*) FROM unlocked;
+
 -- name: count_in_blocks
 -- route: pool
 -- Count within a range of blocks the jobs that vacuum_blocks would delete; the cutoffs are $3 to $6, NULL to keep all.
@@ -193,15 +211,21 @@ WITH gone AS (
     WHERE finished_at IS NOT NULL
       AND on_end IS NULL
       AND ctid = ANY (ARRAY (
-        SELECT place
-        FROM (
-            SELECT ctid AS place,
-                row_number() OVER (PARTITION BY coalesce(function, job_name) ORDER BY finished_at DESC, job_id DESC) AS rank
-            FROM {schema}scheduled_jobs
-            WHERE status = $1 AND on_end IS NULL
-        ) AS ranked
-        WHERE rank > $2
-        LIMIT $3
+        SELECT ctid
+        FROM {schema}scheduled_jobs
+        WHERE ctid = ANY (ARRAY (
+            SELECT place
+            FROM (
+                SELECT ctid AS place,
+                    row_number()
+                        OVER (PARTITION BY coalesce(function, job_name) ORDER BY finished_at DESC, job_id DESC) AS rank
+                FROM {schema}scheduled_jobs
+                WHERE status = $1 AND on_end IS NULL
+            ) AS ranked
+            WHERE rank > $2
+            LIMIT $3
+        ))
+        FOR UPDATE SKIP LOCKED
     ))
     RETURNING job_id, (options -> 'steps') IS NOT NULL AS is_marked
 ),
