@@ -79,8 +79,8 @@ class DependencyRepository:
     ) -> Sequence[asyncpg.Record]:
         """Return jobs that others are to wait for, and lock them until the edges are committed.
 
-        In a transaction of the library they do not end meanwhile. One of the application may stay open for long:
-        it keeps them from being deleted, and its commit marks them.
+        In a transaction of the library they do not end meanwhile. One of the application may stay open, so it
+        keeps them from being deleted only, and its commit marks them.
         """
         if isinstance(transaction, CallersTransaction):
             return await self._statements.fetch("hold_parents", list(job_ids), on=transaction.connection)

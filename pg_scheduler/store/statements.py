@@ -277,7 +277,7 @@ class Statements:
     async def change(self, name: str, *args: Any, lock_timeout_ms: int | None = None) -> int:
         """Run a statement that returns no rows on a connection of the pool; return how many it changed.
 
-        It fails if it waits for a lock longer than ``lock_timeout_ms``, by default as long as the session may.
+        It fails if it waits for a lock longer than ``lock_timeout_ms``; None for the setting of the session.
         """
         query = await self.query(name)
         self.connections.check_loop()

@@ -40,10 +40,6 @@ async def sleeps() -> int:
 async def dependent() -> None: ...
 
 
-async def add_dependent(world: World, connection: asyncpg.Connection) -> None:
-    await world.client.enqueue("dependent", after=[world.job_id], connection=connection)
-
-
 async def cancel(world: World, connection: asyncpg.Connection) -> None:
     await world.client.cancel_job(world.job_id, connection=connection)
 
@@ -87,7 +83,6 @@ class Locks:
 
 
 HOLDS: dict[str, Hold] = {
-    "enqueue(after=)": add_dependent,
     "cancel_job()": cancel,
     "signal()": signal,
     "cancel_job() of a dependent": cancel_dependent,

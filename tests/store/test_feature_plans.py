@@ -93,7 +93,11 @@ EXPECTED = {
         ("Tid Scan", None),
     },
     "lock_batch": {("Index Scan", "scheduled_jobs_pkey")},
-    "retry_jobs": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduled_jobs_unique")},
+    "retry_jobs": {
+        ("Index Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduled_jobs_unique"),
+        ("Index Only Scan", "scheduler_after_child"),
+    },
     "move_jobs": {("Index Scan", "scheduled_jobs_pkey")},
     "claim_one": {
         ("Index Scan", "scheduled_jobs_pkey"),

@@ -53,6 +53,7 @@ WITH gone AS (
     DELETE FROM {schema}scheduler_results
     WHERE job_id = ANY (ARRAY (
         SELECT job_id FROM {schema}scheduler_results WHERE expires_at <= coalesce($2, now()) LIMIT $1
+        FOR UPDATE SKIP LOCKED
     ))
     RETURNING 1
 )

@@ -1,0 +1,397 @@
+"""No service waits for a lock of the application.
+
+``LOCKS`` names each statement that changes or locks rows, how it meets the lock of another transaction, and
+the tables. It is compared with the statements themselves, so a new one needs a line. In one world an open
+transaction holds a row of each kind, and each service must do its work on the other rows meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+from importlib.resources import files
+from typing import Any, Final
+
+import asyncpg
+import pytest
+
+from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.outcome import Outcome
+from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.settings import VacuumConfig
+from pg_scheduler.status import JobStatus
+from pg_scheduler.store.queries import Query, Route, load_queries
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.maintenance.pauses import PauseWatcher
+from pg_scheduler.worker.service import Service
+from tests.support.dependencies import add, child
+from tests.support.parts import Parts
+from tests.support.store import new_schedule
+from tests.support.worker import LEASE, claim, new_job, now
+
+LOCKS: Final = """
+lock_limits: limited
+admit_attempts: limited jobs starts
+delete_past_starts: skips starts
+insert_audit: own audit
+vacuum_audit: skips audit bulk_runs
+exchange_jobs: hot jobs
+find_claimable: skips
+claim_jobs: hot jobs
+explain_expiry: hot jobs
+complete_unlocked: hot jobs
+complete_own: call jobs
+claim_one: call jobs
+lock_ended: limited
+clear_consequences: limited jobs
+report_ends: limited jobs
+report_gone: skips jobs
+lock_parents: limited
+hold_parents: call
+lock_dependents: call
+mark_parents: limited jobs
+insert_edges: limited after
+await_jobs: step after
+delete_edges: limited after
+delete_child_edges: limited after
+lock_children: limited
+take_edges: limited after
+lock_jobs: limited
+take_broken_edges: limited after
+unblock_jobs: limited jobs
+end_awaited: limited jobs
+cancel_blocked: limited jobs
+insert_generated_job: insert jobs
+insert_generated_jobs: insert jobs
+insert_job: insert jobs
+insert_jobs: insert jobs
+enqueue_job: insert jobs
+enqueue_generated_job: insert jobs
+enqueue_due_job: insert jobs
+enqueue_jobs: insert jobs
+insert_extended_jobs: insert jobs
+enqueue_extended_jobs: insert jobs
+replace_jobs: call jobs
+replace_extended_jobs: call jobs
+cancel_job: call jobs
+set_status: call jobs
+retry_job: call jobs
+cancel_jobs: call jobs
+delete_jobs: call after jobs steps
+move_jobs: call jobs
+expire_jobs: skips jobs
+keep_results: limited results
+vacuum_results: skips results
+block_surplus: skips jobs
+unblock_limited: skips jobs
+unblock_late: skips jobs
+unblock_forgotten: skips jobs
+take_advisory_lock: advisory
+drop_advisory_lock: advisory
+clear_steps: step jobs steps
+pass_results: limited steps
+take_over_results: limited steps
+write_progress: skips jobs
+lock_due: skips
+quarantine_job: limited jobs
+restart_leases: own jobs workers
+delete_dead_workers: skips workers
+record_dead_workers: own audit
+lock_orphans: skips
+lock_unacknowledged: skips
+settle_jobs: limited jobs
+lock_settled: skips
+delete_completed: skips jobs steps
+apply_replacements: limited jobs
+refuse_replacement: limited jobs
+begin_vacuum_pass: own vacuum_passes
+end_vacuum_pass: own vacuum_passes
+read_ranges: own vacuum_ranges
+note_range: own vacuum_ranges
+vacuum_blocks: limited jobs steps
+vacuum_unlocked: skips jobs steps
+vacuum_surplus: skips jobs steps
+vacuum_steps: skips steps
+record_vacuum: own vacuum_stats
+lock_declarations: call schedules
+lock_schedules: call
+lock_free_schedules: skips
+insert_schedule: call audit schedules
+write_schedule: call audit schedules
+remove_schedule: call audit schedules
+pause_schedule: call audit schedules
+resume_schedule: call audit schedules
+due_schedules: skips
+advance_schedules: limited schedules
+note_last_job: call schedules
+lock_last_jobs: skips
+note_job_end: limited schedules
+vacuum_schedules: skips schedules
+lock_shares: advisory
+feed_shares: skips jobs starts
+add_statistics: own stats totals workers
+fold_statistics: skips stats
+delete_statistics: skips stats
+store_step: step jobs steps
+end_step: step steps
+is_locked_by: step
+delete_steps_from: call after steps
+store_signal: call jobs steps
+wake_signalled: call jobs
+look_at_waits: skips jobs steps
+adopt_children: step jobs
+block_waiting: limited jobs steps
+end_child_steps: limited jobs steps
+pause_task: call audit tasks
+resume_tasks: call audit tasks
+end_pauses: skips tasks
+claim_next: skips jobs
+mark_uncommitted: call jobs
+lock_key_holders: call
+register_worker: own audit workers
+suspect_workers: advisory
+ended_namesakes: advisory
+renew_lease: own jobs workers
+request_state: own audit workers
+announce_subscriptions: own workers
+mark_stopping: own workers
+deregister_worker: own workers
+"""
+"""The statements, one a line: its name, how it meets a lock, and the tables whose rows it changes."""
+
+HOW: Final = {
+    "skips": "It skips rows that are locked.",
+    "hot": "It runs on the connection of the hot path, whose lock timeout is 100 ms.",
+    "limited": "A service runs it within a transaction that has a lock timeout.",
+    "insert": "Calls insert with a lock timeout; what waits has turns of its own.",
+    "step": "It runs in the task of the attempt, whose job it concerns.",
+    "call": "A call of the application runs it, which waits; a service with a lock timeout, if at all.",
+    "own": "Its rows are those of workers and records, which no call locks until the end of a transaction.",
+    "advisory": "It tries advisory locks, and waits for none.",
+}
+
+OWN: Final = {"workers", "jobs", "audit", "stats", "totals", "vacuum_passes", "vacuum_ranges", "vacuum_stats"}
+"""The tables of statements that are ``own``. Of jobs they change those of the worker that are not locked."""
+
+LOCK: Final = re.compile(r"FOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)(?: OF \w+)?( SKIP LOCKED)?")
+CHANGED: Final = re.compile(
+    r'(?:UPDATE|INSERT INTO|DELETE FROM|LOCK TABLE) "?app"?\.(?:scheduler_|scheduled_)?(\w+)'
+)
+ADVISORY: Final = re.compile(r"pg_(?:try_)?advisory_(?!unlock)\w+")
+NAME: Final = re.compile(r"^-- name: (\w+)", re.MULTILINE)
+
+PATIENCE_S: Final = 20.0
+"""More than a pass takes that waits for no lock, and less than the 30 s after which a statement gives up."""
+
+
+def statements() -> dict[str, Query]:
+    """Return the statements of the services and of calls, by name."""
+    queries = load_queries("app")
+    folder = files("pg_scheduler").joinpath("store/sql")
+    names = {name for file in folder.iterdir() for name in NAME.findall(file.read_text("utf-8"))}
+    return {name: queries[name] for name in names}
+
+
+def text_of(query: Query) -> str:
+    return re.sub(r"^--.*\n?", "", query.text, flags=re.MULTILINE)
+
+
+def lines() -> dict[str, tuple[str, set[str]]]:
+    """Return the lines of the list: how a statement meets a lock and the tables, by its name."""
+    found = {}
+    for line in LOCKS.strip().splitlines():
+        name, _, rest = line.partition(": ")
+        how, *tables = rest.split()
+        found[name] = how, {*tables}
+    return found
+
+
+def test_list_has_each_statement_that_changes_or_locks_rows() -> None:
+    changing = {}
+    for name, query in statements().items():
+        text = text_of(query)
+        tables = {*CHANGED.findall(text)}
+        if tables or LOCK.search(text) or ("advisory_" in text and re.search(r"pg_\w*advisory", text)):
+            changing[name] = tables
+    assert {name: tables for name, (_, tables) in lines().items()} == changing
+
+
+@pytest.mark.parametrize("name", sorted(lines()))
+def test_statement_meets_a_lock_as_its_line_says(name: str) -> None:
+    how, tables = lines()[name]
+    query = statements()[name]
+    text = text_of(query)
+    locks = LOCK.findall(text)
+    assert how in HOW
+    if how == "skips":
+        assert locks, "it changes rows that it has not locked"
+        assert all(locks), "it waits for a row"
+    if how == "hot":
+        assert query.routes == (Route.DEDICATED,)
+    if how == "own":
+        assert tables <= OWN
+    if how == "limited":
+        assert Route.CALLER in query.routes or name == "vacuum_blocks"
+    if how == "advisory":
+        assert not locks
+        assert all("try" in found or "unlock" in found for found in re.findall(r"pg_\w*advisory\w*", text))
+
+
+# -- one row of each kind is held --------------------------------------------------------------------------
+
+
+HELD: Final = """
+    SELECT FROM scheduled_jobs WHERE job_id LIKE 'held %' FOR UPDATE;
+    SELECT FROM scheduler_schedules WHERE schedule_id LIKE 'held %' FOR UPDATE;
+    SELECT FROM scheduler_tasks WHERE name LIKE 'held %' FOR UPDATE;
+    SELECT FROM scheduler_results WHERE job_id LIKE 'held %' FOR UPDATE;
+    SELECT FROM scheduler_steps WHERE job_id LIKE 'held %' FOR UPDATE;
+    SELECT FROM scheduler_after WHERE child_id LIKE 'held %' FOR UPDATE;
+"""
+"""What the application holds: a row of each kind."""
+
+FILL: Final = """
+    INSERT INTO scheduler_tasks (name, paused_at, paused_until, actor)
+    SELECT side || ' task', now() - interval '2 hours', now() - interval '1 hour', 'ada'
+    FROM unnest(ARRAY ['held', 'free']) AS side;
+
+    INSERT INTO scheduler_results (job_id, status, attempts, finished_at, expires_at)
+    SELECT side || ' result', 'completed', 1, now() - interval '2 hours', now() - interval '1 hour'
+    FROM unnest(ARRAY ['held', 'free']) AS side;
+
+    INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)
+    SELECT side || ' steps', 'step', 'step', 1, now() - interval '400 days'
+    FROM unnest(ARRAY ['held', 'free']) AS side;
+
+    UPDATE scheduled_jobs SET finished_at = now() - interval '400 days' WHERE job_id LIKE '% old';
+
+    UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now() WHERE job_id LIKE '% ended';
+
+    UPDATE scheduled_jobs SET worker_id = 'gone', lease_until = now() - interval '1 hour'
+    WHERE job_id LIKE '% orphan';
+
+    DELETE FROM scheduled_jobs WHERE job_id = 'lost parent';
+"""
+
+STATE: Final = """
+    SELECT job_id, status || coalesce(' ' || blocked_on, '') FROM scheduled_jobs
+    UNION ALL SELECT 'fired ' || split_part(options ->> 'schedule_id', ' ', 1), status
+        FROM scheduled_jobs WHERE options -> 'schedule_id' IS NOT NULL
+    UNION ALL SELECT name, 'paused' FROM scheduler_tasks
+    UNION ALL SELECT job_id, 'kept' FROM scheduler_results
+    UNION ALL SELECT job_id, 'stored' FROM scheduler_steps
+"""
+
+DONE: Final = {
+    "due": "running",
+    "late": "expired",
+    "orphan": "pending",
+    "old": None,
+    "child": "pending",
+    "waiting": "pending",
+    "running": "failed",
+    "task": None,
+    "result": None,
+    "steps": None,
+}
+"""The state of each thing after its service had a pass; None if its row is gone."""
+
+
+async def work() -> None: ...
+
+
+class World:
+    """A worker without its loops, and two rows of each kind that its services attend to."""
+
+    def __init__(self, parts: Parts, pool: asyncpg.Pool) -> None:
+        self.parts, self.pool = parts, pool
+        self.store = parts.store
+        self.planner = parts.planner()
+        self.completer = parts.completer()
+        self.services: list[Service] = [
+            parts.scanner(),
+            parts.expirer(),
+            parts.rescuer(),
+            self.planner,
+            PauseWatcher(parts),
+            self.completer,
+        ]
+        self.vacuum = parts.vacuum(VacuumConfig())
+        self.claims: dict[str, Any] = {}
+
+    async def fill(self) -> None:
+        store, sides = self.store, ("held", "free")
+        self.parts.tasks.register(work, name="work")
+        first = [new_job(f"{side} {kind}", "work") for side in sides for kind in ("running", "orphan")]
+        self.claims = {each.job_id: each for each in await claim(store, *first)}
+        hour_ago = now() - timedelta(hours=1)
+        await store.jobs.insert([new_job("lost parent", "work")])
+        for side in sides:
+            late = new_job(f"{side} late", "unregistered", execution_time=hour_ago, misfire_grace_time=1)
+            await store.jobs.insert([late, *(new_job(f"{side} {kind}", "work") for kind in ("old", "ended"))])
+            await store.jobs.set_status(f"{side} old", JobStatus.COMPLETED, LEASE)
+            await add(
+                store,
+                child(f"{side} child", f"{side} ended", outcome="ended"),
+                child(f"{side} waiting", "lost parent", outcome="ended"),
+            )
+            row = new_schedule(f"{side} schedule", task="work", next_fire_at=hour_ago)
+            assert await store.schedules.insert(row, ["every"])
+        await self.pool.execute(FILL)
+        await store.jobs.insert([new_job(f"{side} due", "due") for side in sides])
+
+    async def pass_once(self) -> None:
+        """Let each service make a pass, none of which waits for a lock."""
+        async with asyncio.timeout(PATIENCE_S):
+            exchange = await self.store.claims.exchange("me", ["due"], 100)
+            self.claims |= {each.job_id: each for each in exchange.jobs}
+        for service in self.services:
+            async with asyncio.timeout(PATIENCE_S):
+                await service.run_once()
+        async with asyncio.timeout(PATIENCE_S):
+            await self.vacuum.run()
+        reports = {
+            job_id: (each, JobProgress(1)) for job_id, each in self.claims.items() if job_id.endswith(" due")
+        }
+        async with asyncio.timeout(PATIENCE_S):
+            await self.store.progress.write_progress("me", reports)
+            await self.parts.heartbeat().run_once()
+
+    async def done(self, side: str) -> set[str]:
+        """Return the kinds whose row of a side was attended to."""
+        state = dict(await self.pool.fetch(STATE))
+        kinds = {kind for kind, wanted in DONE.items() if state.get(f"{side} {kind}") == wanted}
+        return kinds | ({"schedule"} if f"fired {side}" in state else set())
+
+    async def pass_until_done(self, side: str) -> None:
+        everything = {*DONE, "schedule"}
+        missing = everything
+        try:
+            async with asyncio.timeout(3 * PATIENCE_S):
+                while missing := everything - await self.done(side):
+                    await self.pass_once()
+        except TimeoutError:
+            raise AssertionError(f"services wait, or leave: {sorted(missing)}") from None
+
+
+@pytest.mark.slow
+async def test_services_attend_to_all_rows_that_the_application_does_not_hold(
+    store: Store, bus: EventBus, pool: asyncpg.Pool, dsn: str
+) -> None:
+    world = World(Parts(store, bus), pool)
+    await world.fill()
+    for side in ("held", "free"):
+        world.parts.results.put(world.claims[f"{side} running"], Outcome.fail("as it must"))
+    before = await world.done("held")
+    connection = await asyncpg.connect(dsn)
+    transaction = connection.transaction()
+    await transaction.start()
+    try:
+        await connection.execute(HELD)
+        await world.pass_until_done("free")
+        assert await world.done("held") == before, "the transaction holds them"
+        await transaction.rollback()
+    finally:
+        await connection.close()
+    await world.pass_until_done("held")
