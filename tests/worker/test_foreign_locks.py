@@ -135,6 +135,7 @@ fold_statistics: skips stats
 delete_statistics: skips stats
 store_step: step jobs steps
 end_step: step steps
+repeat_wait: step steps
 is_locked_by: step
 delete_steps_from: call after steps
 store_signal: call jobs steps
