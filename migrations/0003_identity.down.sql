@@ -1,4 +1,6 @@
--- Number the records by a sequence again, from the last one on, and drop the key of the edges.
+-- Number the records by a sequence again, from the last one on, and drop the key of the edges and the database.
+
+DROP TABLE {schema}scheduler_database;
 
 ALTER TABLE {schema}scheduler_audit
     ALTER COLUMN id DROP DEFAULT,

@@ -47,3 +47,15 @@ $mark$;
 
 CREATE CONSTRAINT TRIGGER scheduler_after_mark AFTER INSERT ON {schema}scheduler_after
 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {schema}scheduler_after_mark();
+-- The database in which workers run these tables, in one row. A copy of it has another one: another server, by its
+-- system identifier, or another database of the same server. "origin" is the transaction that wrote the record of the
+-- first migration, which restored rows do not have; it decides where a role may not read the system identifier.
+CREATE TABLE {schema}scheduler_database (
+    id         integer PRIMARY KEY DEFAULT 1 CONSTRAINT scheduler_database_only CHECK (id = 1),
+    system     text,
+    database   bigint NOT NULL,
+    origin     text,
+    name       text NOT NULL,
+    adopted_at timestamptz NOT NULL,
+    adopted_by text NOT NULL
+);

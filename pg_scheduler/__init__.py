@@ -9,6 +9,7 @@ import logging
 from pg_scheduler.errors import (
     ConfigurationError,
     ConnectionRejectedError,
+    DatabaseCopyError,
     DatabaseUnavailableError,
     DuplicateStepError,
     JobCancelledError,
@@ -94,6 +95,7 @@ __all__ = [
     "ConnectionAdapter",
     "ConnectionRejectedError",
     "CurrentJob",
+    "DatabaseCopyError",
     "DatabaseUnavailableError",
     "DuplicateStepError",
     "First",

@@ -25,6 +25,7 @@
     │   ├── SchemaForbiddenError             the role lacks a privilege: grant it, or migrate as the owner
     │   ├── SchemaTooNewError                a newer version migrated the database: upgrade the code
     │   └── MigrationChangedError            an applied migration differs from the shipped one
+    ├── DatabaseCopyError                    the database is a copy: adopt it, or hold its jobs
     ├── ServiceCancelledError                the application or a job cancelled a task of the Scheduler
     └── DatabaseUnavailableError             no connection, no answer in time, or writes rejected
         ├── ConnectionRejectedError          the server, or a callable of the pool, rejects connections
@@ -49,6 +50,7 @@ from pg_scheduler.validators import validated
 __all__ = [
     "ConfigurationError",
     "ConnectionRejectedError",
+    "DatabaseCopyError",
     "DatabaseUnavailableError",
     "DuplicateStepError",
     "JobCancelledError",
@@ -273,6 +275,28 @@ class SchemaTooNewError(SchemaError):
 
 class MigrationChangedError(SchemaError):
     """A migration recorded in the database differs from the shipped one of that number."""
+
+
+class DatabaseCopyError(SchedulerError):
+    """The database is a copy of the one whose workers wrote its rows, so no worker starts in it.
+
+    A worker would run the jobs and schedules of the original a second time. If this database replaces the
+    original one, execute ``pg-scheduler adopt``, or pass ``on_copy="adopt"``. With ``--hold`` or
+    ``on_copy="hold"``, all tasks and schedules are paused first.
+
+    Attributes:
+        database: The name of this database.
+        original: The name of the other one; both may have the same.
+    """
+
+    def __init__(self, database: str, original: str) -> None:
+        self.database = database
+        self.original = original
+        super().__init__(
+            f"the database {database!r} is a copy of {original!r}, whose jobs and schedules would run a "
+            "second time here; execute pg-scheduler adopt if it replaces the original one, or "
+            "pg-scheduler adopt --hold to pause all tasks and schedules"
+        )
 
 
 class ServiceCancelledError(SchedulerError):

@@ -117,6 +117,9 @@ class Scheduler(
             None stores them readable.
         migrations: "apply" lets ``start()`` and ``initialize_db()`` create and upgrade the tables. With
             "verify" they change nothing and raise SchemaMissingError: another tool owns the tables.
+        on_copy: What a start does in a copy of the database, which has jobs or schedules of the original:
+            "refuse" raises DatabaseCopyError, "adopt" runs them here from now on, and "hold" pauses all tasks
+            and schedules first.
         notify: How workers are notified of jobs that your transactions schedule by ``connection=``. With
             "hint" this process does it after the transaction, if it sees its end, else by its commit. With
             "commit" it is always the commit, which waits for every other commit that notifies. With "never"
@@ -146,6 +149,9 @@ class Scheduler(
     """An object of the application for its jobs, which `job_state()` returns; set it before ``start()``."""
 
     _runtime_class: ClassVar[type[Runtime]] = Runtime
+
+    _guards_copies: ClassVar[bool] = True
+    """Whether a start refuses a copy of the database; not in tests."""
 
     _catalogue: TaskRegistry | None = None
     """The functions that it finds besides its own; None for those of ``@job`` in this process."""
@@ -181,6 +187,7 @@ class Scheduler(
         middleware: Sequence[Middleware] = (),
         codec: Codec | None = None,
         migrations: Literal["apply", "verify"] = "apply",
+        on_copy: Literal["refuse", "adopt", "hold"] = "refuse",
         notify: Notify = "hint",
         clock: Clock | None = None,
     ) -> None:
@@ -217,6 +224,7 @@ class Scheduler(
             metadata=metadata,  # type: ignore[arg-type] # any mapping
             statistics=statistics,
             migrations=migrations,
+            on_copy=on_copy,
             notify=notify,
             lease_seconds=self.LEASE_DURATION,
             heartbeat_threshold=self.HEARTBEAT_THRESHOLD,
@@ -425,6 +433,8 @@ class Scheduler(
         )
         parts.declared.check_locks()
         await parts.store.migrate(parts.config.migrations)
+        if self._guards_copies:
+            await parts.store.identity.guard(parts.config.on_copy)
         runtime = self._runtime_class(self._node())
         connect(runtime)
         return runtime

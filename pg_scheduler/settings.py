@@ -289,6 +289,7 @@ class SchedulerConfig:
     metadata: Annotated[dict[str, Any], Field(strict=False), AfterValidator(_check_json)] | None = None
     statistics: bool = True
     migrations: Literal["apply", "verify"] = "apply"
+    on_copy: Literal["refuse", "adopt", "hold"] = "refuse"
     notify: Notify = "hint"
 
     @model_validator(mode="after")

@@ -49,6 +49,7 @@ NAMES = [
     "ConnectionAdapter",
     "ConnectionRejectedError",
     "CurrentJob",
+    "DatabaseCopyError",
     "DatabaseUnavailableError",
     "DuplicateStepError",
     "First",
@@ -251,7 +252,7 @@ SETTINGS = (
     "lease=None, "
     f"retry_policy={DEFAULT_RETRY_POLICY!r}, executors=None, stop_grace=10.0, role='both', "
     "identity=None, only=(), skip=(), metadata=None, statistics=True, middleware=(), "
-    "codec=None, migrations='apply', notify='hint', clock=None"
+    "codec=None, migrations='apply', on_copy='refuse', notify='hint', clock=None"
 )
 PERIODIC = (
     "use_advisory_lock=False, priority=<JobPriority.NORMAL: normal (db_value=5)>, max_retries=0, "

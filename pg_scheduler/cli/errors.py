@@ -9,6 +9,7 @@ from typing import Final
 
 from pg_scheduler.errors import (
     ConnectionRejectedError,
+    DatabaseCopyError,
     DatabaseUnavailableError,
     JobConflictError,
     JobNotFoundError,
@@ -107,6 +108,7 @@ _CODES: Final[tuple[tuple[type[Exception], ExitCode], ...]] = (  # the first mat
     (JobConflictError, ExitCode.REFUSED),
     (ScheduleConflictError, ExitCode.REFUSED),
     (ScheduleOwnedByCodeError, ExitCode.REFUSED),
+    (DatabaseCopyError, ExitCode.REFUSED),
     (SchemaForbiddenError, ExitCode.REFUSED),
     (SchemaMismatchError, ExitCode.REFUSED),
     (MigrationChangedError, ExitCode.REFUSED),

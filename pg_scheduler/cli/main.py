@@ -55,6 +55,7 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "shapes": "shapes:shapes",
     "demo": "demo:demo",
     "completion": "completion:COMMANDS",
+    "adopt": "adopt:adopt",
     "migrate": "migrate:COMMANDS",
     "import": "imports:COMMANDS",
     "jobs": "jobs:COMMANDS",

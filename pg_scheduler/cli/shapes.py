@@ -16,7 +16,7 @@ from .output import SHAPE_VERSION, Shape
 from .schema import object_schema, source_of
 
 MODULES: Final = (
-    "about", "bulk", "doctor", "health", "imports", "job_show", "jobs",
+    "about", "adopt", "bulk", "doctor", "health", "imports", "job_show", "jobs",
     "limits", "migrate", "runs", "schedule_options", "schedule_times", "schedules", "status", "tasks",
     "vacuum", "workers",
 )  # fmt: skip

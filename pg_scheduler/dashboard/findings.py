@@ -47,6 +47,7 @@ TITLES: Final[Mapping[FindingCode, str]] = {
     FindingCode.PAYLOAD: "Jobs of {} have large arguments",
     FindingCode.TZDATA: "Live workers have different time zone data",
     FindingCode.DB_VERSION: "PostgreSQL is too old",
+    FindingCode.DB_COPY: "The database {} is a copy, in which no worker starts",
     FindingCode.DB_RTT: "The database is far away",
     FindingCode.CLOCK: "Clocks differ: {}",
     FindingCode.NOTIFY_QUEUE: "The queue of notifications fills up",

@@ -19,6 +19,7 @@ from pg_scheduler.store.connections.session import Connection, is_own_session
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
+from pg_scheduler.store.identity import IdentityRepository
 from pg_scheduler.store.jobs import JobRepository
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.limits import LimitRepository
@@ -56,6 +57,7 @@ class Store:
         self.shared: Final = SharedConnection(connections.options)
         self.statements: Final = Statements(connections, self.shared, schema, clock, codec)
         self.audit: Final = AuditRepository(self.statements)
+        self.identity: Final = IdentityRepository(self.statements, self.audit)
         self.consequences: Final = Consequences(self.statements)
         # In this order the results of jobs that end are kept before they are passed to others.
         self.kept_results: Final = KeptResultRepository(self.statements, self.consequences)

@@ -75,6 +75,7 @@ class Settings(TypedDict, total=False):
     middleware: Sequence[Middleware]
     codec: Codec | None
     migrations: Literal["apply", "verify"]
+    on_copy: Literal["refuse", "adopt", "hold"]
     notify: Notify
     clock: Clock | None
 

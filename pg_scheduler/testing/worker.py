@@ -261,6 +261,7 @@ class ManualScheduler(NamingScheduler):
     """A Scheduler whose ``start()`` starts no loops. `TestScheduler` makes the passes."""
 
     _runtime_class = ManualRuntime
+    _guards_copies = False
 
     _dead: ManualRuntime | None = None
 

@@ -45,6 +45,7 @@ INSERT_ROWS = {
     "scheduler_audit": (
         "INSERT INTO scheduler_audit (at, actor, via, action) VALUES (now(), 'me', 'api', 'pause_task')"
     ),
+    "scheduler_database": "INSERT INTO scheduler_database VALUES (1, '7', 5, '1', 'app', now(), 'me')",
     "scheduler_bulk_runs": (
         "INSERT INTO scheduler_bulk_runs VALUES"
         " ('kept', NULL, now(), 'me', 1, now(), 'me', 'running', now(), now())"

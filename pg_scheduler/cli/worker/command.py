@@ -25,7 +25,17 @@ from .target import Source, load_targets
 
 PREFIX: Final = "PG_SCHEDULER_WORKER_"
 
-PASSED_ON: Final = ("slots", "batch", "names", "migrations", "max-jobs", "max-rss", "max-age", "log-format")
+PASSED_ON: Final = (
+    "slots",
+    "batch",
+    "names",
+    "migrations",
+    "on-copy",
+    "max-jobs",
+    "max-rss",
+    "max-age",
+    "log-format",
+)
 """Options of each process; the supervisor answers the probes."""
 
 MAX_PORT: Final = 65535

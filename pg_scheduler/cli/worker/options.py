@@ -22,6 +22,9 @@ class WorkerOptions:
     migrations: Annotated[
         str | None, typer.Option(metavar="MODE", help="apply those that are missing, or only verify.")
     ] = None
+    on_copy: Annotated[
+        str | None, typer.Option(metavar="MODE", help="In a copy of the database: refuse, adopt or hold.")
+    ] = None
     processes: Annotated[int, typer.Option(min=1, max=1000, help="Processes, each a worker of its own.")] = 1
     drain: Annotated[bool, typer.Option("--drain", help="End once no job is due.")] = False
     max_jobs: Annotated[int | None, typer.Option(min=1, help="End after so many attempts.")] = None

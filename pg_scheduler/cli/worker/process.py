@@ -65,7 +65,7 @@ async def open_scheduler(
         if settings and scheduler.is_running:
             raise UsageError(
                 f"{source.name} returned a Scheduler that has started, so --slots, --batch, --names "
-                "and --migrations do not apply; return it before its start"
+                "--migrations and --on-copy do not apply; return it before its start"
             )
         configure(scheduler, **settings)
         yield scheduler
@@ -237,5 +237,6 @@ def _settings_of(options: WorkerOptions) -> dict[str, Any]:
         "batch_claim_limit": options.batch,
         "only": options.patterns or None,
         "migrations": options.migrations,
+        "on_copy": options.on_copy,
     }
     return {name: value for name, value in settings.items() if value is not None}

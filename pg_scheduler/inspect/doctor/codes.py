@@ -57,6 +57,8 @@ class FindingCode(StrEnum):
     """Live workers have different time zone data."""
     DB_VERSION = "DB-VERSION"
     """PostgreSQL is too old."""
+    DB_COPY = "DB-COPY"
+    """The database is a copy, in which no worker starts."""
     DB_RTT = "DB-RTT"
     """The server is far away."""
     CLOCK = "CLOCK"
@@ -218,6 +220,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "install the same version of tzdata on every host",
     ),
     FindingCode.DB_VERSION: Advice("the server is older than PostgreSQL 14", "upgrade it"),
+    FindingCode.DB_COPY: Advice(
+        "the database is a copy: its jobs and schedules are those of another one, so no worker starts",
+        "pg-scheduler adopt if it replaces the original; pg-scheduler adopt --hold to pause all first",
+    ),
     FindingCode.DB_RTT: Advice(
         "a round trip to the server takes more than 5 ms, which limits how fast a worker claims jobs",
         "run the workers closer to the server",

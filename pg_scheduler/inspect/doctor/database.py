@@ -33,6 +33,19 @@ async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
         yield finding
 
 
+@check(FindingCode.DB_COPY)
+async def _check_copy(facts: SharedFacts, _: Thresholds) -> Found:
+    this, recorded = await facts.store.identity.read()
+    if recorded is not None and not this.is_same(recorded):
+        yield error(
+            FindingCode.DB_COPY,
+            this.name,
+            f"workers used these tables in another database, {recorded.name!r}; none starts here",
+            "pg-scheduler adopt if this database replaces that one; pg-scheduler adopt --hold to pause all "
+            "tasks and schedules",
+        )
+
+
 @check(FindingCode.DB_RTT, FindingCode.CLOCK)
 async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> Found:
     ping = await facts.store.server.ping()

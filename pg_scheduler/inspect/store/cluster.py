@@ -13,7 +13,7 @@ from pg_scheduler.store.statements import Repository
 TABLES: Final = (
     *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),
     *("scheduler_steps", "scheduler_starts", "scheduler_tasks", "scheduler_stats", "scheduler_totals"),
-    *("scheduler_audit", "scheduler_bulk_runs"),
+    *("scheduler_audit", "scheduler_bulk_runs", "scheduler_database"),
 )
 """The tables, without the small ones of the vacuum and the migrations."""
 

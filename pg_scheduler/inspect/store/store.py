@@ -29,6 +29,7 @@ class InspectionStore:
         self.jobs: Final = store.jobs
         self.kept_results: Final = store.kept_results
         self.pauses: Final = store.pauses
+        self.identity: Final = store.identity
         self.schedules: Final = store.schedules
         self.shares: Final = store.shares
         self.workers: Final = store.workers

@@ -218,6 +218,7 @@ class Worker(ReadOnlyModel):
 
 _KEYS: Final = {
     "AuditRecord": ("scheduler_audit", "id"),
+    "Database": ("scheduler_database", "id"),
     "BulkRun": ("scheduler_bulk_runs", "run_id"),
     "Dependency": ("scheduler_after", "parent_id", "child_id"),
     "PausedTask": ("scheduler_tasks", "name"),

@@ -1,0 +1,148 @@
+"""A worker does not start in a copy of the database of its rows, unless it is told to."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import DatabaseCopyError, Scheduler
+from pg_scheduler.events import JobCompleted
+from pg_scheduler.inspect import FindingCode, Inspector
+from pg_scheduler.testing import TestScheduler
+from pg_scheduler.triggers import Every
+from tests.support.logs import warnings_of
+from tests.support.worker import Recorder
+
+LATER = timedelta(hours=1)
+OTHER_SERVER = "UPDATE scheduler_database SET system = '1'"
+OTHER_DATABASE = "UPDATE scheduler_database SET database = 1"
+UNREADABLE = "UPDATE scheduler_database SET system = NULL"
+RESTORED = (
+    "CREATE TABLE records AS TABLE scheduler_migrations; DELETE FROM scheduler_migrations; "
+    "INSERT INTO scheduler_migrations SELECT * FROM records; DROP TABLE records"
+)
+"""What a restored dump does to the row that shows its origin."""
+
+
+def connect(pool: asyncpg.Pool, **settings: Any) -> Scheduler:
+    return Scheduler(pool, **{"shutdown_timeout": 0.05, **settings})
+
+
+@pytest.fixture
+async def original(pool: asyncpg.Pool) -> Scheduler:
+    """A Scheduler that has run here, and left a job and a schedule."""
+    async with connect(pool) as scheduler:
+        await scheduler.enqueue("bill", delay=LATER, job_id="bill")
+        await scheduler.schedules.add("report", Every(hours=1), schedule_id="report")
+    return scheduler
+
+
+async def make_copy(pool: asyncpg.Pool, *changes: str) -> None:
+    for change in changes or (OTHER_SERVER,):
+        await pool.execute(change)
+
+
+@pytest.mark.parametrize(
+    "changes", [[OTHER_SERVER], [OTHER_DATABASE], [UNREADABLE, RESTORED], [UNREADABLE, OTHER_DATABASE]]
+)
+@pytest.mark.usefixtures("original")
+async def test_worker_does_not_start_in_a_copy(pool: asyncpg.Pool, changes: list[str]) -> None:
+    await make_copy(pool, *changes)
+    for role in ("both", "worker", "scheduler", "observer"):
+        with pytest.raises(
+            DatabaseCopyError, match=r"is a copy of '.+'; .*execute pg-scheduler adopt|adopt --hold"
+        ):
+            await connect(pool, role=role).start()
+    copy = connect(pool)
+    await copy.enqueue("bill", job_id="enqueued on a copy", delay=LATER)
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0
+
+
+@pytest.mark.usefixtures("original")
+async def test_worker_starts_again_in_its_own_database(pool: asyncpg.Pool) -> None:
+    await pool.execute(UNREADABLE)
+    for _ in range(2):
+        async with connect(pool):
+            pass
+    system = "SELECT system_identifier::text FROM pg_control_system()"
+    await pool.execute(f"UPDATE scheduler_database SET system = ({system})")
+    await pool.execute(RESTORED)
+    async with connect(pool):
+        pass
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+async def test_copy_of_a_template_without_work_is_adopted_in_silence(
+    dsn: str, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, has_run: bool
+) -> None:
+    if has_run:
+        async with connect(pool):
+            pass
+    source = await pool.fetchval("SELECT current_database()")
+    await pool.close()
+    name = f"copy_{uuid.uuid4().hex[:8]}"
+    admin = await asyncpg.connect(dsn, database="postgres")
+    await admin.execute(f'CREATE DATABASE {name} TEMPLATE "{source}"')
+    try:
+        async with (
+            asyncpg.create_pool(dsn, database=name, min_size=1, max_size=4) as copied,
+            connect(copied),
+        ):
+            assert await copied.fetchval("SELECT name FROM scheduler_database") == name
+    finally:
+        await admin.execute(f"DROP DATABASE {name}")
+        await admin.close()
+    assert warnings_of(caplog) == []
+
+
+@pytest.mark.usefixtures("original")
+async def test_copy_that_is_adopted_runs_its_jobs(
+    pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    await make_copy(pool)
+    scheduler = connect(pool, on_copy="adopt")
+    seen = Recorder(scheduler)
+
+    async def bill() -> None: ...
+
+    scheduler.register(bill, name="bill")
+    async with scheduler:
+        await scheduler.run_job_now("bill")
+        await seen.until(JobCompleted, job_id="bill")
+    assert any("adopted database" in warning for warning in warnings_of(caplog))
+    async with connect(pool):
+        pass
+
+
+@pytest.mark.usefixtures("original")
+async def test_copy_that_is_held_has_paused_all_tasks_and_schedules(pool: asyncpg.Pool) -> None:
+    await make_copy(pool)
+    async with connect(pool, on_copy="hold") as scheduler:
+        paused = {task.name for task in await scheduler.tasks.list() if task.is_paused}
+        assert paused == {"bill", "report"}
+        schedule = await scheduler.schedules.get("report")
+        assert schedule is not None
+        assert schedule.paused_at is not None
+    record = await pool.fetchrow("SELECT action, details FROM scheduler_audit ORDER BY id DESC LIMIT 1")
+    assert record is not None
+    assert record["action"] == "adopt_database"
+
+
+@pytest.mark.usefixtures("original")
+async def test_doctor_names_a_copy(pool: asyncpg.Pool) -> None:
+    assert (await Inspector(pool).doctor(only=[FindingCode.DB_COPY])).findings == ()
+    await make_copy(pool)
+    (finding,) = (await Inspector(pool).doctor(only=[FindingCode.DB_COPY])).findings
+    assert "pg-scheduler adopt --hold" in (finding.remedy or "")
+
+
+@pytest.mark.usefixtures("original")
+async def test_test_scheduler_does_not_look_for_copies(pool: asyncpg.Pool) -> None:
+    await make_copy(pool)
+    async with TestScheduler(pool):
+        pass
+    assert await pool.fetchval("SELECT system FROM scheduler_database") == "1"
