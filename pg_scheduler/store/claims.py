@@ -291,13 +291,14 @@ class ClaimRepository:
             isolated_from: The crashes from which jobs were left out of that claim; None for none.
         """
         found: list[UnreadableJob] = []
-        async with self._statements.transaction() as transaction:
+        async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             connection = transaction.connection
             for due in await self._statements.fetch(
                 "lock_due", names, limit, self._statements.now, isolated_from, on=connection
             ):
                 if error := await self._reading_error(due["job_id"], connection):
                     found += await self._quarantine(due["job_id"], error, transaction)
+        await self._results.consequences.apply([job.job_id for job in found])
         return found
 
     async def quarantine_oversized(
@@ -314,8 +315,9 @@ class ClaimRepository:
         found: list[UnreadableJob] = []
         for due in await self._statements.fetch("oversized_due", *args):
             error = PayloadError(f"{due['size']} bytes of text, more than {MAX_ROW_BYTES}")
-            async with self._statements.transaction() as transaction:
+            async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
                 found += await self._quarantine(due["job_id"], error, transaction)
+        await self._results.consequences.apply([job.job_id for job in found])
         return found
 
     async def _quarantine(
@@ -325,8 +327,6 @@ class ClaimRepository:
         rows = await self._statements.fetch(
             "quarantine_job", job_id, reason, self._statements.now, on=transaction.connection
         )
-        if any(row["has_consequences"] for row in rows):
-            await self._results.consequences.run([job_id], transaction)
         return [UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error) for row in rows]
 
     async def _reading_error(self, job_id: str, connection: Connection) -> Exception | None:

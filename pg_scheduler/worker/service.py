@@ -32,6 +32,10 @@ CANCELLATION_GRACE_S: Final = 0.1
 task, the event loop is closed by then."""
 
 
+CANCELLATION_TIMEOUT_S: Final = 1.0
+"""Seconds that ``stop()`` waits for the end of a pass that it has cancelled."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackoffOptions:
     """Delays between passes while the database is unavailable; each is twice the previous one."""
@@ -80,6 +84,8 @@ class Service(ABC):
     yields_between_passes: ClassVar[bool] = True
     """Whether other tasks run before a pass that follows at once. If not, each pass must await something."""
     backoff = BackoffOptions()
+    stop_timeout_s = 3.0
+    """Seconds that ``stop()`` gives a pass in progress before it cancels it, which rolls it back."""
 
     def __init__(self, events: EventBus) -> None:
         self._events = events
@@ -161,7 +167,10 @@ class Service(ABC):
             self._is_stopping = True
             self._backoff_ended.set()
             self.wake()
-            await asyncio.wait([self._task])
+            _, pending = await asyncio.wait([self._task], timeout=self.stop_timeout_s)
+            for task in pending:  # its statement waits for a lock, or for a server that does not answer
+                task.cancel()
+                await asyncio.wait([task], timeout=CANCELLATION_TIMEOUT_S)
             self._task = None
             await self.drain()
 

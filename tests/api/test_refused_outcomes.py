@@ -166,12 +166,15 @@ async def test_job_for_which_the_table_accepts_nothing_waits_and_the_shutdown_na
 
 
 async def test_job_for_which_the_table_accepts_nothing_ends_when_the_trigger_is_gone(
-    jobs: Jobs, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    jobs: Jobs, pool: asyncpg.Pool
 ) -> None:
-    monkeypatch.setattr(completer, "REFUSED_PAUSE_S", 0.05)
     await refuse(pool, "NEW.job_id = 'bad' AND NEW.status <> 'running'")
     await jobs.run("raise fault", max_retries=0, keep_result=KEPT)
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
+    runtime = jobs.scheduler._parts.life.runtime
+    assert runtime is not None
+    runtime.node.results.late.hurry()
+    runtime.completer.wake()
     result = await jobs.scheduler.get_job_result("bad", timeout=PATIENCE)
     assert result.error is not None
     assert result.error.message == "raise fault", "nothing was lost"

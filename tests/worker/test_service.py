@@ -426,3 +426,27 @@ async def test_service_start_waits_for_a_pass_that_succeeds(
     await service.start()
     assert service.passes == 3
     await service.stop()
+
+
+async def test_service_stop_cancels_a_pass_that_does_not_end(bus: EventBus) -> None:
+    began, cancelled = asyncio.Event(), asyncio.Event()
+    service = Idle(bus)
+
+    async def work() -> float:
+        if service.passes == 1:
+            return 0
+        began.set()
+        try:
+            await asyncio.Event().wait()  # as for a lock
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return 0
+
+    service._work = work
+    service.stop_timeout_s = 0.01
+    await service.start()
+    async with asyncio.timeout(PATIENCE):
+        await began.wait()
+        await service.stop()
+    assert (cancelled.is_set(), service.drained) == (True, 1)

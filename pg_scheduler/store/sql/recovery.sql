@@ -8,7 +8,12 @@ WITH worker AS (
     UPDATE {schema}scheduler_workers SET
         last_beat   = coalesce($1, clock_timestamp()),
         lease_until = coalesce($1, clock_timestamp()) + (lease_until - last_beat)
-    WHERE last_beat > coalesce($1, clock_timestamp()) AND last_beat < lease_until AND lease_until < {last_day}
+    WHERE worker_id = ANY (ARRAY (
+        SELECT worker_id
+        FROM {schema}scheduler_workers
+        WHERE last_beat > coalesce($1, clock_timestamp()) AND last_beat < lease_until AND lease_until < {last_day}
+        FOR UPDATE SKIP LOCKED
+    ))
 )
 UPDATE {schema}scheduled_jobs SET
     last_heartbeat = coalesce($1, clock_timestamp()),

@@ -21,7 +21,7 @@ counts    = ARRAY (
         )
 
 -- name: add_statistics
--- route: shared, reserved
+-- route: shared, tuned
 -- Add figures ($3, an array of objects) to the rows of the minute and to the totals. A batch counts once.
 --
 -- The row of worker $1 remembers the last batch, so the statement may safely run twice. Returns whether that row

@@ -1,0 +1,87 @@
+"""No statement of a service waits long for a row that a transaction of the application holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import asyncpg
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.jobs.outcome import Outcome
+from pg_scheduler.store.store import Store
+from tests.support.dependencies import add, child, state
+from tests.support.store import NOW, Pool, new_job, running
+
+
+@asynccontextmanager
+async def held(dsn: str, statement: str, *args: object) -> AsyncIterator[None]:
+    """Hold a row in a transaction of the application through the block, which must end soon."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        async with connection.transaction():
+            await connection.execute(statement, *args)
+            async with asyncio.timeout(10):  # far less than the 30 s of a call
+                yield
+    finally:
+        await connection.close()
+
+
+def row_of(job_id: str) -> str:
+    return f"SELECT FROM scheduled_jobs WHERE job_id = '{job_id}' FOR UPDATE"
+
+
+async def test_consequences_of_other_jobs_are_applied_while_a_dependent_is_held(
+    store: Store, pool: Pool, dsn: str
+) -> None:
+    await running(store, new_job("a"), new_job("b"))
+    await add(store, child("of a", "a"))
+    await add(store, child("of b", "b"))
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'completed', finished_at = $1 WHERE job_id IN ('a', 'b')", NOW
+    )
+    async with held(dsn, row_of("of a")):
+        assert await store.consequences.apply_lost(10) == 2
+        assert await state(pool, "of b") == [("pending", None)]
+        assert await store.consequences.apply_lost(10) == 0, "the other one has a pause"
+    store.consequences._left.clear()
+    assert await store.consequences.apply_lost(10) == 1
+    assert await state(pool, "of a") == [("pending", None)]
+
+
+async def test_jobs_of_a_dead_worker_are_reclaimed_while_a_dependent_is_held(
+    store: Store, pool: Pool, dsn: str, clock: FakeClock
+) -> None:
+    await running(store, new_job("a"), new_job("b"))
+    await add(store, child("of a", "a"))
+    clock.advance(timedelta(hours=1))
+    async with held(dsn, row_of("of a")):
+        rescue = await store.workers.rescue(60, max_crashes=1)
+        assert sorted(job.job_id for job in rescue.quarantined) == ["a", "b"]
+        assert await state(pool, "a", "b") == [("failed", None)] * 2
+    assert await store.consequences.apply_lost(10) == 1
+    assert await state(pool, "of a") == [("cancelled", None)]
+
+
+async def test_expired_results_are_deleted_while_one_of_them_is_held(
+    store: Store, pool: Pool, dsn: str
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduler_results (job_id, status, attempts, finished_at, expires_at) "
+        "SELECT id, 'completed', 1, $1, $1 FROM unnest(ARRAY['a', 'b']) AS each (id)",
+        NOW - timedelta(days=1),
+    )
+    async with held(dsn, "SELECT FROM scheduler_results WHERE job_id = 'a' FOR UPDATE"):
+        assert await store.kept_results.vacuum(10) == 1
+    assert await store.kept_results.vacuum(10) == 1
+
+
+async def test_settling_leaves_out_what_is_held(store: Store, pool: Pool, dsn: str) -> None:
+    claims = await running(store, new_job("a"), new_job("b"))
+    outcomes = [(claim, Outcome.fail("no")) for claim in claims]
+    async with held(dsn, row_of("a")):
+        settled = await store.results.settle_unlocked("w1", outcomes)
+    assert settled == ({"b"}, {"a"})
+    assert await state(pool, "a", "b") == [("running", None), ("failed", None)]
