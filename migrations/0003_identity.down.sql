@@ -17,3 +17,9 @@ DROP TRIGGER scheduler_after_mark ON {schema}scheduler_after;
 DROP FUNCTION {schema}scheduler_after_mark();
 
 ALTER TABLE {schema}scheduler_after DROP COLUMN edge_id;
+
+-- Drop the definitions of jobs from their steps and edges. The mark in the rows of jobs remains.
+
+ALTER TABLE {schema}scheduler_after DROP COLUMN definition;
+
+ALTER TABLE {schema}scheduler_steps DROP COLUMN definition;

@@ -59,3 +59,10 @@ CREATE TABLE {schema}scheduler_database (
     adopted_at timestamptz NOT NULL,
     adopted_by text NOT NULL
 );
+-- The definition of a job that a step, a signal or a passed result belongs to, and for which a step waits. REPLACE gives
+-- a job another one, and deletion and a new job of the id too. Rows of older releases have none. Of edges it is empty
+-- for jobs that "after=" names.
+
+ALTER TABLE {schema}scheduler_steps ADD COLUMN definition text;
+
+ALTER TABLE {schema}scheduler_after ADD COLUMN definition text;

@@ -122,16 +122,32 @@ class ResultUnavailableError(JobEndedError):
 class JobConflictError(SchedulerError, ValueError):
     """A job with this id already exists, or an unfinished one with this unique key.
 
+    Within a job, a step raises it if another job has the id of its child.
+
     Attributes:
         job_id: The id of the existing job.
         status: The status of the existing job, as text; None when the id or the key occurs twice in one call.
         unique_key: The unique key, if that is the reason; None if it is the id.
     """
 
-    def __init__(self, job_id: str, status: str | None, unique_key: str | None = None) -> None:
+    def __init__(
+        self,
+        job_id: str,
+        status: str | None,
+        unique_key: str | None = None,
+        *,
+        child_of: str | None = None,
+        owner: str = "",
+    ) -> None:
         self.job_id = job_id
         self.status = status
         self.unique_key = unique_key
+        if child_of is not None:
+            super().__init__(
+                f"the child of {child_of} needs the job id {job_id!r}, which is taken by {owner}; "
+                "give the step another name, or delete that job and run this one again"
+            )
+            return
         if unique_key is not None:
             found = f"is taken by job {job_id!r} with status {status!r}"
             super().__init__(

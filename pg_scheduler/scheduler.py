@@ -28,6 +28,7 @@ from pg_scheduler.api.signals import SignalMethods
 from pg_scheduler.api.tasks import TaskMethods
 from pg_scheduler.clock import Clock
 from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.enqueue.child_jobs import ChildEnqueuer
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.enqueue.outbox import Outbox
@@ -457,4 +458,5 @@ class Scheduler(
             middleware=parts.middleware,
             meter=parts.meter,
             get_scheduler=SchedulerOfJobs(self),
+            enqueue_child=ChildEnqueuer(parts.preparer, parts.enqueuer).enqueue,
         )

@@ -18,7 +18,7 @@ class SignalMethods(SchedulerMethods):
         """Send a signal to a job, whose ``steps.wait(name)`` returns the value, before or after this call.
 
         The first value of a name is kept with the job, and no later one replaces it, so the call may be
-        repeated.
+        repeated. If the job was replaced while it runs, the signal is for the new definition.
 
         Args:
             job_id: The job, which need not wait yet.
@@ -30,13 +30,13 @@ class SignalMethods(SchedulerMethods):
                 until then.
 
         Returns:
-            True if the value is stored. False if the name has a value, if the wait has timed out, or if the
-            job has ended.
+            True if the value is stored. False if the name has a value, if the wait has timed out, if a step
+            of that name is stored, or if the job has ended.
 
         Raises:
             JobNotFoundError: There is no such job; a LookupError.
             PayloadError: The value cannot be serialized, would not arrive equal (such as a SecretStr) or is
-                too large, or the job has too many steps and signals; a ValueError.
+                too large, or the job has 1,000 signals for which it has not waited; a ValueError.
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction, or the name is empty or too long.
             DatabaseUnavailableError: The database is unavailable, or its response was lost and the signal may

@@ -34,7 +34,7 @@ from pg_scheduler.jobs.rows import (
     PlainJob,
     Span,
 )
-from pg_scheduler.jobs.step_values import MARK
+from pg_scheduler.jobs.step_values import DEFINITION, MARK, new_definition
 from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, Task, as_stored, have_common_options
 from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names, unique_text
 from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
@@ -331,7 +331,8 @@ def build(
         extras = extras._replace(blocked_on=share)
     passes_results = passes_results and bool(after)
     if after:
-        extras = extras.waiting_for_others(**{MARK: 0} if passes_results else {})
+        mark = {MARK: 0, DEFINITION: new_definition()} if passes_results else {}
+        extras = extras.waiting_for_others(**mark)
     job = ExtendedJob(row, extras, after, after_outcome, span, passes_results=passes_results)
     if span is not None:
         job = job.due_at(row.execution_time)

@@ -71,14 +71,19 @@ class Extras(NamedTuple):
     on_end: str | None = None
     """JSON that lists the consequences of the job's end."""
 
-    def waiting_for_others(self, **options: int) -> Extras:
+    def waiting_for_others(self, **options: object) -> Extras:
         """Return the columns of a job that waits for other jobs first, with further options.
 
         Its share follows when they end.
         """
         more = options if self.blocked_on is None else {**options, "share": self.blocked_on}
-        text = json.dumps({**json.loads(self.options or "{}"), **more}) if more else self.options
-        return self._replace(blocked_on="after", options=text)
+        return self.with_options(**more)._replace(blocked_on="after")
+
+    def with_options(self, **options: object) -> Extras:
+        """Return the columns with further options."""
+        if not options:
+            return self
+        return self._replace(options=json.dumps({**json.loads(self.options or "{}"), **options}))
 
 
 NO_EXTRAS: Final = Extras()
@@ -175,6 +180,13 @@ class ExtendedJob:
 
 AnyJob: TypeAlias = PlainJob | ExtendedJob
 """A validated job, plain or extended."""
+
+
+def with_options(job: AnyJob, **options: object) -> ExtendedJob:
+    """Return a job with further options."""
+    if isinstance(job, PlainJob):
+        return ExtendedJob(job, NO_EXTRAS.with_options(**options))
+    return replace(job, extras=job.extras.with_options(**options))
 
 
 class Claim(NamedTuple):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -26,11 +28,19 @@ Its value is the version of the task when the job stored its first step; 0 while
 anything for it.
 """
 
+DEFINITION: Final = "definition"
+"""The key in the ``options`` of a marked job that distinguishes this definition from others with its id."""
+
+CHILD_OF: Final = "child_of"
+"""The key in the ``options`` of a child that names its parent."""
+
 MAX_NAME_BYTES: Final = 200
+RESERVED_NAME: Final = re.compile("(?:result|child|next):[0-9a-f]{64}")
+"""The names of results that were passed to a job."""
 MAX_STEPS: Final = 1000
-"""Steps and signals of one job."""
+"""Steps of one job, and signals to it that come before a wait."""
 MAX_STEP_BYTES: Final = 64 * 2**20
-"""Bytes of JSON of all values of one job."""
+"""Bytes of JSON of all values of the steps of one job, and of such signals."""
 
 STEP: Final = "step"
 CURSOR: Final = "cursor"
@@ -69,6 +79,17 @@ class StoredStep(NamedTuple):
     is_awaited: bool = False
     timeouts: tuple[datetime, ...] = ()
 
+    @property
+    def is_early_signal(self) -> bool:
+        """Whether it is a signal that came before a wait, if there was one. It takes no room of steps."""
+        return self.kind == SIGNAL and self.until is None
+
+
+def new_definition() -> str:
+    """Return what distinguishes the definition of a job from others with its id."""
+    noise = os.urandom(6).hex()
+    return f"{noise[:8]}-{noise[8:]}"
+
 
 def version_of(options: str | None) -> int | None:
     """Return the mark of a job, from its options; None if it has none. See ``MARK``."""
@@ -83,11 +104,14 @@ def check_step_name(name: object) -> str:
 
     Raises:
         TypeError: It is not a str.
-        ValueError: It is empty or too long.
+        ValueError: It is empty, too long, or one of the names under which rows are stored that are no steps.
     """
     if name == "":
         raise ValueError("the name of a step must not be empty; pass a name such as 'quote'")
-    return check_text("the name of a step", name, max_bytes=MAX_NAME_BYTES)
+    text = check_text("the name of a step", name, max_bytes=MAX_NAME_BYTES)
+    if text.startswith("\x01") or RESERVED_NAME.fullmatch(text):
+        raise ValueError(f"the name of a step must not be {text!r}, which is reserved; use another name")
+    return text
 
 
 def check_step_function(func: Any) -> None:

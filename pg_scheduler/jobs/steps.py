@@ -362,7 +362,8 @@ class Steps(ABC):
         """Run another job, wait until it has ended, and return its value. The wait is as in ``sleep()``.
 
         The child is a normal job with the id ``"<id of this job>:<name>"``, which runs on any worker, with
-        retries of its own. It continues if this job is cancelled.
+        retries of its own. If the child of another step has that id, a hash follows. It continues if this job
+        is cancelled.
 
         Args:
             name: The name of the step, as in ``run()``.
@@ -379,6 +380,7 @@ class Steps(ABC):
             JobExpiredError: The child expired.
             ResultUnavailableError: The child completed, and its value is not available.
             JobNotFoundError: The child was deleted before it ended.
+            JobConflictError: A job that is no child has the id, or has replaced the child.
             TypeError: ``func`` is no ``call()``, or an option is not for children; or as in ``enqueue()``.
             ValueError: The job would wait for itself, or the id of the child is too long; or as in
                 ``enqueue()``.

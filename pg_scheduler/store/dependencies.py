@@ -26,7 +26,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.limits import LOCK_CLASS
 from pg_scheduler.store.locks import due_message
-from pg_scheduler.store.passed_results import OF_CHILD, PASSED, PassedResultRepository
+from pg_scheduler.store.passed_results import OF_CHILD, PASSED, Edge, PassedResultRepository
 from pg_scheduler.store.statements import CallersTransaction, Statements, Transaction
 
 AFTER: Final = "after"
@@ -128,7 +128,9 @@ class DependencyRepository:
         if readers := [job for job in jobs if job.passes_results]:
             check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
             prefixes = await self._passed.clear([job.job_id for job in readers], connection)
-            passed = [(parent, job.job_id) for job in readers for parent in job.after if parent in ended]
+            passed = [
+                Edge(parent, job.job_id, "") for job in readers for parent in job.after if parent in ended
+            ]
             await self._passed.copy(passed, prefixes, connection)
         edges: list[tuple[str, str, str]] = []
         failed: dict[str, str] = {}
@@ -190,13 +192,16 @@ class DependencyRepository:
             rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
         return [(row["parent_id"], row["child_id"]) for row in rows]
 
-    async def await_jobs(self, job_id: str, awaited: Collection[str], transaction: Transaction) -> bool:
+    async def await_jobs(
+        self, job_id: str, definition: str, awaited: Collection[str], transaction: Transaction
+    ) -> bool:
         """Let a job wait for jobs that its attempt has just inserted or found; return whether all have ended.
 
         The results of those that have ended are passed at once.
 
         Args:
             job_id: The job, which is locked.
+            definition: The definition of the job, whose step waits.
             awaited: The others.
             transaction: The transaction.
 
@@ -210,9 +215,10 @@ class DependencyRepository:
             raise ValueError(OWN_CHILD.format(job_id))
         ended = [row["job_id"] for row in locked if row["has_ended"]]
         unfinished = [row["job_id"] for row in locked if not row["has_ended"]]
-        await self._passed.copy([(each, job_id) for each in ended], {job_id: OF_CHILD}, connection)
+        edges = [Edge(parent, job_id, definition) for parent in ended]
+        await self._passed.copy(edges, {job_id: OF_CHILD}, connection)
         if unfinished:
-            await self._statements.fetch("await_jobs", unfinished, job_id, on=connection)
+            await self._statements.fetch("await_jobs", unfinished, job_id, definition, on=connection)
             await self._statements.fetch("mark_parents", unfinished, on=connection)
         else:
             await self._end_child_steps([job_id], connection)
@@ -256,7 +262,7 @@ class DependencyRepository:
         children: set[str] = set()
         taken = await self._statements.fetch("take_edges", list(status), on=connection)
         await self._pass_results(taken, locked, connection)
-        for parent, child, outcome in taken:
+        for parent, child, outcome, _ in taken:
             children.add(child)
             if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
                 failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))
@@ -268,7 +274,7 @@ class DependencyRepository:
     ) -> None:
         """Pass the results of jobs that have ended over their edges, and end the steps that waited."""
         prefixes = _prefixes(locked)
-        await self._passed.copy(_pairs(edges), prefixes, connection)
+        await self._passed.copy(_edges(edges), prefixes, connection)
         if readers := [job_id for job_id, prefix in prefixes.items() if prefix == PASSED]:
             await self._end_child_steps(readers, connection)
 
@@ -347,8 +353,8 @@ class DependencyRepository:
         return ended
 
 
-def _pairs(edges: Sequence[asyncpg.Record]) -> list[tuple[str, str]]:
-    return [(row["parent_id"], row["child_id"]) for row in edges]
+def _edges(rows: Sequence[asyncpg.Record]) -> list[Edge]:
+    return [Edge(row["parent_id"], row["child_id"], row["definition"]) for row in rows]
 
 
 def _prefixes(locked: Sequence[asyncpg.Record]) -> dict[str, str]:

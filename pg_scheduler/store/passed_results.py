@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import JobResult
 from pg_scheduler.jobs.codec import PayloadCodec
@@ -34,6 +34,33 @@ NEXT: Final = "next:"
 """The prefix while the attempt of a former definition of the job runs."""
 
 
+class Edge(NamedTuple):
+    """Two jobs, of which the second one waits for the first.
+
+    Attributes:
+        parent_id: The job that ends.
+        child_id: The job that waits.
+        definition: The definition of the waiting job if one of its steps waits; an empty one for ``after=``;
+            None for an edge of an older release, which does not tell.
+    """
+
+    parent_id: str
+    child_id: str
+    definition: str | None
+
+
+class ChildResult(NamedTuple):
+    """The result of a job that a step waited for.
+
+    Attributes:
+        result: The result.
+        is_child: False if the job that ended had the id of a child, but was none of the step.
+    """
+
+    result: JobResult
+    is_child: bool
+
+
 class PassedResultRepository(Repository):
     """The statements about results that are passed to other jobs."""
 
@@ -42,19 +69,21 @@ class PassedResultRepository(Repository):
         running = await self._statements.fetch("clear_steps", job_ids, on=connection)
         return dict.fromkeys(job_ids, PASSED) | {row["job_id"]: NEXT for row in running}
 
-    async def copy(
-        self, edges: Iterable[tuple[str, str]], prefixes: Mapping[str, str], connection: Connection
-    ) -> None:
+    async def copy(self, edges: Iterable[Edge], prefixes: Mapping[str, str], connection: Connection) -> None:
         """Pass the results of jobs that have ended to jobs that are locked.
 
         Args:
-            edges: Pairs of both, each once. Results for jobs without a prefix are not passed.
+            edges: What the jobs waited for, each once. Results for jobs without a prefix are not passed.
             prefixes: The prefixes of the names, by the jobs that read them.
             connection: That of the transaction.
         """
-        if passed := [(parent, child, prefixes[child]) for parent, child in edges if child in prefixes]:
+        if passed := [edge for edge in edges if edge.child_id in prefixes]:
+            parents, readers, definitions = zip(*passed, strict=True)
+            names = [prefixes[reader] for reader in readers]
             now = self._statements.now
-            await self._statements.fetch("pass_results", *zip(*passed, strict=True), now, on=connection)
+            await self._statements.fetch(
+                "pass_results", parents, readers, names, now, definitions, on=connection
+            )
 
     async def take_over(self, job_ids: Sequence[str], connection: Connection) -> None:
         """Delete what the former definitions of jobs stored, and pass the results to the new ones."""
@@ -66,21 +95,27 @@ class PassedResultRepository(Repository):
 
     async def get(self, job_id: str, names: Sequence[str]) -> list[JobResult]:
         """Return those of the results that were passed to a job, in the order of the names."""
-        rows = await self._statements.fetch("passed_results", job_id, names)
-        found = {row["name"]: _passed_from(row, self._statements.codec) for row in rows}
-        return [result for name in names if (result := found.get(name)) is not None]
+        found = await self._read(job_id, names)
+        return [each.result for name in names if (each := found.get(name)) is not None]
 
-    async def of_children(self, job_id: str, children: Collection[str]) -> dict[str, JobResult]:
+    async def of_children(self, job_id: str, children: Collection[str]) -> dict[str, ChildResult]:
         """Return those of the results of children that were passed to a job, by the ids of the children."""
         names = [OF_CHILD + sha256(each.encode()).hexdigest() for each in dict.fromkeys(children)]
-        found: dict[str, JobResult] = {}
+        found: dict[str, ChildResult] = {}
         for start in range(0, len(names), RESULTS_AT_ONCE):
-            page = await self.get(job_id, names[start : start + RESULTS_AT_ONCE])
-            found |= {result.job_id: result for result in page}
+            page = await self._read(job_id, names[start : start + RESULTS_AT_ONCE])
+            found |= {each.result.job_id: each for each in page.values()}
         return found
 
+    async def _read(self, job_id: str, names: Sequence[str]) -> dict[str, ChildResult]:
+        """Return those of the results that were passed to a job, by name."""
+        rows = await self._statements.fetch("passed_results", job_id, names)
+        codec = self._statements.codec
+        results = {row["name"]: _passed_from(row, codec) for row in rows}
+        return {name: result for name, result in results.items() if result is not None}
 
-def _passed_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
+
+def _passed_from(row: Any, codec: PayloadCodec | None) -> ChildResult | None:
     """Return a result; None for one that was written by hand and is none."""
     end = object_from(row["described"])
     status, attempts, error = terminal(end.get("status")), end.get("attempts"), end.get("error")
@@ -89,7 +124,7 @@ def _passed_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
     value, reason = read_value(row["value"], end.get("no_value_reason"), codec)
     if row["value"] is None and status is JobStatus.COMPLETED:
         reason = NOT_KEPT
-    return JobResult(
+    result = JobResult(
         str(end.get("job_id")),
         status,
         value=value,
@@ -99,6 +134,7 @@ def _passed_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
         started_at=_instant(end.get("started_at")),
         finished_at=_instant(end.get("finished_at")),
     )
+    return ChildResult(result, end.get("is_child") is not False)
 
 
 def _instant(text: object) -> datetime | None:

@@ -53,7 +53,7 @@ class SignalRepository(Repository):
 
         Raises:
             JobNotFoundError: There is no such job.
-            PayloadError: The job has too many steps and signals, or too large ones.
+            PayloadError: Too many signals for which the job has not waited are stored, or too large ones.
         """
 
         async def send(transaction: Transaction) -> SentSignal:
@@ -73,8 +73,9 @@ class SignalRepository(Repository):
                 return SentSignal(is_stored=False)
             if not why["has_room"]:
                 raise PayloadError(
-                    f"job {job_id!r} has no room for the signal {name!r}: it stores {MAX_STEPS} steps and "
-                    f"signals at most, with {MAX_STEP_BYTES} bytes of JSON; store large values elsewhere"
+                    f"job {job_id!r} has no room for the signal {name!r}: it stores at most {MAX_STEPS} "
+                    f"signals for which it has not waited, with {MAX_STEP_BYTES} bytes of JSON; send fewer "
+                    "names, or store large values elsewhere"
                 )
             # Another session has marked or changed the job between the two statements.
         if not stored[0]["was_awaited"]:

@@ -2,28 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import DuplicateStepError, JobLostError, PayloadError
+from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import StoredStep
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.results import UNSTORABLE_TEXTS
 from pg_scheduler.store.statements import Repository
 
+OWN: Final = "own"
+"""The state of a row that is a child of the step."""
+FORMER: Final = "former"
+"""That of a child of an earlier definition of the job."""
+COMPLETED: Final = "completed"
+"""That of a child that has completed, whose row was deleted since. Its result was passed."""
+TAKEN: Final = "taken"
+"""That of another job, or of another child of the job."""
 
-class FormerJobs(NamedTuple):
-    """Jobs that had the ids of children before.
+
+ROUNDS: Final = 2
+"""How often a step is stored or a child is inserted. Another session may commit a signal or a job of its name
+during the first statement, which does not see it."""
+
+
+class ChildRow(NamedTuple):
+    """What has the id of a child.
 
     Attributes:
-        adopted: Those of an earlier job of the id, which the children replace.
-        completed: Children that have completed, whose rows were deleted since. Their results were passed.
+        state: Whose it is; None if there is nothing.
+        status: The status of the job.
+        owner: What it is, for people.
+        is_child: Whether it is a child of some step.
     """
 
-    adopted: frozenset[str]
-    completed: frozenset[str]
+    state: str | None
+    status: str | None
+    owner: str
+    is_child: bool
+
+
+class Family(NamedTuple):
+    """A job and its children.
+
+    Attributes:
+        definition: What distinguishes this definition of the job from others with its id.
+        rows: What has the ids of the children.
+    """
+
+    definition: str
+    rows: Mapping[str, ChildRow]
 
 
 class StepRepository(Repository):
@@ -70,57 +101,58 @@ class StepRepository(Repository):
             DuplicateStepError: A step of another kind has this name, or the step must be new and is not.
             PayloadError: The encoding of the database lacks a character of the name or the value.
         """
-        try:
-            rows = await self._statements.fetch(
-                "store_step",
-                claim.job_id,
-                worker_id,
-                claim.attempt,
-                name,
-                kind,
-                value,
-                version,
-                delay_s,
-                until,
-                self._statements.now,
-                must_be_new,
-                on=connection,
-            )
-        except UNSTORABLE_TEXTS as error:
-            raise PayloadError(
-                f"step {name!r}: the encoding of the database lacks a character of the name or the value; "
-                "use other characters, or a database with the encoding UTF8"
-            ) from error
-        if not rows:
-            raise JobLostError(claim.job_id)
-        (row,) = rows
-        if row["kind"] is None:
-            if must_be_new:
-                raise DuplicateStepError(
-                    f"step {name!r} of job {claim.job_id!r} was stored meanwhile, so the transaction is "
-                    "rolled back; let it end the attempt: the next one continues after the step"
+        args = claim.job_id, worker_id, claim.attempt, name, kind, value, version, delay_s, until
+        for _ in range(ROUNDS):
+            try:
+                rows = await self._statements.fetch(
+                    "store_step", *args, self._statements.now, must_be_new, on=connection
                 )
+            except UNSTORABLE_TEXTS as error:
+                raise PayloadError(
+                    f"step {name!r}: the encoding of the database lacks a character of the name or the "
+                    "value; use other characters, or a database with the encoding UTF8"
+                ) from error
+            if not rows:
+                raise JobLostError(claim.job_id)
+            (row,) = rows
+            if row["kind"] is not None:
+                return StoredStep(*row)
+        if must_be_new:
             raise DuplicateStepError(
-                f"step {name!r} of job {claim.job_id!r} is stored as another kind of step, not as {kind!r}; "
-                "use another name"
+                f"step {name!r} of job {claim.job_id!r} was stored meanwhile, so the transaction is "
+                "rolled back; let it end the attempt: the next one continues after the step"
             )
-        return StoredStep(*row)
+        raise DuplicateStepError(
+            f"step {name!r} of job {claim.job_id!r} is stored as another kind of step, not as {kind!r}; "
+            "use another name"
+        )
 
-    async def adopt_children(
-        self, worker_id: str, claim: Claim, job_ids: Sequence[str], connection: Connection
-    ) -> FormerJobs:
-        """Lock the job of an attempt; return which of its children are not to be inserted as new jobs.
+    async def find_children(
+        self,
+        worker_id: str,
+        claim: Claim,
+        step: str,
+        children: Mapping[str, int | None],
+        connection: Connection,
+    ) -> Family:
+        """Lock the job of an attempt; return what has the ids of the children of a step.
+
+        Args:
+            worker_id: The worker that runs the attempt.
+            claim: The attempt.
+            step: The name of the step.
+            children: The numbers of the children in the step by id; None for a single one.
+            connection: That of the transaction.
 
         Raises:
             JobLostError: The attempt does not hold its job any more.
         """
-        now = self._statements.now
-        rows = await self._statements.fetch(
-            "adopt_children", claim.job_id, worker_id, claim.attempt, job_ids, now, on=connection
-        )
+        args = claim.job_id, worker_id, claim.attempt, list(children), list(children.values()), step
+        rows = await self._statements.fetch("find_children", *args, self._statements.now, on=connection)
         if not rows:
             raise JobLostError(claim.job_id)
-        return FormerJobs(*map(frozenset, rows[0]))
+        found = {row["id"]: _child_row(claim.job_id, row) for row in rows if row["id"] is not None}
+        return Family(rows[0]["definition"], found)
 
     async def repeat_wait(
         self,
@@ -157,3 +189,14 @@ class StepRepository(Repository):
         if not rows:
             raise JobLostError(claim.job_id)
         return bool(rows[0]["was_open"])
+
+
+def _child_row(job_id: str, row: Any) -> ChildRow:
+    mark = object_from(row["child_of"])
+    if mark:
+        owner = f"the child of step {mark.get('step')!r} of job {mark.get('job')!r}"
+    elif row["job_name"] is None:
+        owner = f"the child of step {row['step']!r} of job {job_id!r}"
+    else:
+        owner = f"the job {row['job_name']!r} with status {row['status']!r}"
+    return ChildRow(row["state"], row["status"], owner, bool(mark) or row["job_name"] is None)

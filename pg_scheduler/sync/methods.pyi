@@ -542,7 +542,7 @@ class BlockingMethods(Blocking):
         """Send a signal to a job, whose ``steps.wait(name)`` returns the value, before or after this call.
 
         The first value of a name is kept with the job, and no later one replaces it, so the call may be
-        repeated.
+        repeated. If the job was replaced while it runs, the signal is for the new definition.
 
         Parameters, values and errors are those of ``Scheduler.signal()``.
         """

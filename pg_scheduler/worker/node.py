@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pg_scheduler.enqueue.child_jobs import EnqueueChild
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
@@ -45,6 +46,7 @@ class Node:
     middleware: Sequence[Middleware]
     meter: Meter | None
     get_scheduler: GetScheduler
+    enqueue_child: EnqueueChild
 
     def __post_init__(self) -> None:
         config = self.config

@@ -879,3 +879,315 @@ async def test_job_and_children_of_a_running_worker_need_no_poll(make: Make) -> 
         result = await worker.get_job_result(job_id)
     assert result.unwrap() == [2 * number for number in range(20)]
     assert result.attempts == 2
+
+
+# -- whose child a job is ------------------------------------------------------------------------------
+
+
+async def error_of(t: TestScheduler, job_id: str = "job") -> str:
+    found = await t.scheduler.get_job(job_id)
+    assert found
+    assert found.status is JobStatus.FAILED
+    return str(found.error_message)
+
+
+async def test_job_with_the_id_of_a_child_is_a_conflict_and_is_left(t: TestScheduler, log: Log) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child("label", call(log.note, "label"))
+
+    await t.scheduler.enqueue(log.note, args=("reminder",), job_id="job:label", delay=HOUR)
+    await enqueue(t, place)
+    await t.run_until(2 * HOUR)
+    assert log == ["reminder"]
+    error = await error_of(t)
+    assert error.startswith(
+        "JobConflictError: the child of step 'label' of job 'job' needs the job id 'job:label', "
+        "which is taken by the job "
+    )
+    assert error.endswith(
+        ".note' with status 'pending'; give the step another name, or delete that job and run this one again"
+    )
+    assert await t.scheduler.retry_job("job")
+    await t.drain()
+    assert "with status 'completed'" in await error_of(t), "its value is not that of the child either"
+
+
+async def test_job_that_takes_the_id_of_a_child_between_two_steps_is_a_conflict(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        await steps.child("first", call(log.note, 1))
+        await t.scheduler.enqueue(log.note, args=("other",), job_id="job:second")
+        return await steps.child("second", call(log.note, 2))
+
+    await enqueue(t, place)
+    await t.drain()
+    assert "'job:second'" in await error_of(t)
+    assert log == [1, "other"]
+
+
+@pytest.mark.parametrize("runs", [False, True])
+async def test_value_of_a_job_that_has_replaced_a_child_is_not_returned(
+    t: TestScheduler, log: Log, runs: bool
+) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child("label", call(child))
+
+    async def replace() -> None:
+        await t.scheduler.enqueue(
+            log.note,
+            args=("other",),
+            job_id="job:label",
+            keep_result=HOUR,
+            conflict_resolution=ConflictResolution.REPLACE,
+        )
+
+    async def child() -> None:
+        await replace()
+
+    await enqueue(t, place)
+    assert await t.run_one()
+    if not runs:
+        await replace()
+    await t.drain()
+    assert log == ["other"]
+    error = await error_of(t)
+    assert "'job:label', which is taken by another job, which has replaced the child and ended" in error
+    await t.scheduler.retry_job("job", from_step="label")
+    await t.drain()
+    assert "which is taken by the job" in await error_of(t)
+
+
+async def test_two_children_with_one_id_are_two_jobs(t: TestScheduler, log: Log) -> None:
+    """Within one job, and of two jobs whose ids and names of steps concatenate equally."""
+
+    async def pages() -> Any:
+        steps = current_job().steps
+        found: list[Any] = [
+            await steps.gather("page", [call(log.note, "first")]),
+            await steps.child("page:0", call(log.note, "second")),
+        ]
+        if log.count("first") + log.count("second") == 2 and "again" not in log:
+            log.append("again")
+            raise ValueError("again")
+        return found
+
+    async def line() -> Any:
+        return await current_job().steps.child("0", call(log.slow, "of the line", 60))
+
+    async def order() -> Any:
+        return await current_job().steps.gather("7", [call(log.slow, "of the order", 30)])
+
+    await enqueue(t, pages)
+    await enqueue(t, line, job_id="order:7")
+    await enqueue(t, order, job_id="order")
+    await t.run_until(HOUR)
+    assert (await state(t))[0] is JobStatus.FAILED
+    for step in ("page", "page:0"):
+        await t.scheduler.retry_job("job", from_step=step)
+        await t.run_until(HOUR)
+        assert await value_of(t) == [["first"], "second"]
+    assert await value_of(t, "order:7") == "of the line"
+    assert await value_of(t, "order") == ["of the order"]
+    assert sorted(log) == ["again", "first", "of the line", "of the order", "second"]
+
+
+async def test_rows_and_results_of_two_children_with_one_id_stay_apart_when_the_rows_are_gone(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def pages() -> Any:
+        steps = current_job().steps
+        found: list[Any] = [await steps.gather("page", [call(log.note, "first")])]
+        await steps.sleep("pause", HOUR)
+        return [*found, await steps.child("page:0", call(log.note, "second"))]
+
+    await enqueue(t, pages)
+    await t.run_until(MINUTE)
+    await pool.execute(
+        "DELETE FROM scheduler_results; DELETE FROM scheduled_jobs WHERE job_id = 'job:page:0'"
+    )
+    await t.run_until(2 * HOUR)
+    assert await value_of(t) == [["first"], "second"]
+    await pool.execute("DELETE FROM scheduler_results WHERE job_id LIKE 'job:%'")
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id LIKE 'job:%'")
+    await t.scheduler.retry_job("job", from_step="page:0")
+    await t.run_until(HOUR)
+    assert log == ["first", "second"]
+
+
+async def test_two_jobs_that_insert_children_with_one_id_at_once_insert_two(
+    make: Make, pool: Pool, log: Log
+) -> None:
+    async def parent(step: str, what: str) -> Any:
+        return await current_job().steps.child(step, call(log.note, what))
+
+    scheduler = make()
+    scheduler.register(parent)
+    scheduler.register(log.note)
+    seen = Recorder(scheduler)
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await scheduler.start()
+        await transaction.start()
+        await connection.execute(
+            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, options) "
+            "VALUES ($1, 'x', '3000-01-01', $2)",
+            "a:b:c",
+            '{"child_of": {"job": "a:b", "step": "c", "definition": "x"}}',
+        )
+        await scheduler.enqueue(parent, args=("b:c", "of a"), job_id="a", keep_result=HOUR)
+        await until_a_lock_is_awaited(pool)
+        await transaction.commit()
+    await seen.until(JobCompleted, job_id="a")
+    result = await scheduler.get_job_result("a", wait=False)
+    assert result is not None
+    assert result.value == "of a"
+
+
+@pytest.mark.parametrize("step", [-HOUR, 0 * HOUR, HOUR], ids=["set back", "stands still", "goes on"])
+async def test_definition_that_replaces_another_has_children_of_its_own_whatever_the_clock_says(
+    t: TestScheduler, pool: Pool, log: Log, step: timedelta
+) -> None:
+    async def place(number: int) -> Any:
+        return await current_job().steps.child("label", call(log.note, number))
+
+    for number in range(3):
+        replace = {"conflict_resolution": ConflictResolution.REPLACE}
+        await enqueue(t, place, args=(number,), **replace)
+        await t.drain()
+        assert await value_of(t) == number
+        await pool.execute("UPDATE scheduled_jobs SET created_at = created_at - $1::interval", step)
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'job'")
+    await enqueue(t, place, args=(3,))
+    await t.drain()
+    assert await value_of(t) == 3
+    assert log == [0, 1, 2, 3]
+
+
+async def test_completed_child_is_not_repeated_whatever_the_clock_says(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        await steps.child("one", call(log.note, 1))
+        await steps.child("two", call(log.note, 2))
+        if log.count("later") == 0:
+            log.append("later")
+            raise ValueError("later")
+
+    await enqueue(t, place)
+    await t.drain()
+    await pool.execute(
+        "UPDATE scheduled_jobs SET created_at = created_at - interval '1 hour' WHERE job_id = 'job:two'"
+    )
+    await t.scheduler.retry_job("job", from_step="two")
+    await t.drain()
+    assert log == [1, 2, "later"]
+
+
+async def test_child_of_a_former_definition_passes_no_result_to_the_new_one(
+    t: TestScheduler, log: Log
+) -> None:
+    async def former() -> Any:
+        return await current_job().steps.child("label", call(log.slow, "former", 60))
+
+    async def reader() -> Any:
+        steps = current_job().steps
+        await steps.sleep("pause", 600)
+        return [result.job_id async for result in current_job().predecessors()]
+
+    await enqueue(t, former)
+    await t.run_until(SECOND)
+    await enqueue(t, reader, conflict_resolution=ConflictResolution.REPLACE)
+    await t.run_until(HOUR)
+    assert log == ["former"]
+    assert await value_of(t) == []
+
+
+async def test_edge_of_a_definition_that_waits_is_not_deleted_with_those_of_the_former_one(
+    t: TestScheduler, log: Log
+) -> None:
+    """Both wait for the same job."""
+
+    async def former() -> Any:
+        await t.scheduler.enqueue(
+            log.note,
+            args=("new",),
+            job_id="job",
+            after=["shared"],
+            after_outcome="ended",
+            conflict_resolution=ConflictResolution.REPLACE,
+        )
+        return await current_job().steps.child("label", call(log.note, "x"), unique="shared")
+
+    await t.scheduler.enqueue(log.slow, args=("shared", 60), job_id="shared", unique="shared")
+    await enqueue(t, former)
+    await t.run_until(30 * SECOND)
+    assert await state(t) == (JobStatus.PENDING, "after", 1)
+    assert log == []
+    await t.run_until(HOUR)
+    assert log == ["shared", "new"]
+
+
+# -- children that an older release has inserted, without a mark ---------------------------------------
+
+
+async def forget_definitions(pool: Pool) -> None:
+    """Change the rows to those of a release without definitions."""
+    await pool.execute("UPDATE scheduler_steps SET value = value - 'step' - 'is_child' WHERE kind = 'result'")
+    await pool.execute(
+        "UPDATE scheduler_steps SET definition = NULL; UPDATE scheduler_after SET definition = NULL"
+    )
+    await pool.execute("UPDATE scheduled_jobs SET options = options - 'definition' - 'child_of'")
+
+
+async def test_child_of_an_older_release_is_adopted_if_the_job_has_its_result(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def once(number: int) -> int:
+        return await fail_first(log, number)
+
+    async def place() -> Any:
+        return await current_job().steps.child("label", call(once, 7))
+
+    await enqueue(t, place)
+    await t.drain()
+    assert (await state(t))[0] is JobStatus.FAILED
+    await forget_definitions(pool)
+    await t.scheduler.retry_job("job:label")
+    await t.drain()
+    await t.scheduler.retry_job("job", from_step="label")
+    await t.drain()
+    assert await value_of(t) == 7
+    assert log == [7, 7]
+
+
+async def test_child_of_an_older_release_that_runs_continues_its_parent(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child("label", call(log.slow, 7, 60))
+
+    await enqueue(t, place)
+    await t.run_until(SECOND)
+    await forget_definitions(pool)
+    await t.run_until(HOUR)
+    assert await value_of(t) == 7
+
+
+async def test_child_of_an_older_release_is_a_conflict_for_another_definition(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    """It may be a job of the application."""
+
+    async def place() -> Any:
+        return await current_job().steps.child("label", call(log.note, 7))
+
+    await enqueue(t, place)
+    await t.drain()
+    await forget_definitions(pool)
+    await enqueue(t, place, conflict_resolution=ConflictResolution.REPLACE)
+    await t.drain()
+    assert "'job:label', which is taken by the job" in await error_of(t)
+    assert log == [7]

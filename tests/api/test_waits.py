@@ -12,17 +12,22 @@ import pytest
 from pydantic import BaseModel
 
 from pg_scheduler import (
+    Abort,
     ConfigurationError,
     ConflictResolution,
     JobStatus,
+    PayloadError,
     RetryPolicy,
     Scheduler,
+    call,
     current_job,
 )
 from pg_scheduler.errors import DuplicateStepError
 from pg_scheduler.events import JobCompleted, JobSuspended
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
+from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.codecs import KeyedCodec
 from tests.support.worker import PATIENCE, Recorder
 
@@ -251,17 +256,192 @@ async def test_name_of_a_wait_is_unique_in_an_attempt_until_it_times_out(t: Test
     await value_of(t.scheduler)
 
 
-async def test_name_that_a_signal_has_taken_is_refused_for_another_step(t: TestScheduler) -> None:
-    async def work() -> None: ...
+async def test_signal_takes_no_name_of_a_step_cursor_sleep_or_child(t: TestScheduler) -> None:
+    """Whoever may signal a job cannot fail it. The value stays: no later one replaces it."""
 
-    async def use_the_name() -> None:
-        with pytest.raises(DuplicateStepError):
-            await current_job().steps.run("go", work)
+    async def work() -> int:
+        return 7
+
+    async def use_the_names() -> list[Any]:
+        steps = current_job().steps
+        async with steps.cursor("cursor", start=0) as cursor:
+            await cursor.save(3)
+        await steps.sleep("sleep", 5)
+        found = [await steps.run("step", work), await steps.child("child", call(work))]
+        return [*found, *await steps.gather("gather", [call(work)])]
+
+    names = ("cursor", "sleep", "step", "child", "gather")
+    await enqueue(t, use_the_names)
+    for name in names:
+        assert await t.scheduler.signal("job", name, "early")
+    await t.run_until(HOUR)
+    assert await value_of(t.scheduler) == [7, 7, 7]
+    found = {(step.name, step.kind) for step in (await Inspector(t.scheduler).steps("job")).items}
+    kinds = {"cursor": "cursor", "sleep": "sleep", "step": "step", "child": "child", "gather": "child"}
+    assert found >= {*kinds.items(), *((name, "signal") for name in names)}
+
+
+async def test_signal_after_the_step_of_its_name_is_refused(t: TestScheduler) -> None:
+    async def work() -> int:
+        return 7
+
+    async def use_the_name() -> Any:
+        steps = current_job().steps
+        await steps.run("go", work)
+        return await steps.wait("end")
 
     await enqueue(t, use_the_name)
-    await t.scheduler.signal("job", "go")
+    assert await t.scheduler.signal("job", "go", 1)
     await t.run_until(NOW)
-    await value_of(t.scheduler)
+    assert await t.scheduler.signal("job", "go", 2) is False
+    assert await t.scheduler.signal("job", "end", 3)
+    await t.run_until(NOW)
+    assert await value_of(t.scheduler) == 3
+
+
+async def test_signal_that_gave_way_to_a_step_counts_for_a_later_wait(t: TestScheduler) -> None:
+    """The code has changed: the name is that of a wait now."""
+    waits = False
+
+    async def work() -> int:
+        return 7
+
+    async def use_the_name() -> Any:
+        steps = current_job().steps
+        if waits:
+            return await steps.wait("go", timeout=1)
+        await steps.run("go", work)
+        raise Abort("the code is to change")
+
+    await enqueue(t, use_the_name)
+    assert await t.scheduler.signal("job", "go", "early")
+    await t.run_until(NOW)
+    waits = True
+    assert await t.scheduler.retry_job("job", from_step="go")
+    assert await t.scheduler.signal("job", "go", "late") is False
+    await t.run_until(HOUR)
+    assert await value_of(t.scheduler) == "early"
+
+
+async def test_step_stored_while_a_signal_of_its_name_is_being_sent(
+    t: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    """The statement that stores the step waits for the signal, which it does not see."""
+    begun = asyncio.Event()
+
+    async def work() -> int:
+        begun.set()
+        return 7
+
+    async def use_the_name() -> Any:
+        steps = current_job().steps
+        await steps.run("first", work)
+        return await steps.run("go", work)
+
+    await enqueue(t, use_the_name)
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await t.scheduler.signal("job", "mark")
+        await transaction.start()
+        assert await t.scheduler.signal("job", "go", connection=connection)
+        running = asyncio.create_task(t.run_one())
+        await begun.wait()
+        await until_a_lock_is_awaited(pool)
+        await transaction.commit()
+        await running
+    assert await value_of(t.scheduler) == 7
+
+
+async def test_signal_after_replace_is_for_the_new_definition(t: TestScheduler) -> None:
+    """The former attempt runs on. A second REPLACE forgets what was sent to the first one."""
+    received: list[Any] = []
+    replacements = 0
+
+    async def replace(scheduler: Scheduler) -> bool:
+        nonlocal replacements
+        replacements += 1
+        await scheduler.enqueue(
+            waiting, job_id="job", conflict_resolution=ConflictResolution.REPLACE, keep_result=DAY
+        )
+        return await scheduler.signal("job", "go", replacements)
+
+    async def former() -> None:
+        steps = current_job().steps
+        assert await steps.wait("go") == 0
+        assert await replace(t.scheduler)
+        assert await t.scheduler.signal("job", "go", "late") is False
+        assert await replace(t.scheduler)
+
+    async def waiting() -> Any:
+        received.append(await current_job().steps.wait("go", timeout=DAY))
+        return received
+
+    await enqueue(t, former)
+    assert await t.scheduler.signal("job", "go", 0)
+    assert await t.run_one()
+    shown = [(step.name, step.value) for step in (await Inspector(t.scheduler).steps("job")).items]
+    assert shown == [("go", 2)]
+    await t.run_until(NOW)
+    assert await value_of(t.scheduler) == [2]
+
+
+async def test_signal_to_a_replacement_of_a_job_without_steps(t: TestScheduler) -> None:
+    """It marks the running attempt too, whose first step forgets nothing of the next definition."""
+
+    async def work() -> int:
+        return 7
+
+    async def waiting() -> Any:
+        return await current_job().steps.wait("go", timeout=DAY)
+
+    async def former() -> None:
+        await t.scheduler.enqueue(
+            waiting, job_id="job", conflict_resolution=ConflictResolution.REPLACE, keep_result=DAY
+        )
+        assert await t.scheduler.signal("job", "go", "new")
+        await current_job().steps.run("go", work)
+
+    await enqueue(t, former)
+    await t.run_until(NOW)
+    assert await value_of(t.scheduler) == "new"
+
+
+@pytest.mark.parametrize(
+    "name", ["\x01next:go", f"child:{'a' * 64}", f"result:{'0' * 64}", f"next:{'f' * 64}"]
+)
+async def test_signal_takes_no_name_of_rows_that_are_no_steps(t: TestScheduler, name: str) -> None:
+    async def nothing() -> None: ...
+
+    await enqueue(t, nothing)
+    with pytest.raises(ValueError, match="which is reserved; use another name"):
+        await t.scheduler.signal("job", name)
+
+
+async def test_signals_that_nobody_waits_for_take_no_room_of_steps(
+    t: TestScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.worker.pipeline.steps.MAX_STEPS", 3)
+    monkeypatch.setattr("pg_scheduler.worker.pipeline.steps.MAX_STEP_BYTES", 20)
+    monkeypatch.setattr("pg_scheduler.store.signals.MAX_STEPS", 2)
+
+    async def work() -> int:
+        return 7
+
+    async def use_steps() -> Any:
+        steps = current_job().steps
+        for number in range(2):
+            await steps.run(f"step-{number}", work)
+        return await steps.wait("go")
+
+    await enqueue(t, use_steps)
+    assert await t.scheduler.signal("job", "a", "x" * 40)
+    assert await t.scheduler.signal("job", "b", "x" * 40)
+    with pytest.raises(PayloadError, match=r"no room for the signal 'c': .* at most 2 signals .* not waited"):
+        await t.scheduler.signal("job", "c")
+    await t.run_until(NOW)
+    assert await t.scheduler.signal("job", "go", 1), "it waits for this one"
+    await t.run_until(NOW)
+    assert await value_of(t.scheduler) == 1
 
 
 async def test_job_waits_for_several_signals_at_once(t: TestScheduler) -> None:

@@ -43,6 +43,7 @@ from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
+from pg_scheduler.store.passed_results import Edge
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.statements import Transaction
@@ -301,7 +302,7 @@ STORE_CALLS: dict[str, Call] = {
     "get": lambda it, _: it.kept_results.get(["a"]),
     "vacuum": lambda it, _: it.kept_results.vacuum(10),
     "clear": lambda it, conn: it.passed_results.clear(["a"], conn),
-    "copy, a result": lambda it, conn: it.passed_results.copy([("a", "b")], {"b": "result:"}, conn),
+    "copy, a result": lambda it, conn: it.passed_results.copy([Edge("a", "b", "")], {"b": "result:"}, conn),
     "take_over": lambda it, conn: it.passed_results.take_over(["a"], conn),
     "names, of passed results": lambda it, _: it.passed_results.names("a"),
     "of_children": lambda it, _: it.passed_results.of_children("a", ["b"]),
@@ -343,7 +344,7 @@ STORE_CALLS: dict[str, Call] = {
     "expire": lambda it, _: it.jobs.expire("w1", [NAME], 10),
     "load": lambda it, _: it.steps.load("a"),
     "store": lambda it, _: it.steps.store("w1", claimed()[0], "a", "step", "1", version=1),
-    "adopt_children": lambda it, conn: it.steps.adopt_children("w1", claimed()[0], ["a"], conn),
+    "find_children": lambda it, conn: it.steps.find_children("w1", claimed()[0], "s", {"a": None}, conn),
     "end, of a step": lambda it, _: it.steps.end("w1", claimed()[0], "a"),
     "record": lambda it, _: it.audit.record("trigger_schedule", "a"),
     "migrations": lambda it, _: it.people.inspections.migrations(9),

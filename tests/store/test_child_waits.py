@@ -78,10 +78,10 @@ async def begin_wait(store: Store, job: Claim, children: Sequence[str]) -> bool:
 
     async def begin(transaction: Transaction) -> bool:
         connection, ids = transaction.connection, json.dumps(children)
-        assert not any(await store.steps.adopt_children("w1", job, children, connection))
+        family = await store.steps.find_children("w1", job, "docs", dict.fromkeys(children), connection)
         options = {"version": 1, "until": NO_TIMEOUT, "connection": connection}
         await store.steps.store("w1", job, "docs", CHILD, ids, **options)  # type: ignore[arg-type]
-        return await store.dependencies.await_jobs(job.job_id, children, transaction)
+        return await store.dependencies.await_jobs(job.job_id, family.definition, children, transaction)
 
     return await store.statements.run_retrying(begin)
 
@@ -185,8 +185,11 @@ async def test_jobs_that_come_to_wait_for_each_other_at_once_are_refused(
     first, second, third = await running(store, *(new_job(job_id, execution_time=NOW) for job_id in "abc"))
     assert not await begin_wait(store, second, [third.job_id])
     async with store.statements.transaction() as transaction:
-        await store.steps.adopt_children("w1", first, [second.job_id], transaction.connection)
-        assert not await store.dependencies.await_jobs(first.job_id, [second.job_id], transaction)
+        family = await store.steps.find_children(
+            "w1", first, "docs", {second.job_id: None}, transaction.connection
+        )
+        definition = family.definition
+        assert not await store.dependencies.await_jobs(first.job_id, definition, [second.job_id], transaction)
         closing = asyncio.create_task(begin_wait(store, third, [first.job_id]))
         await until_a_lock_is_awaited(pool)
     with pytest.raises(ValueError, match="job 'c' would wait for itself"):
@@ -200,8 +203,8 @@ async def test_jobs_whose_children_come_to_wait_for_the_other_at_once_are_refuse
     first, second = await running(store, *(new_job(job_id, execution_time=NOW) for job_id in "ab"))
     await add(store, child("x", second.job_id), child("y", first.job_id))
     async with store.statements.transaction() as transaction:
-        await store.steps.adopt_children("w1", first, ["x"], transaction.connection)
-        assert not await store.dependencies.await_jobs(first.job_id, ["x"], transaction)
+        family = await store.steps.find_children("w1", first, "docs", {"x": None}, transaction.connection)
+        assert not await store.dependencies.await_jobs(first.job_id, family.definition, ["x"], transaction)
         closing = asyncio.create_task(begin_wait(store, second, ["y"]))
         await until_a_lock_is_awaited(pool)
     with pytest.raises(ValueError, match="job 'b' would wait for itself"):

@@ -45,6 +45,7 @@ from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
 from pg_scheduler.store.jobs import JobFilters, StatusChange
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
+from pg_scheduler.store.passed_results import Edge
 from pg_scheduler.store.queries import Route, Timeout, load_queries
 from pg_scheduler.store.schedules import Plannable, ScheduleChange
 from pg_scheduler.store.shares import Fed
@@ -445,7 +446,8 @@ async def use_path(store: Store) -> object:
     assert sleep == StoredStep("ö", SLEEP, None, has_ended=False, until=NOW + SECOND, left_s=1.0)
     assert await store.steps.load("f") == [sleep]
     async with store.connections.transaction() as connection:
-        assert not any(await store.steps.adopt_children("w1", claims["f"], ["nobody"], connection))
+        family = await store.steps.find_children("w1", claims["f"], "ö", {"nobody": None}, connection)
+        assert [row.state for row in family.rows.values()] == [None]
     assert await store.steps.end("w1", claims["f"], "ö")
     limits = [("limit:a:", LimitRow(1, 9, 60.0))]
     requests = [AdmissionRequest(claims[each], limits) for each in "fa"]
@@ -487,9 +489,9 @@ async def use_path(store: Store) -> object:
     async with store.connections.transaction() as connection:
         await store.kept_results.keep(kept, connection)
         assert await store.passed_results.clear(["c"], connection) == {"c": "result:"}
-        await store.passed_results.copy([("b", "c")], {"c": "next:"}, connection)
+        await store.passed_results.copy([Edge("b", "c", "")], {"c": "next:"}, connection)
         await store.passed_results.take_over(["c"], connection)
-        await store.passed_results.copy([("b", "c")], {"c": "child:"}, connection)
+        await store.passed_results.copy([Edge("b", "c", None)], {"c": "child:"}, connection)
     assert list(await store.passed_results.of_children("c", ["b", "a"])) == ["b"]
     (passed,) = await store.passed_results.get("c", await store.passed_results.names("c"))
     assert (passed.value, passed.attempts, passed.finished_at) == ([2], 1, NOW)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
+from pg_scheduler.enqueue.child_jobs import EnqueueChild
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
@@ -123,6 +124,7 @@ class Parts(Node):
             middleware=(),
             meter=None,
             get_scheduler=cast("GetScheduler", None),
+            enqueue_child=cast("EnqueueChild", None),
         )
         self.faults: list[object] = []
         bus.subscribe(self.faults.append, ServiceFaulted)

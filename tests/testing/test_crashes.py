@@ -456,7 +456,7 @@ async def parent() -> list[int]:
 
 async def test_job_that_waits_for_children_passes(crash: CrashEverywhere) -> None:
     report = await crash(parent)
-    assert report.statements.count("adopt_children") == 1
+    assert report.statements.count("find_children") == 1
     assert report.most(double) <= 4, "both run when the worker crashes"
 
 

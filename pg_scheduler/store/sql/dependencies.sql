@@ -52,29 +52,41 @@ WHERE job_id = ANY ($1) AND (on_end -> 'child') IS NULL;
 -- name: insert_edges
 -- route: caller
 -- Write which jobs ($2) wait for which ($1), and for which outcome ($3). The commit marks jobs in this order.
-INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome)
-SELECT new.parent_id, new.child_id, new.outcome
+INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome, definition)
+SELECT new.parent_id, new.child_id, new.outcome, ''
 FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[])) AS new (parent_id, child_id, outcome)
 ORDER BY new.parent_id COLLATE "C";
 
+-- The edges of steps have the definition of the job that waits; those of "after=" have an empty one. Edges of older
+-- releases have none. They are those of steps if an open step waits for the other job.
+
+-- fragment: has_open_step
+EXISTS (
+        SELECT FROM {schema}scheduler_steps AS step
+        WHERE step.job_id = edge.child_id AND step.kind = 'child' AND step.ended_at IS NULL
+          AND step.value @> to_jsonb(edge.parent_id)
+    )
+
+-- fragment: is_of_step
+CASE WHEN edge.definition IS NOT NULL THEN edge.definition <> '' ELSE {has_open_step} END
+
 -- name: await_jobs
 -- route: caller
--- Let the job $2 wait for the end of others ($1), whatever their outcome, besides those of its other open steps.
+-- Let the definition $3 of the job $2 wait for the end of others ($1), besides those of its other open steps.
 --
--- Edges that are left of an earlier definition or wait are deleted, or their parents would end this wait.
+-- Edges that are left of an earlier definition or wait are deleted, or their parents would end this wait. Those of a
+-- definition that waits for the end of this attempt stay.
 WITH former AS (
     DELETE FROM {schema}scheduler_after AS edge
     WHERE child_id = $2
-      AND (parent_id = ANY ($1) OR NOT EXISTS (
-              SELECT FROM {schema}scheduler_steps AS step
-              WHERE step.job_id = edge.child_id AND step.kind = 'child' AND step.ended_at IS NULL
-                AND step.value @> to_jsonb(edge.parent_id))
-          AND NOT EXISTS (
-              SELECT FROM {schema}scheduled_jobs AS job
-              WHERE job.job_id = edge.child_id AND (job.on_end -> 'replacement') IS NOT NULL))
+      AND CASE WHEN {is_of_step}
+            THEN coalesce(edge.definition <> $3, false) OR parent_id = ANY ($1) OR NOT {has_open_step}
+            ELSE NOT EXISTS (
+                SELECT FROM {schema}scheduled_jobs AS job
+                WHERE job.job_id = edge.child_id AND (job.on_end -> 'replacement') IS NOT NULL) END
 )
-INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome)
-SELECT parent_id, $2, 'ended' FROM unnest($1::text[]) AS new (parent_id);
+INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome, definition)
+SELECT parent_id, $2, 'ended', $3 FROM unnest($1::text[]) AS new (parent_id);
 
 -- name: delete_edges
 -- route: caller
@@ -84,13 +96,7 @@ DELETE FROM {schema}scheduler_after WHERE child_id = ANY ($1);
 -- name: delete_child_edges
 -- route: caller
 -- Forget the children for which steps of the jobs $1 wait: the definitions of the jobs were replaced.
-DELETE FROM {schema}scheduler_after AS edge
-USING {schema}scheduler_steps AS step
-WHERE edge.child_id = ANY ($1)
-  AND step.job_id = edge.child_id
-  AND step.kind = 'child'
-  AND step.ended_at IS NULL
-  AND step.value @> to_jsonb(edge.parent_id);
+DELETE FROM {schema}scheduler_after AS edge WHERE child_id = ANY ($1) AND {is_of_step};
 
 -- name: ancestor_edges
 -- route: caller
@@ -131,7 +137,7 @@ FOR NO KEY UPDATE;
 -- route: caller
 -- Delete the edges to the children of jobs that have ended, and return them. The children must be locked.
 DELETE FROM {schema}scheduler_after WHERE parent_id = ANY ($1)
-RETURNING parent_id, child_id, outcome;
+RETURNING parent_id, child_id, outcome, definition;
 
 -- name: lock_jobs
 -- route: caller
@@ -155,7 +161,7 @@ WITH broken AS (
 DELETE FROM {schema}scheduler_after AS edge
 USING broken
 WHERE edge.ctid = broken.ctid
-RETURNING edge.parent_id, edge.child_id, edge.outcome, broken.status;
+RETURNING edge.parent_id, edge.child_id, edge.outcome, edge.definition, broken.status;
 
 -- name: unblock_jobs
 -- route: caller

@@ -1,14 +1,15 @@
 -- Results of jobs that were passed to jobs that waited for them: rows of scheduler_steps, named by the id of the other
 -- job. The names have other prefixes for children, and while the attempt of a former definition of the job runs.
 
--- fragment: awaits_child
--- Whether a step of the job of "edge" waits for the other job.
-EXISTS (
-        SELECT FROM {schema}scheduler_steps AS step
+-- The open step of the job of "edge" that waits for the other job, if its current definition has one.
+
+-- fragment: awaiting_step
+SELECT step.name
+        FROM {schema}scheduler_steps AS step
         WHERE step.job_id = edge.job_id AND step.kind = 'child' AND step.ended_at IS NULL
           AND step.value @> to_jsonb(edge.id)
-        OFFSET 0
-    )
+        ORDER BY step.name
+        LIMIT 1
 
 -- name: clear_steps
 -- route: caller
@@ -22,13 +23,15 @@ WITH running AS MATERIALIZED (
     WHERE job_id = ANY ($1) AND status = 'running'
 ),
 marked AS (
-    UPDATE {schema}scheduled_jobs SET options = {options_object} || jsonb_build_object('steps', 0)
+    UPDATE {schema}scheduled_jobs SET
+        options = {options_object} || jsonb_build_object('steps', 0, 'definition', {new_definition})
     WHERE job_id = ANY (ARRAY (SELECT job_id FROM running WHERE is_unmarked))
 ),
 cleared AS (
     DELETE FROM {schema}scheduler_steps
     WHERE job_id = ANY ($1)
       AND (kind = 'result' AND left(name, 5) = 'next:'
+           OR left(name, 6) = (chr(1) || 'next:')
            OR job_id <> ALL (ARRAY (SELECT job_id FROM running WHERE NOT is_unmarked)))
 )
 SELECT job_id FROM running;
@@ -37,11 +40,13 @@ SELECT job_id FROM running;
 -- route: caller
 -- Copy the results of jobs that have ended ($1) to those that waited for them ($2), by names with the prefixes $3.
 --
--- An earlier statement has locked the waiting jobs. A result that was deleted after its lifetime has no "value", and
--- replaces none that was passed before. The prefix for children follows from the steps that wait for them.
-INSERT INTO {schema}scheduler_steps AS passed (job_id, name, kind, value, attempt, started_at, ended_at)
+-- $5 are the definitions whose steps waited for children, NULL for edges of older releases, which the open steps
+-- explain, and '' for other jobs. Nothing is passed to a definition that has gone. An earlier statement has locked
+-- the waiting jobs. A result that was deleted after its lifetime has no "value", and replaces none that was passed
+-- before. A result of a child has its step, and whether the job that ended is that child or another job of its id.
+INSERT INTO {schema}scheduler_steps AS passed (job_id, name, kind, value, attempt, started_at, ended_at, definition)
 SELECT edge.job_id,
-    CASE WHEN {awaits_child} THEN 'child:' ELSE edge.prefix END || encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'),
+    CASE WHEN edge.step IS NOT NULL THEN 'child:' ELSE edge.prefix END || encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'),
     'result',
     CASE WHEN kept.job_id IS NOT NULL THEN
         jsonb_build_object(
@@ -53,45 +58,67 @@ SELECT edge.job_id,
             'job_id', edge.id, 'status', job.status,
             'error', CASE WHEN job.error_message IS NOT NULL THEN jsonb_build_object('message', job.error_message) END,
             'attempts', job.attempt, 'started_at', job.started_at, 'finished_at', job.finished_at)
-    END,
-    0, coalesce($4, now()), coalesce($4, now())
-FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[])) AS edge (id, job_id, prefix)
+    END || CASE WHEN edge.step IS NULL THEN jsonb_build_object() ELSE jsonb_strip_nulls(jsonb_build_object(
+        'step', edge.step,
+        'is_child', CASE WHEN job.job_id IS NOT NULL AND edge.definition IS NOT NULL THEN
+            coalesce(((job.options -> 'child_of') - 'number') = jsonb_build_object(
+                'job', edge.job_id, 'step', edge.step, 'definition', edge.own_definition), false) END)) END,
+    0, coalesce($4, now()), coalesce($4, now()),
+    CASE WHEN edge.definition IS NULL THEN NULL
+        WHEN edge.prefix = 'next:' AND edge.step IS NULL THEN edge.coming_definition
+        ELSE edge.own_definition END
+FROM (
+    SELECT edge.*, reader.options ->> 'definition' AS own_definition,
+        reader.on_end #>> ARRAY ['replacement', 'options', 'definition'] AS coming_definition,
+        CASE WHEN edge.definition IS NULL OR edge.definition <> '' THEN ({awaiting_step}) END AS step
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($5::text[]))
+        AS edge (id, job_id, prefix, definition)
+    JOIN {schema}scheduled_jobs AS reader ON reader.job_id = edge.job_id
+) AS edge
 LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.id
 LEFT JOIN {schema}scheduler_results AS kept
     ON kept.job_id = edge.id
     AND (job.job_id IS NULL
          OR kept.status = job.status AND kept.attempts = job.attempt AND kept.finished_at = job.finished_at)
-WHERE job.job_id IS NOT NULL OR kept.job_id IS NOT NULL
+WHERE (job.job_id IS NOT NULL OR kept.job_id IS NOT NULL)
+  AND (edge.definition IS NULL OR edge.definition = '' OR edge.definition = edge.own_definition AND edge.step IS NOT NULL)
 ON CONFLICT (job_id, name) DO UPDATE SET
-    value = EXCLUDED.value, started_at = EXCLUDED.started_at, ended_at = EXCLUDED.ended_at
+    kind = EXCLUDED.kind, value = EXCLUDED.value, started_at = EXCLUDED.started_at, ended_at = EXCLUDED.ended_at,
+    definition = EXCLUDED.definition
 WHERE (EXCLUDED.value -> 'value') IS NOT NULL
+    OR passed.kind <> 'result'
     OR ((passed.value -> 'status') = (EXCLUDED.value -> 'status')) IS NOT TRUE
     OR ((passed.value -> 'attempts') = (EXCLUDED.value -> 'attempts')) IS NOT TRUE;
 
 -- name: take_over_results
 -- route: caller
--- Delete the steps of the former definitions of jobs ($1), and name the results that were passed to the new ones.
+-- Delete the steps of the former definitions of jobs ($1), and name the results and signals of the new ones.
 --
 -- All are deleted before the first one is stored again, which is what the count is for.
 WITH former AS (
-    DELETE FROM {schema}scheduler_steps
+    DELETE FROM {schema}scheduler_steps AS step
     WHERE job_id = ANY ($1)
-    RETURNING job_id, name, kind, value, attempt, started_at, ended_at
+    RETURNING job_id, name, kind, value, attempt, started_at, ended_at, definition
 )
-INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
-SELECT job_id, 'result:' || substr(name, 6), kind, value, attempt, started_at, ended_at
-FROM former
-WHERE kind = 'result' AND left(name, 5) = 'next:' AND (SELECT count(*) FROM former) > 0;
+INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at, definition)
+SELECT step.job_id, CASE WHEN step.kind = 'result' THEN 'result:' || substr(step.name, 6) ELSE substr(step.name, 7) END,
+    step.kind, step.value, step.attempt, step.started_at, step.ended_at, step.definition
+FROM former AS step
+JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
+WHERE (step.kind = 'result' AND left(step.name, 5) = 'next:' OR left(step.name, 6) = (chr(1) || 'next:'))
+  AND {of_definition}
+  AND (SELECT count(*) FROM former) > 0;
 
 -- name: passed_names
 -- route: reserved
 -- Return the names of the results that were passed to the job $1, in the order of the other jobs' ids.
 --
 -- Without those of its own children, which its steps return.
-SELECT name
-FROM {schema}scheduler_steps
-WHERE job_id = $1 AND kind = 'result' AND left(name, 7) = 'result:'
-ORDER BY (value ->> 'job_id') COLLATE "C", name;
+SELECT step.name
+FROM {schema}scheduler_steps AS step
+JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
+WHERE step.job_id = $1 AND step.kind = 'result' AND left(step.name, 7) = 'result:' AND {of_definition}
+ORDER BY (step.value ->> 'job_id') COLLATE "C", step.name;
 
 -- name: passed_results
 -- route: reserved

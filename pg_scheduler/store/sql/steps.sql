@@ -1,5 +1,14 @@
 -- Rows of scheduler_steps count for jobs that have the mark "steps" in their options. The statement that marks a job
--- deletes the rows of an earlier job of its id.
+-- deletes the rows of an earlier job of its id, and names the definition of the job, which new rows have too. REPLACE
+-- and deletion take both away. Rows of older releases name no definition, and count for that of the mark.
+--
+-- The names of steps and signals begin with no chr(1). With "signal:" after it, a row is a signal whose name a step has
+-- taken; with "next:", a signal to the definition that waits for the end of a running attempt.
+
+-- A text that distinguishes a definition of a job from all others with its id.
+
+-- fragment: new_definition
+left(gen_random_uuid()::text, 13)
 
 -- fragment: options_object
 CASE WHEN jsonb_typeof(options) = 'object' THEN options ELSE jsonb_build_object() END
@@ -13,23 +22,49 @@ step.kind = 'child' AND step.ended_at IS NULL AND EXISTS (
         OFFSET 0
     )
 
+-- Whether a row belongs to the definition that the row of its job has.
+
+-- fragment: of_definition
+coalesce(step.definition = (job.options ->> 'definition'), true)
+
+-- Whose child a job is: the id of the other job, its definition, the step, and the number in gather(). If a definition
+-- waits for the end of its attempt, that one decides.
+
+-- fragment: child_mark
+(CASE WHEN (child.on_end -> 'replacement') IS NULL THEN child.options -> 'child_of'
+        ELSE child.on_end #> ARRAY ['replacement', 'options', 'child_of'] END)
+
 -- The rows of the step $2 of the jobs $1, of which those without the mark count for nothing.
 
 -- fragment: named_steps
 {schema}scheduler_steps AS step
     JOIN {schema}scheduled_jobs AS job ON job.job_id = step.job_id
     WHERE step.job_id = ANY ($1) AND step.name = $2 AND step.kind <> 'result' AND (job.options -> 'steps') IS NOT NULL
+        AND {of_definition}
 
 -- name: load_steps
 -- route: step
 -- Return the steps of the job $1, if it is marked; without the results of other jobs that were passed to it.
-SELECT name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
+--
+-- Signals whose names steps have taken come first, under their own names.
+SELECT CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9) ELSE name END AS name,
+    kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
     extract(epoch FROM {bounded_until} - coalesce($2, now()))::double precision AS left_s,
     {awaits_children} AS is_awaited, coalesce(timeouts, ARRAY[]::timestamptz[]) AS timeouts
 FROM {schema}scheduler_steps AS step
 WHERE job_id = $1
   AND kind <> 'result'
-  AND EXISTS (SELECT FROM {schema}scheduled_jobs AS job WHERE job.job_id = $1 AND (job.options -> 'steps') IS NOT NULL);
+  AND left(name, 6) <> (chr(1) || 'next:')
+  AND EXISTS (
+      SELECT FROM {schema}scheduled_jobs AS job
+      WHERE job.job_id = $1 AND (job.options -> 'steps') IS NOT NULL AND {of_definition}
+  )
+ORDER BY left(step.name, 1) <> chr(1);
+
+-- Whether a row belongs to an earlier definition of the job.
+
+-- fragment: is_replaced
+((SELECT is_unmarked FROM held) OR coalesce(step.definition <> EXCLUDED.definition, false))
 
 -- name: store_step
 -- route: step
@@ -43,13 +78,16 @@ WHERE job_id = $1
 -- The lock of the job's row orders this with reclaiming, cancelling and replacing: either the step is committed first,
 -- and the next attempt, claimed later, loads it; or the row has changed, and nothing is stored. The first step marks
 -- the job. Older rows of its id, of a job before it, are deleted then; one of the same name is overwritten. Each step
--- is progress, which a job that kills its workers does not make, so the crashes before it do not count any more.
+-- is progress, which a job that kills its workers does not make, so the crashes before it do not count any more. A
+-- signal for which nothing has waited makes room for a step of its name.
 --
 -- started_at is the order of the steps, also of those of one transaction, and while the clock is behind an earlier step
 -- because it was set back.
 WITH held AS (
     SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked,
-        coalesce(options -> 'steps', '0') = '0' AS lacks_version, crash_count > 0 AS has_crashed
+        coalesce(options -> 'steps', '0') = '0' AS lacks_version, crash_count > 0 AS has_crashed,
+        CASE WHEN coalesce(options -> 'steps', '0') = '0' THEN coalesce(options ->> 'definition', {new_definition})
+            ELSE options ->> 'definition' END AS definition
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
     FOR NO KEY UPDATE
@@ -57,7 +95,8 @@ WITH held AS (
 marked AS (
     UPDATE {schema}scheduled_jobs AS job SET
         options            = CASE WHEN held.lacks_version
-            THEN {options_object} || jsonb_build_object('steps', $7::integer) ELSE options END,
+            THEN {options_object} || jsonb_build_object('steps', $7::integer, 'definition', held.definition)
+            ELSE options END,
         misfire_grace_time = NULL,
         expires_at         = NULL,
         crash_count        = 0
@@ -68,10 +107,23 @@ stale AS (
     DELETE FROM {schema}scheduler_steps
     WHERE job_id = (SELECT job_id FROM held WHERE is_unmarked) AND name <> $4
 ),
+displaced AS (
+    DELETE FROM {schema}scheduler_steps
+    WHERE job_id = (SELECT job_id FROM held WHERE NOT is_unmarked) AND name = $4
+      AND kind = 'signal' AND until IS NULL AND $5 <> 'signal'
+    RETURNING job_id, name, kind, value, attempt, started_at, ended_at, definition
+),
+kept AS (
+    INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at, definition)
+    SELECT job_id, concat(chr(1), 'signal:', name), kind, value, attempt, started_at, ended_at, definition FROM displaced
+    ON CONFLICT (job_id, name) DO NOTHING
+),
 stored AS (
-    INSERT INTO {schema}scheduler_steps AS step (job_id, name, kind, value, attempt, until, started_at, ended_at)
+    INSERT INTO {schema}scheduler_steps AS step (
+        job_id, name, kind, value, attempt, until, started_at, ended_at, definition
+    )
     SELECT job_id, $4, $5, $6::text::jsonb, $3, at.until, at.started,
-        CASE WHEN at.until > at.now THEN NULL ELSE at.started END
+        CASE WHEN at.until > at.now THEN NULL ELSE at.started END, held.definition
     FROM held, (
         SELECT coalesce($10, now()) AS now,
             greatest(coalesce($10, now()), (
@@ -80,16 +132,18 @@ stored AS (
             )) AS started,
             coalesce($9::timestamptz, coalesce($10, now()) + make_interval(secs => $8)) AS until
     ) AS at
+    WHERE (SELECT count(*) FROM displaced) >= 0
     ON CONFLICT (job_id, name) DO UPDATE SET
         kind       = EXCLUDED.kind,
         attempt    = EXCLUDED.attempt,
-        value      = CASE WHEN EXCLUDED.until IS NULL OR EXCLUDED.kind = 'child' OR (SELECT is_unmarked FROM held)
+        definition = EXCLUDED.definition,
+        value      = CASE WHEN EXCLUDED.until IS NULL OR EXCLUDED.kind = 'child' OR {is_replaced}
             THEN EXCLUDED.value ELSE step.value END,
-        until      = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.until ELSE step.until END,
-        started_at = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.started_at ELSE step.started_at END,
-        ended_at   = CASE WHEN (SELECT is_unmarked FROM held) THEN EXCLUDED.ended_at ELSE step.ended_at END,
-        timeouts   = CASE WHEN (SELECT is_unmarked FROM held) THEN NULL ELSE step.timeouts END
-    WHERE (step.kind = EXCLUDED.kind AND NOT $11::boolean) OR (SELECT is_unmarked FROM held)
+        until      = CASE WHEN {is_replaced} THEN EXCLUDED.until ELSE step.until END,
+        started_at = CASE WHEN {is_replaced} THEN EXCLUDED.started_at ELSE step.started_at END,
+        ended_at   = CASE WHEN {is_replaced} THEN EXCLUDED.ended_at ELSE step.ended_at END,
+        timeouts   = CASE WHEN {is_replaced} THEN NULL ELSE step.timeouts END
+    WHERE (step.kind = EXCLUDED.kind AND NOT $11::boolean) OR {is_replaced}
     RETURNING kind, value, until, ended_at
 )
 SELECT $4::text AS name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
@@ -191,57 +245,117 @@ SELECT job_id FROM first;
 -- Return those of the jobs $1 that have stored the step $2.
 SELECT step.job_id FROM {named_steps};
 
+-- The options of the definition that a job has next: that which waits for the end of its attempt, or its own.
+
+-- fragment: coming_options
+(CASE WHEN (on_end -> 'replacement') IS NULL THEN options ELSE on_end #> ARRAY ['replacement', 'options'] END)
+
+-- fragment: coming_name
+(CASE WHEN (on_end -> 'replacement') IS NULL THEN $2::text ELSE concat(chr(1), 'next:', $2::text) END)
+
+-- Whether a job may have one more signal: it waits for that, or has less than $4 for which nothing waited, with $5 bytes
+-- at most. Steps are not counted.
+
 -- fragment: has_room_for_signal
--- Whether a job that is marked may have one more row: at most $4, with $5 bytes. Results of others are not counted.
 (
-        SELECT count(*) < $4::bigint AND coalesce(sum(pg_column_size(value)), 0) + octet_length($3::text) <= $5::bigint
-        FROM {schema}scheduler_steps
-        WHERE job_id = $1 AND name <> $2 AND kind <> 'result'
+        SELECT count(*) FILTER (WHERE step.ended_at IS NULL) > 0
+            OR count(*) FILTER (WHERE step.until IS NULL AND step.name <> {coming_name}) < $4::bigint
+            AND coalesce(sum(pg_column_size(value)) FILTER (WHERE step.until IS NULL AND step.name <> {coming_name}), 0)
+                + octet_length($3::text) <= $5::bigint
+        FROM {schema}scheduler_steps AS step
+        WHERE step.job_id = $1 AND step.kind = 'signal'
+          AND (step.until IS NULL OR step.name = {coming_name})
+          AND coalesce(step.definition = ({coming_options} ->> 'definition'), true)
+    )
+
+-- Whether the job has the signal $2 already, or a step of that name.
+
+-- fragment: has_signal
+EXISTS (
+        SELECT FROM {schema}scheduler_steps AS step
+        WHERE step.job_id = $1
+          AND (step.name = {coming_name} AND (step.kind <> 'signal' OR step.ended_at IS NOT NULL)
+               OR (on_end -> 'replacement') IS NULL AND step.name = concat(chr(1), 'signal:', $2::text))
+          AND coalesce(step.definition = ({coming_options} ->> 'definition'), true)
     )
 
 -- name: store_signal
 -- route: caller
 -- Store the value $3 of the signal $2 for an unfinished job ($1); return whether a wait for it is stored, or no row.
 --
--- A signal to a job that is not marked locks the row of the job until the commit. find_signal has the reason for no
--- row, but for one: another session has marked the job meanwhile, which this snapshot lacks.
-WITH marked AS (
-    UPDATE {schema}scheduled_jobs SET options = {options_object} || jsonb_build_object('steps', 0)
-    WHERE job_id = $1 AND finished_at IS NULL AND (options -> 'steps') IS NULL
-    RETURNING job_id, attempt
+-- If a definition waits for the end of the running attempt, the signal is for that one. Such a signal, and one to a job
+-- that is not marked, locks the row of the job until the commit. find_signal has the reason for no row, but for one:
+-- another session has changed the row of the job or of the signal meanwhile, which this snapshot lacks.
+WITH fresh AS MATERIALIZED (
+    SELECT {new_definition} AS definition, {new_definition} AS coming_definition
+),
+marked AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        options = CASE WHEN (options -> 'steps') IS NULL
+            THEN {options_object} || jsonb_build_object('steps', 0, 'definition', fresh.definition) ELSE options END,
+        on_end  = CASE WHEN (on_end -> 'replacement') IS NULL
+                OR (on_end #> ARRAY ['replacement', 'options', 'steps']) IS NOT NULL THEN on_end
+            ELSE jsonb_set(on_end, ARRAY ['replacement', 'options'],
+                CASE WHEN jsonb_typeof(on_end #> ARRAY ['replacement', 'options']) = 'object'
+                    THEN on_end #> ARRAY ['replacement', 'options'] ELSE jsonb_build_object() END
+                || jsonb_build_object('steps', 0, 'definition', fresh.coming_definition)) END
+    FROM fresh
+    WHERE job_id = $1
+      AND finished_at IS NULL
+      AND ((options -> 'steps') IS NULL OR ({coming_options} -> 'steps') IS NULL)
+    RETURNING job_id, attempt, {coming_name} AS name, {coming_options} ->> 'definition' AS definition,
+        coalesce((options ->> 'definition') = fresh.definition, false) AS was_unmarked
 ),
 stale AS (
-    DELETE FROM {schema}scheduler_steps WHERE job_id = (SELECT job_id FROM marked) AND name <> $2
+    DELETE FROM {schema}scheduler_steps AS step
+    USING marked
+    WHERE step.job_id = marked.job_id
+      AND step.name <> marked.name
+      AND (marked.was_unmarked
+           OR step.kind = 'result' AND left(step.name, 5) = 'next:'
+           OR left(step.name, 6) = (chr(1) || 'next:'))
+),
+awaiting AS (
+    SELECT job_id, attempt, {coming_name} AS name, {coming_options} ->> 'definition' AS definition
+    FROM {schema}scheduled_jobs
+    WHERE job_id = $1 AND finished_at IS NULL AND (on_end -> 'replacement') IS NOT NULL
+      AND (options -> 'steps') IS NOT NULL AND ({coming_options} -> 'steps') IS NOT NULL
+      AND {has_room_for_signal}
+    FOR NO KEY UPDATE
 ),
 job AS (
-    SELECT job_id, attempt FROM marked
+    SELECT job_id, attempt, name, definition FROM marked
     UNION ALL
-    SELECT job_id, attempt
+    SELECT job_id, attempt, name, definition FROM awaiting
+    UNION ALL
+    SELECT job_id, attempt, $2::text, options ->> 'definition'
     FROM {schema}scheduled_jobs
-    WHERE job_id = $1 AND finished_at IS NULL AND (options -> 'steps') IS NOT NULL AND {has_room_for_signal}
+    WHERE job_id = $1 AND finished_at IS NULL AND (on_end -> 'replacement') IS NULL AND (options -> 'steps') IS NOT NULL
+      AND {has_room_for_signal} AND NOT {has_signal}
 )
-INSERT INTO {schema}scheduler_steps AS step (job_id, name, kind, value, attempt, started_at, ended_at)
-SELECT job_id, $2, 'signal', ($3::text)::jsonb, attempt, coalesce($6, now()), coalesce($6, now())
+INSERT INTO {schema}scheduler_steps AS step (job_id, name, kind, value, attempt, started_at, ended_at, definition)
+SELECT job_id, name, 'signal', ($3::text)::jsonb, attempt, coalesce($6, now()), coalesce($6, now()), definition
 FROM job
 ON CONFLICT (job_id, name) DO UPDATE SET
     kind       = EXCLUDED.kind,
     value      = EXCLUDED.value,
-    until      = CASE WHEN EXISTS (SELECT FROM marked) THEN EXCLUDED.until ELSE step.until END,
-    started_at = CASE WHEN EXISTS (SELECT FROM marked) THEN EXCLUDED.started_at ELSE step.started_at END,
+    until      = CASE WHEN {is_stale} THEN EXCLUDED.until ELSE step.until END,
+    started_at = CASE WHEN {is_stale} THEN EXCLUDED.started_at ELSE step.started_at END,
     ended_at   = EXCLUDED.ended_at,
-    timeouts   = CASE WHEN EXISTS (SELECT FROM marked) THEN NULL ELSE step.timeouts END
-WHERE step.kind = 'signal' AND step.ended_at IS NULL OR EXISTS (SELECT FROM marked)
+    definition = EXCLUDED.definition,
+    timeouts   = CASE WHEN {is_stale} THEN NULL ELSE step.timeouts END
+WHERE step.kind = 'signal' AND step.ended_at IS NULL OR {is_stale}
 RETURNING until IS NOT NULL AS was_awaited;
+
+-- fragment: is_stale
+(EXISTS (SELECT FROM marked) OR coalesce(step.definition <> EXCLUDED.definition, false))
 
 -- name: find_signal
 -- route: caller
 -- Return why store_signal stored no signal $2 for a job ($1): no row if there is no such job.
 SELECT finished_at IS NOT NULL AS has_ended,
-    (options -> 'steps') IS NULL OR {has_room_for_signal} AS has_room,
-    (options -> 'steps') IS NOT NULL AND EXISTS (
-        SELECT FROM {schema}scheduler_steps AS step
-        WHERE step.job_id = $1 AND step.name = $2 AND (step.kind <> 'signal' OR step.ended_at IS NOT NULL)
-    ) AS is_taken
+    ({coming_options} -> 'steps') IS NULL OR {has_room_for_signal} AS has_room,
+    ({coming_options} -> 'steps') IS NOT NULL AND {has_signal} AS is_taken
 FROM {schema}scheduled_jobs
 WHERE job_id = $1;
 
@@ -292,44 +406,81 @@ woken AS (
 )
 SELECT min(execution_time) AS due FROM woken;
 
--- name: adopt_children
+-- name: find_children
 -- route: caller
--- Lock the job $1, which the worker $2 runs in attempt $3. Return those of the jobs $4 that are none of its own, and
--- those that have completed and were deleted since, of which it has the results.
+-- Lock the job $1, which the worker $2 runs in attempt $3; return what has the ids ($4) of the children of its step $6.
 --
--- No row: the attempt does not hold its job any more. The ids of children follow from that of the job. One that is
--- older than the first child of this job belongs to an earlier job of the id, or to none. The caller replaces it, so
--- it is a new job from now on.
-WITH held AS (
+-- $5 are their numbers in the step, NULL for a single child. No row: the attempt does not hold its job any more. A row
+-- of NULLs stands for no children. "former" is a child of an earlier definition of the job, which the caller replaces;
+-- "completed" a child whose row was deleted since, of which the job has the result. Of children that a release without
+-- their marks has inserted, those are own that rows of that release name.
+WITH held AS MATERIALIZED (
     SELECT job_id, (options -> 'steps') IS NOT NULL AS is_marked,
-        CASE WHEN jsonb_typeof(options -> 'children') = 'number' THEN (options -> 'children')::numeric END AS since
+        (options -> 'definition') IS NULL OR (options -> 'children') IS NULL AS is_first,
+        coalesce(options ->> 'definition', {new_definition}) AS definition
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
     FOR NO KEY UPDATE
 ),
-marked AS (
-    UPDATE {schema}scheduled_jobs
-    SET options = {options_object} || jsonb_build_object('children', extract(epoch FROM coalesce($5, now())))
-    WHERE job_id = (SELECT job_id FROM held WHERE since IS NULL)
+named AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        options = {options_object} || jsonb_build_object(
+            'definition', held.definition,
+            'children', coalesce(options -> 'children', to_jsonb(extract(epoch FROM coalesce($7, now())))))
+    FROM held
+    WHERE job.job_id = held.job_id AND held.is_first
+),
+wanted AS MATERIALIZED (
+    SELECT id, held.definition, held.is_marked,
+        'child:' || encode(sha256(convert_to(id, 'UTF8')), 'hex') AS result_name,
+        jsonb_strip_nulls(jsonb_build_object('job', $1::text, 'step', $6::text, 'number', number)) AS child_of
+    FROM held, ROWS FROM (unnest($4::text[]), unnest($5::integer[])) AS each (id, number)
+),
+former AS MATERIALIZED (
+    SELECT child.job_id
+    FROM {schema}scheduled_jobs AS child JOIN wanted ON wanted.id = child.job_id
+    WHERE child.job_id = ANY ($4)
+      AND ({child_mark} - 'definition') = wanted.child_of
+      AND (({child_mark} ->> 'definition') = wanted.definition) IS NOT TRUE
+    ORDER BY child.job_id COLLATE "C"
+    FOR NO KEY UPDATE OF child
 ),
 adopted AS (
-    UPDATE {schema}scheduled_jobs AS child SET created_at = coalesce($5, now())
-    FROM held
+    UPDATE {schema}scheduled_jobs AS child SET
+        options = CASE WHEN jsonb_typeof(child.options) = 'object' THEN child.options ELSE jsonb_build_object() END
+            || jsonb_build_object('child_of', wanted.child_of || jsonb_build_object('definition', wanted.definition))
+    FROM wanted
     WHERE child.job_id = ANY ($4)
-      AND extract(epoch FROM child.created_at) < coalesce(held.since, extract(epoch FROM coalesce($5, now())))
+      AND child.job_id = wanted.id
+      AND wanted.is_marked
+      AND (child.options -> 'child_of') IS NULL
+      AND (child.on_end -> 'replacement') IS NULL
+      AND EXISTS (
+          SELECT FROM {schema}scheduler_steps AS step
+          WHERE step.job_id = $1 AND step.definition IS NULL
+            AND (step.name = wanted.result_name AND step.kind = 'result'
+                     AND coalesce(step.value ->> 'step', $6) = $6
+                 OR step.name = $6 AND step.kind = 'child' AND step.value @> to_jsonb(child.job_id))
+      )
     RETURNING child.job_id
 )
-SELECT ARRAY (SELECT job_id FROM adopted) AS adopted,
-    ARRAY (
-        SELECT child.id
-        FROM unnest($4::text[]) AS child (id)
-        JOIN {schema}scheduler_steps AS step
-            ON step.job_id = $1 AND step.name = ('child:' || encode(sha256(convert_to(child.id, 'UTF8')), 'hex'))
-        WHERE held.is_marked
-          AND (step.value ->> 'status') = 'completed'
-          AND NOT EXISTS (SELECT FROM {schema}scheduled_jobs AS job WHERE job.job_id = child.id OFFSET 0)
-    ) AS completed
-FROM held;
+SELECT held.definition, wanted.id,
+    CASE WHEN child.job_id IS NOT NULL THEN CASE
+            WHEN {child_mark} = (wanted.child_of || jsonb_build_object('definition', held.definition))
+                OR child.job_id = ANY (ARRAY (SELECT job_id FROM adopted)) THEN 'own'
+            WHEN child.job_id = ANY (ARRAY (SELECT job_id FROM former)) THEN 'former'
+            ELSE 'taken' END
+        WHEN (passed.value ->> 'step') <> $6 THEN 'taken'
+        WHEN (passed.value ->> 'status') = 'completed' AND ((passed.value -> 'is_child') = 'false') IS NOT TRUE
+            THEN 'completed'
+    END AS state,
+    child.job_name, child.status, ({child_mark})::text AS child_of, passed.value ->> 'step' AS step
+FROM held
+LEFT JOIN wanted ON true
+LEFT JOIN {schema}scheduled_jobs AS child ON child.job_id = wanted.id
+LEFT JOIN {schema}scheduler_steps AS passed
+    ON passed.job_id = $1 AND passed.name = wanted.result_name AND passed.kind = 'result' AND wanted.is_marked
+    AND coalesce(passed.definition = wanted.definition, true);
 
 -- name: block_waiting
 -- route: caller

@@ -299,7 +299,7 @@ class AttemptSteps(OpenSteps):
         """See `Steps`."""
         check_step_name(name)
         value: R
-        (value,) = await self._values_of(name, [ChildJob.of(f"{self._claim.job_id}:{name}", func, options)])
+        (value,) = await self._values_of(name, [ChildJob.of(self._claim.job_id, name, None, func, options)])
         return value
 
     async def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
@@ -309,9 +309,9 @@ class AttemptSteps(OpenSteps):
         if not isinstance(given, Iterable):
             kind = type(given).__name__
             raise TypeError(f"gather() needs a list of calls, not {kind}; pass [call(function, argument)]")
-        prefix = f"{self._claim.job_id}:{name}"
         return await self._values_of(
-            name, [ChildJob.of(f"{prefix}:{number}", each) for number, each in enumerate(calls)]
+            name,
+            [ChildJob.of(self._claim.job_id, name, number, each) for number, each in enumerate(calls)],
         )
 
     async def _values_of(self, name: str, jobs: Sequence[ChildJob]) -> list[Any]:
@@ -400,7 +400,7 @@ class AttemptSteps(OpenSteps):
             return stored
 
         async def take(stored: StoredStep) -> list[Any]:
-            results = await self._persistently(partial(self._children.results, self._claim, stored))
+            results = await self._persistently(partial(self._children.results, self._claim, stored, jobs))
             values = [result.unwrap() for result in results]
             converted = [kind.from_json(name, value) for kind, value in zip(kinds, values, strict=False)]
             return [*converted, *values[len(kinds) :]]  # the calls are those of the first attempt
@@ -498,9 +498,11 @@ class AttemptSteps(OpenSteps):
         return self._checked(kind, (await self._load()).get(name))
 
     def _checked(self, kind: str, stored: StoredStep | None) -> StoredStep | None:
-        """Return a step unless it is of another kind."""
+        """Return a step unless it is of another kind. Signals have names of their own."""
         if stored is None or stored.kind == kind:
             return stored
+        if stored.is_early_signal:
+            return None
         raise DuplicateStepError(
             f"step {stored.name!r} of job {self._claim.job_id!r} is stored as another kind of step, "
             f"{stored.kind!r} instead of {kind!r}; use another name"
@@ -651,7 +653,9 @@ class AttemptSteps(OpenSteps):
         self, name: str, stored: dict[str, StoredStep], text: str | None, *, count: int = 1
     ) -> None:
         """Raise PayloadError if a step exceeds what one job may store; ``count`` is that of its children."""
-        count = max(len(stored) + (name not in stored), count)
+        steps = sum(not step.is_early_signal for step in stored.values())
+        has_place = (former := stored.get(name)) is not None and not former.is_early_signal
+        count = max(steps + (not has_place), count)
         if count > MAX_STEPS:
             raise PayloadError(
                 f"step {name!r} is number {count} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
@@ -924,4 +928,5 @@ def _caller() -> object:
 
 
 def _size(step: StoredStep | None) -> int:
-    return 0 if step is None or step.value is None else len(step.value.encode())
+    """Return the room that a step takes."""
+    return 0 if step is None or step.value is None or step.is_early_signal else len(step.value.encode())

@@ -59,6 +59,7 @@ CROSS JOIN LATERAL (
     WHERE each.job_id = job.id
       AND each.name > CASE WHEN job.place = 1 THEN $3::text ELSE '' END
       AND each.kind <> 'result'
+      AND left(each.name, 1) <> chr(1)
     ORDER BY each.name
     LIMIT $1::bigint
 ) AS step

@@ -226,6 +226,14 @@ WHERE finished_at IS NOT NULL
 ORDER BY finished_at DESC, job_id COLLATE "C" DESC
 LIMIT $1::bigint;
 
+-- The name of a step or a signal, without the mark of a signal whose name a step has taken, or that is for the next
+-- definition of the job.
+
+-- fragment: shown_step_name
+CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9)
+            WHEN left(name, 6) = (chr(1) || 'next:') THEN substr(name, 7)
+            ELSE name END
+
 -- name: inspect_steps
 -- route: pool
 -- Return $3 stored steps of the job $1, or the one named $2; no row if there is no such job.
@@ -241,13 +249,15 @@ FROM {schema}scheduled_jobs AS job
 LEFT JOIN LATERAL (
     SELECT each.*
     FROM (
-        SELECT name, kind, value, pg_column_size(value) AS size, attempt, {bounded_until} AS until,
+        SELECT {shown_step_name} AS name, kind, value, pg_column_size(value) AS size, attempt, {bounded_until} AS until,
             least(greatest(started_at, {first_instant}), {last_instant}) AS started_at,
             CASE WHEN ended_at IS NOT NULL
                 THEN least(greatest(ended_at, {first_instant}), {last_instant})
             END AS ended_at
-        FROM {schema}scheduler_steps
-        WHERE job_id = $1 AND (name = $2 OR $2 IS NULL)
+        FROM {schema}scheduler_steps AS step
+        WHERE job_id = $1
+          AND ($2::text IS NULL OR name = ANY (ARRAY [$2, concat(chr(1), 'signal:', $2), concat(chr(1), 'next:', $2)]))
+          AND ({of_definition} OR left(name, 6) = (chr(1) || 'next:'))
         LIMIT 10000
     ) AS each
     ORDER BY each.kind = 'result', each.started_at, each.name
@@ -259,8 +269,8 @@ ORDER BY step.kind = 'result', step.started_at, step.name;
 -- name: inspect_waits
 -- route: pool
 -- Return $2 sleeps and waits of the job $1, which is marked, that last, and signals that came before a wait.
-SELECT name, kind, {bounded_until} AS until, least(greatest(started_at, {first_instant}), {last_instant}) AS since,
-    ended_at IS NULL AS is_open
+SELECT {shown_step_name} AS name, kind, {bounded_until} AS until,
+    least(greatest(started_at, {first_instant}), {last_instant}) AS since, ended_at IS NULL AS is_open
 FROM {schema}scheduler_steps
 WHERE job_id = $1 AND (ended_at IS NULL OR kind = 'signal' AND until IS NULL)
 ORDER BY until, name
