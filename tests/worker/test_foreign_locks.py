@@ -141,7 +141,7 @@ delete_steps_from: call after steps
 store_signal: call jobs steps
 wake_signalled: call jobs
 look_at_waits: skips jobs steps
-adopt_children: step jobs
+find_children: step jobs
 block_waiting: limited jobs steps
 end_child_steps: limited jobs steps
 pause_task: call audit tasks
