@@ -211,7 +211,10 @@ async def test_alert_of_a_group_names_its_exception(make: Make) -> None:
 
 def in_process(kind: str) -> None:
     """Raise a group in a child process."""
-    leaves = {"abort": [OSError("x"), Abort("closed")], "snooze": [Snooze(60), Snooze(180)]}
+    leaves: dict[str, list[Exception]] = {
+        "abort": [OSError("x"), Abort("closed")],
+        "snooze": [Snooze(60), Snooze(180)],
+    }
     raise ExceptionGroup("errors", leaves.get(kind, [ConnectionError("no answer"), KeyError("k")]))
 
 

@@ -361,7 +361,7 @@ class World:
 
     async def done(self, side: str) -> set[str]:
         """Return the kinds whose row of a side was attended to."""
-        state = dict(await self.pool.fetch(STATE))
+        state: dict[str, str] = {row[0]: row[1] for row in await self.pool.fetch(STATE)}
         kinds = {kind for kind, wanted in DONE.items() if state.get(f"{side} {kind}") == wanted}
         return kinds | ({"schedule"} if f"fired {side}" in state else set())
 
