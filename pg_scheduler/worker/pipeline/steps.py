@@ -329,7 +329,7 @@ class AttemptSteps(OpenSteps):
             case Sleep(name, delay, until):
                 return self._sleep(name, delay, until)
             case Child(name, func, options):
-                job = ChildJob.of(f"{self._claim.job_id}:{name}", func, options)
+                job = ChildJob.of(self._claim.job_id, name, None, func, options)
                 children = self._children_of(name, [job])
 
                 async def only(stored: StoredStep) -> Any:
