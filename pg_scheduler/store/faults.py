@@ -173,6 +173,8 @@ def is_lock_timeout(fault: Exception) -> bool:
 
 def is_refusal(error: BaseException) -> bool:
     """Return whether a constraint, or a trigger of the application, refused a row; others may be written."""
+    if isinstance(error, SchemaForbiddenError) and error.__cause__ is not None:
+        return _is_of_trigger(error.__cause__)
     if isinstance(error, asyncpg.PostgresError):
         return _is_of_trigger(error) or (error.sqlstate or "")[:2] not in MISTAKES
     return isinstance(error, PayloadError)
@@ -294,7 +296,12 @@ def raise_translated(error: Exception) -> None:
     is_of_trigger = _is_of_trigger(error)  # which may lack a table or a privilege of its own
     if state in MISSING and not is_of_trigger:
         raise SchemaMissingError(f"the scheduler's tables are missing or old ({_summary(error)})") from error
-    if state == FORBIDDEN and not is_of_trigger:
+    if state == FORBIDDEN and is_of_trigger:
+        raise SchemaForbiddenError(
+            f"a trigger on the scheduler's tables raised an error ({_summary(error)}); correct it, or "
+            "grant what it needs"
+        ) from error
+    if state == FORBIDDEN:
         raise SchemaForbiddenError(
             f"this database role lacks a privilege on the scheduler's tables ({_summary(error)}); grant "
             "it as their owner (the documentation lists, under Roles, the privileges of each role)"
