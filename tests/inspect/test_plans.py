@@ -153,6 +153,7 @@ WITHOUT_JOBS = {
     "doctor_herds": "10000, 100",
     "doctor_broken": "10000",
     "doctor_zoned": "1000, 4096",
+    "doctor_ahead": f"{INSTANT}, 10000",
     "server_clock": "",
     "server_role": "",
     "server_rights": "'public', '{scheduled_jobs}', '{SELECT}'",

@@ -187,6 +187,7 @@ async def quarantine(store: Store, claim: Claim, _clock: FakeClock) -> None:
     await store.results.settle("w1", [(claim, RELEASE)])
     async with store.statements.transaction() as transaction:
         await store.claims._quarantine("a", ValueError("unreadable"), transaction)
+    await store.results.consequences.apply(["a"])  # as after the commit of a claim
 
 
 ENDS: dict[str, End] = {

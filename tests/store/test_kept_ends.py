@@ -74,6 +74,7 @@ async def crash_of_a_child(store: Store, _clock: FakeClock) -> None:
 async def quarantine(store: Store, _clock: FakeClock) -> None:
     async with store.statements.transaction() as transaction:
         await store.claims._quarantine("a", ValueError("unreadable"), transaction)
+    await store.results.consequences.apply(["a"])  # as after the commit of a claim
 
 
 async def fail_by_hand(store: Store, _clock: FakeClock) -> None:
