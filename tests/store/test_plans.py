@@ -18,6 +18,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
 from pg_scheduler.store.connections.options import (
     DEDICATED_RESET,
@@ -37,7 +38,7 @@ DUE = 2_000
 FUTURE = 20_000
 
 CUTOFFS = "timestamptz, timestamptz, timestamptz, timestamptz"
-FILTER_TYPES = "text[], text, text, timestamptz, timestamptz, text"
+FILTER_TYPES = "text[], text[], text, timestamptz, timestamptz, text"
 TYPES = {
     "exchange_jobs": "text, text[], integer, timestamptz, text[], integer"
     + ", timestamptz" * 4
@@ -62,6 +63,7 @@ TYPES = {
     "mark_parents": "text[]",
     "lock_children": "text[]",
     "lock_ended": "text[]",
+    "report_gone": "text, text, timestamptz, integer",
     "clear_consequences": "text[]",
     "unblock_jobs": "text[], timestamptz",
     "cancel_blocked": "text[], text[], timestamptz",
@@ -75,7 +77,7 @@ TYPES = {
     "note_range": f"tid, tid, bigint, bigint, text, {CUTOFFS}, timestamptz",
     "count_in_blocks": f"tid, tid, {CUTOFFS}",
     "get_job": "text",
-    "list_jobs": "text, text[], text, text, timestamptz, timestamptz, integer",
+    "list_jobs": "text, text[], text[], text, timestamptz, timestamptz, integer",
     "find_jobs": "text, bigint, bigint, " + FILTER_TYPES,
     "find_unfinished": "text, bigint, bigint, " + FILTER_TYPES,
     "cancel_jobs": f"text[], timestamptz, text, {FILTER_TYPES}, bool",
@@ -103,6 +105,8 @@ TUNED = {
     if query.routes == (Route.TUNED,)
     and not name.startswith(("inspect_", "doctor_", "check_"))  # tests/inspect/test_plans.py
 }
+WITHOUT_JOBS = {name for name in TUNED if "scheduled_jobs" not in QUERIES[name].text}
+"""Statements about workers and figures, which have no plan here: they read rows by their whole keys."""
 HELD_THERE = sorted(HOT | {name for name in TYPES if QUERIES[name].is_shareable})
 """Statements that run on connections held between uses."""
 HELD = [f"held-{n:03}" for n in range(100)]
@@ -144,6 +148,7 @@ VALUES = {
     "mark_parents": IDS,
     "lock_children": IDS,
     "lock_ended": IDS,
+    "report_gone": f"'w1', '{{}}', {INSTANT}, 100",
     "clear_consequences": IDS,
     "unblock_jobs": f"{IDS}, {INSTANT}",
     "cancel_blocked": f"{IDS}, {each('no')}, {INSTANT}",
@@ -252,7 +257,7 @@ EXPECTED = {
     "exchange_jobs": {CLAIM, TID, KEY},
     "find_claimable": {CLAIM},
     "claim_jobs": {CLAIM, TID},
-    "explain_expiry": {KEY},
+    "explain_expiry": {KEY, TID},
     "complete_unlocked": {KEY, TID},
     "oversized_due": {CLAIM},
     "settle_jobs": {KEY},
@@ -272,6 +277,7 @@ EXPECTED = {
     "mark_parents": {KEY},
     "lock_children": {KEY},
     "lock_ended": {("Index Scan", "scheduled_jobs_ended")},
+    "report_gone": {("Index Scan", "scheduled_jobs_ended"), KEY},
     "clear_consequences": {KEY},
     "unblock_jobs": {KEY},
     "cancel_blocked": {KEY},
@@ -478,8 +484,13 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         assert await store.limits.blocked_keys("after", 1) == []
         await store.limits.unblock_late(["limit:a:"], None, 1)
         await store.limits.unblock_forgotten(["limit:a:"], [NAME], 1)
+        await store.consequences.report_gone("w1", {}, 1)
+        await store.statistics.add("w1", 1, {NAME: JobFigures(started=1)})
+        await store.workers.announce_subscriptions("w1", ["JobFailed"], "subscriptions w1")
+        await store.workers.mark_stopping("w1")
+        await store.workers.deregister("w1")
         await store.connections.release_held()
-    hot = {QUERIES[name].text: name for name in EXPECTED.keys() - UNTUNED}
+    hot = {QUERIES[name].text: name for name in EXPECTED.keys() - UNTUNED | WITHOUT_JOBS}
     tuned: dict[object, str] = {}
     seen, ways = set(), set()
     for session, query in log:

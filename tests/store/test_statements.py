@@ -287,6 +287,9 @@ async def use_generated(store: Store, due: GeneratedIdJob) -> None:
 async def use_path(store: Store) -> object:
     people = InspectionStore(store)
     await store.migrate()
+    await store.identity.guard("refuse")
+    this, recorded = await store.identity.read()
+    assert recorded == this
     await store.jobs.insert([new_job(each) for each in "abcde"])
     await store.jobs.insert([new_job("f")], route=Route.STICKY)
     await store.jobs.insert([GeneratedIdJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
@@ -449,6 +452,7 @@ async def use_path(store: Store) -> object:
         family = await store.steps.find_children("w1", claims["f"], "ö", {"nobody": None}, connection)
         assert [row.state for row in family.rows.values()] == [None]
     assert await store.steps.end("w1", claims["f"], "ö")
+    await store.steps.repeat_wait("w1", claims["f"], "ö", 1, delay_s=1.0, until=None)
     limits = [("limit:a:", LimitRow(1, 9, 60.0))]
     requests = [AdmissionRequest(claims[each], limits) for each in "fa"]
     answer = await store.limits.admit("w1", requests, {"limit:a:": 60.0})
@@ -543,6 +547,8 @@ async def use_path(store: Store) -> object:
     assert run is not None
     assert (run.details, run.phase, run.error, run.last_at) == ({"verb": "cancel"}, "stopped", "why", NOW)
     assert await store.audit.vacuum(NOW - SECOND, 10) == 0
+    assert (await store.identity.adopt(hold=True)).tasks > 0
+    assert NAME in (await store.identity.held())[0]
     await store.locks.notify(["due"])
     async with store.connections.transaction() as connection:
         assert await store.locks.session_pid(connection) > 0
