@@ -129,6 +129,9 @@ class JobRepository(JobInserts):
         self, job_id: str, reason: str = BY_CALLER, within: Connection | Transaction | None = None
     ) -> StatusChange:
         """Cancel a pending or running job, for a reason that its row states."""
+        if within is not None and not isinstance(within, Transaction):
+            # The caller's transaction may have added jobs after this one, which only its commit marks.
+            await self._statements.fetch("mark_awaited", job_id, on=within)
         return await self._change("cancel_job", job_id, self._statements.now, reason, within=within)
 
     async def retry(self, job_id: str, connection: Connection | None = None) -> datetime | None:

@@ -50,6 +50,7 @@ report_gone: skips jobs
 lock_parents: limited
 hold_parents: call
 lock_dependents: call
+mark_awaited: limited jobs
 mark_parents: limited jobs
 insert_edges: limited after
 await_jobs: step after
@@ -144,6 +145,9 @@ look_at_waits: skips jobs steps
 find_children: step jobs
 block_waiting: limited jobs steps
 end_child_steps: limited jobs steps
+hold_tasks: call tasks
+hold_schedules: call schedules
+record_database: call database
 pause_task: call audit tasks
 resume_tasks: call audit tasks
 end_pauses: skips tasks

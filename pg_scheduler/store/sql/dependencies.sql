@@ -49,6 +49,15 @@ UPDATE {schema}scheduled_jobs SET
         || jsonb_build_object('child', true)
 WHERE job_id = ANY ($1) AND (on_end -> 'child') IS NULL;
 
+-- name: mark_awaited
+-- route: caller
+-- Mark job $1 as mark_parents does, if an edge leads to it: the commit of an edge of this transaction is still to come.
+UPDATE {schema}scheduled_jobs SET
+    on_end = CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE jsonb_build_object() END
+        || jsonb_build_object('child', true)
+WHERE job_id = $1 AND finished_at IS NULL AND (on_end -> 'child') IS NULL
+  AND EXISTS (SELECT FROM {schema}scheduler_after WHERE parent_id = $1);
+
 -- name: insert_edges
 -- route: caller
 -- Write which jobs ($2) wait for which ($1), and for which outcome ($3). The commit marks jobs in this order.

@@ -143,7 +143,7 @@ SELECT *
 
 -- fragment: matches_filters
 ($4::text[] IS NULL OR status = ANY ($4))
-        AND ($5::text[] IS NULL OR coalesce(function, job_name) = ANY ($5) OR job_name = ($5)[1])
+        AND ($5::text[] IS NULL OR coalesce(function, job_name) = ANY ($5) OR job_name = ($5::text[])[1])
         AND ($6::text IS NULL OR worker_id = $6)
         AND ($7::timestamptz IS NULL OR execution_time >= $7)
         AND ($8::timestamptz IS NULL OR execution_time < $8)

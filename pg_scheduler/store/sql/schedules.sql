@@ -60,7 +60,7 @@ FROM {schema}scheduler_schedules AS schedule
 WHERE ($1::text IS NULL OR schedule_id > $1 COLLATE "C")
   AND ($2::text IS NULL OR owner = $2)
   AND ($3::boolean IS NULL OR (paused_at IS NOT NULL) = $3)
-  AND ($4::text[] IS NULL OR task = ANY ($4) OR job_name = ($4)[1])
+  AND ($4::text[] IS NULL OR task = ANY ($4) OR job_name = ($4::text[])[1])
   AND ($5::text IS NULL OR metadata @> $5::jsonb)
   AND ($6::timestamptz IS NULL OR schedule.next_fire_at < $6)
 ORDER BY schedule.schedule_id COLLATE "C"
