@@ -72,6 +72,9 @@ SERVICES = {
 }
 """Statements among them that only services run."""
 
+OPTIONAL = re.compile(r"\$(\d+)(?:::[\w.]+(?:\[\])?)? IS (?:NOT )?NULL\b")
+"""A placeholder that a statement compares with NULL, which is therefore written out without a type."""
+
 
 async def work(number: int = 0) -> None: ...
 
@@ -87,6 +90,9 @@ async def test_every_statement_can_be_prepared_when_rewritten(pool: asyncpg.Pool
             statement = await connection.prepare(query.text)
             kinds = tuple(each.name for each in statement.get_parameters())
             await connection.prepare(rewrite(query.text, kinds).text)
+            optional = {int(place) for place in OPTIONAL.findall(query.text)}
+            absent = tuple(None if n in optional else kind for n, kind in enumerate(kinds, start=1))
+            await connection.prepare(rewrite(query.text, absent).text)
 
 
 async def test_columns_with_times_are_known_by_their_names(pool: asyncpg.Pool) -> None:

@@ -158,7 +158,7 @@ coalesce(function, job_name) AS job_name
 -- Whether a job has one of the names $3, of which a caller gave the first.
 
 -- fragment: is_named
-coalesce(function, job_name) = ANY ($3) OR job_name = ($3)[1]
+coalesce(function, job_name) = ANY ($3) OR job_name = ($3::text[])[1]
 
 -- fragment: claim_columns
 job_id, {named}, coalesce(function, job_name) AS function, attempt, execution_time, task_data::text,

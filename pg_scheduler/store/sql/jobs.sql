@@ -237,7 +237,7 @@ FROM found LEFT JOIN moved ON moved.job_id = found.job_id;
 -- route: pool
 -- Count jobs by status.
 SELECT status, count(*) FROM {schema}scheduled_jobs
-WHERE $1::text[] IS NULL OR coalesce(function, job_name) = ANY ($1) OR job_name = ($1)[1]
+WHERE $1::text[] IS NULL OR coalesce(function, job_name) = ANY ($1) OR job_name = ($1::text[])[1]
 GROUP BY status;
 
 -- name: expire_jobs
