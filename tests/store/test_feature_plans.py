@@ -20,6 +20,7 @@ QUERIES = load_queries("public")
 ROWS = 50_000
 INSTANT = f"'{NOW.isoformat()}'"
 LAST_JOBS = "'{" + ",".join(f"job-{n}" for n in range(500)) + "}'"
+NO_DEFINITIONS = "'{" + ",".join(["NULL"] * 500) + "}'"
 AUDIT = "bigint, bigint, bigint, text, text, text, timestamptz, timestamptz"
 TYPES = {
     "due_schedules": "timestamptz, text[], text[], text[], text, integer, text[], text[]",
@@ -41,7 +42,7 @@ TYPES = {
     "vacuum_results": "integer, timestamptz",
     "get_results": "text[], timestamptz",
     "clear_steps": "text[]",
-    "pass_results": "text[], text[], text[], timestamptz",
+    "pass_results": "text[], text[], text[], timestamptz, text[]",
     "take_over_results": "text[]",
     "passed_names": "text",
     "passed_results": "text, text[]",
@@ -72,7 +73,7 @@ VALUES = {
     "vacuum_results": f"1000, {INSTANT}",
     "get_results": f"{LAST_JOBS}, {INSTANT}",
     "clear_steps": LAST_JOBS,
-    "pass_results": f"{LAST_JOBS}, {LAST_JOBS}, {LAST_JOBS}, {INSTANT}",
+    "pass_results": f"{LAST_JOBS}, {LAST_JOBS}, {LAST_JOBS}, {INSTANT}, {NO_DEFINITIONS}",
     "take_over_results": LAST_JOBS,
     "passed_names": "'job-2'",
     "passed_results": f"'job-2', {LAST_JOBS}",
@@ -133,8 +134,11 @@ EXPECTED = {
         ("Index Scan", "scheduler_results_pkey"),
         ("Index Scan", "scheduler_steps_pkey"),
     },
-    "take_over_results": {("Index Scan", "scheduler_steps_pkey")},
-    "passed_names": {("Index Scan", "scheduler_steps_pkey")},
+    "take_over_results": {
+        ("Index Scan", "scheduled_jobs_pkey"),
+        ("Index Scan", "scheduler_steps_pkey"),
+    },
+    "passed_names": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_steps_pkey")},
     "passed_results": {("Index Scan", "scheduler_steps_pkey")},
     "fold_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
     "delete_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
@@ -162,7 +166,7 @@ READ_AT_MOST = {
     "vacuum_results": 2000,
     "get_results": 1000,
     "clear_steps": 1000,
-    "pass_results": 1000,
+    "pass_results": 1500,  # the jobs that ended, their results and the jobs that waited
     "take_over_results": 500,
     "passed_names": 1,
     "passed_results": 500,

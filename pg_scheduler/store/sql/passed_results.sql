@@ -44,6 +44,7 @@ SELECT job_id FROM running;
 -- explain, and '' for other jobs. Nothing is passed to a definition that has gone. An earlier statement has locked
 -- the waiting jobs. A result that was deleted after its lifetime has no "value", and replaces none that was passed
 -- before. A result of a child has its step, and whether the job that ended is that child or another job of its id.
+-- OFFSET 0 keeps the planner from reading the index of all jobs, under a plan that was made for an empty table.
 INSERT INTO {schema}scheduler_steps AS passed (job_id, name, kind, value, attempt, started_at, ended_at, definition)
 SELECT edge.job_id,
     CASE WHEN edge.step IS NOT NULL THEN 'child:' ELSE edge.prefix END || encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'),
@@ -73,7 +74,9 @@ FROM (
         CASE WHEN edge.definition IS NULL OR edge.definition <> '' THEN ({awaiting_step}) END AS step
     FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[]), unnest($5::text[]))
         AS edge (id, job_id, prefix, definition)
-    JOIN {schema}scheduled_jobs AS reader ON reader.job_id = edge.job_id
+    CROSS JOIN LATERAL (
+        SELECT options, on_end FROM {schema}scheduled_jobs WHERE job_id = edge.job_id OFFSET 0
+    ) AS reader
 ) AS edge
 LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.id
 LEFT JOIN {schema}scheduler_results AS kept
