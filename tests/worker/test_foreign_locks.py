@@ -162,6 +162,9 @@ request_state: own audit workers
 announce_subscriptions: own workers
 mark_stopping: own workers
 deregister_worker: own workers
+record_database: call database
+hold_tasks: call tasks
+hold_schedules: call schedules
 """
 """The statements, one a line: its name, how it meets a lock, and the tables whose rows it changes."""
 
