@@ -549,7 +549,7 @@ class _Transaction:
 
     async def commit(self) -> None:
         try:
-            await self._session.wait()
+            await self._session.wait_for_commit()
         except BaseException:
             await self.rollback()
             raise
@@ -573,7 +573,11 @@ class _Transaction:
 
 
 class Session(Connections):
-    """One connection. Each statement waits for a turn, and so does the end of the transaction."""
+    """One connection. Each statement waits for a turn, and so does the end of the transaction.
+
+    The record of dead workers, which a rescue writes for people after its commit, belongs to the turn of
+    that commit.
+    """
 
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
@@ -585,6 +589,7 @@ class Session(Connections):
         self.news = asyncio.Event()
         """Set when it begins to wait for a turn, or ends."""
         self._turn = asyncio.Event()
+        self._is_record = False
 
     def transaction(self, **_options: Any) -> Any:
         return _Transaction(self, self._connection.transaction())
@@ -593,7 +598,9 @@ class Session(Connections):
         return self.transaction()
 
     async def fetch(self, query: str, *args: Any, timeout: float) -> list[asyncpg.Record]:
-        await self.wait()
+        self._is_record = "'declare_dead'" in query
+        if not self._is_record:
+            await self.wait()
         return list(await self._connection.fetch(query, *args, timeout=timeout))
 
     async def execute(self, query: str, *args: Any, timeout: float) -> str:
@@ -614,6 +621,13 @@ class Session(Connections):
         """Stop waiting: the operation ended before its turn."""
         self.waits = False
         self._turn.clear()
+
+    async def wait_for_commit(self) -> None:
+        """Wait for the turn of a commit, unless it is that of a record."""
+        if self._is_record:
+            self._is_record = False
+        else:
+            await self.wait()
 
     async def wait(self) -> None:
         """Wait for a turn."""
