@@ -93,11 +93,11 @@ class SchedulerMigrateOp(MigrateOperation):
         Example::
 
             def upgrade() -> None:
-                op.scheduler_migrate(2)
+                op.scheduler_migrate(3)
 
 
             def downgrade() -> None:
-                op.scheduler_migrate(0, start=2)
+                op.scheduler_migrate(0, start=3)
         """
         operations.invoke(cls(target, start=start, schema=schema))
 

@@ -65,7 +65,7 @@ async def test_claim_returns_claims_with_every_value_of_the_job(take: Take, stor
     claimed = await take("w1", ["app.moved"], 10)
     assert claimed.expired == []
     assert claimed.jobs == [
-        Claim("job", NAME, "app.moved", 1, NOW - SECOND, job.task_data, 3, 0, 2, 1.5, -(2**63))
+        Claim("job", "app.moved", "app.moved", 1, NOW - SECOND, job.task_data, 3, 0, 2, 1.5, -(2**63))
     ]
     found = await row(pool)
     assert (found["status"], found["worker_id"], found["attempt"]) == ("running", "w1", 1)

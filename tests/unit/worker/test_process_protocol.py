@@ -41,7 +41,6 @@ class Demanding(ValueError):
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "bad"), UnicodeDecodeError),
         (Sealed("sealed"), LookupError),
         (Demanding(5), ValueError),
-        (ExceptionGroup("group", [ValueError("a")]), Exception),
     ],
     ids=lambda value: getattr(value, "__name__", repr(value)),
 )
@@ -53,6 +52,15 @@ def test_error_keeps_its_description_and_a_class_that_is_loaded(
     assert isinstance(found, base)
     assert (describe(found), class_path(found)) == (describe(error), class_path(error))
     assert type(error).__name__ in str(found.__cause__)
+
+
+def test_group_keeps_its_leaves_with_their_descriptions() -> None:
+    leaves = [ValueError("a"), Demanding(5)]
+    group = error_from(error_to(ExceptionGroup("calls", [leaves[0], ExceptionGroup("inner", [leaves[1]])])))
+    assert isinstance(group, ExceptionGroup)
+    assert [describe(leaf) for leaf in group.exceptions] == [describe(leaf) for leaf in leaves]
+    assert all(isinstance(leaf, RemoteError) for leaf in group.exceptions)
+    assert "inner" in str(group.__cause__)
 
 
 def test_error_of_a_class_that_is_not_loaded_is_one_of_its_nearest_base(
