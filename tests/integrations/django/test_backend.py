@@ -377,7 +377,7 @@ async def test_worker_runs_tasks_and_keeps_their_values(shop: Any) -> None:
         ("value", ValueError),
         ("exit", SystemExit),
         ("interrupt", KeyboardInterrupt),
-        ("group", "ShortagesError"),
+        ("group", "OutOfStockError"),
         ("stock", "OutOfStockError"),
         ("abort", None),
     ],
