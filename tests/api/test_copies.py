@@ -37,7 +37,7 @@ async def original(pool: asyncpg.Pool) -> Scheduler:
     """A Scheduler that has run here, and left a job and a schedule."""
     async with connect(pool) as scheduler:
         await scheduler.enqueue("bill", delay=LATER, job_id="bill")
-        await scheduler.schedules.add("report", Every(hours=1), schedule_id="report")
+        await scheduler.schedules.add("copies.report", Every(hours=1), schedule_id="report")
     return scheduler
 
 
@@ -123,7 +123,7 @@ async def test_copy_that_is_held_has_paused_all_tasks_and_schedules(pool: asyncp
     await make_copy(pool)
     async with connect(pool, on_copy="hold") as scheduler:
         paused = {task.name for task in await scheduler.tasks.list() if task.is_paused}
-        assert paused == {"bill", "report"}
+        assert paused == {"bill", "copies.report"}
         schedule = await scheduler.schedules.get("report")
         assert schedule is not None
         assert schedule.paused_at is not None

@@ -28,7 +28,7 @@ async def quick(value: int) -> int:
     return value
 
 
-async def fails() -> None:
+async def breaks() -> None:
     raise ValueError("as it must")
 
 
@@ -106,7 +106,7 @@ class World:
         scheduler = self.scheduler
         for each in (scheduler, self.client):
             each.register(self.work, name="work", on_failure="dependent")
-            for function in (quick, fails, sleeps, dependent):
+            for function in (quick, breaks, sleeps, dependent):
                 each.register(function, name=function.__name__)
         await scheduler.start()
         options: dict[str, Any] = {"pause_after_failures": 3, "keep_result": KEPT}
@@ -142,7 +142,7 @@ class World:
             for number in range(3):
                 assert await client.run_job("quick", args=(number,), keep_result=KEPT) == number
                 with pytest.raises(JobFailedError, match="as it must"):
-                    await client.run_job("fails")
+                    await client.run_job("breaks")
                 assert await client.run_job("sleeps", keep_result=KEPT) == 1
 
     async def has_ended(self) -> bool:
