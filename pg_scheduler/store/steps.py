@@ -63,7 +63,7 @@ class StepRepository(Repository):
     async def load(self, job_id: str) -> list[StoredStep]:
         """Return the stored steps of a job; an empty list if its options have no mark."""
         rows = await self._rows(StoredStep, "load_steps", job_id, self._statements.now)
-        return [row._replace(timeouts=tuple(row.timeouts)) for row in rows]
+        return [row._replace(timeouts=tuple(row.timeouts or ())) for row in rows]
 
     async def store(
         self,

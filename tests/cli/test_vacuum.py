@@ -142,21 +142,34 @@ def test_progress_is_shown(
     assert on("vacuum", *options, "--progress", "x").code == ExitCode.USAGE
 
 
+SLEEP_AT_FAILED3 = """
+    CREATE FUNCTION sleep_at() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_sleep(600); RETURN OLD; END $$;
+    CREATE TRIGGER sleep_at BEFORE DELETE ON scheduled_jobs FOR EACH ROW
+        WHEN (OLD.job_id = 'failed3') EXECUTE FUNCTION sleep_at()
+"""
+IS_SLEEPING = """
+    SELECT EXISTS (
+        SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'
+    )
+"""
+
+
 @pytest.mark.slow
 async def test_interrupt_reports_what_was_deleted(on: Callable[..., Ran], dsn: str) -> None:
     connection = await asyncpg.connect(dsn)
     watcher = await asyncpg.connect(dsn)
     try:
-        async with connection.transaction(), asyncio.timeout(PATIENCE):
-            await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'failed3' FOR UPDATE")
+        async with asyncio.timeout(PATIENCE):
+            await connection.execute(SLEEP_AT_FAILED3)
             process = await asyncio.create_subprocess_exec(
                 *[sys.executable, "-m", "pg_scheduler", "vacuum"],
                 env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
             )
-            while not await watcher.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):  # noqa: ASYNC110 - a lock raises no event
-                await asyncio.sleep(0.05)  # until the process waits for the lock
+            while not await watcher.fetchval(IS_SLEEPING):  # noqa: ASYNC110 - a statement raises no event
+                await asyncio.sleep(0.05)  # until the process is in the middle of its work
             process.send_signal(signal.SIGINT)
             out, errors = await process.communicate()
         details = await watcher.fetchval("SELECT details FROM scheduler_audit WHERE action = 'vacuum_jobs'")

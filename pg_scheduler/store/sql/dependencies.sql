@@ -66,10 +66,9 @@ SELECT new.parent_id, new.child_id, new.outcome, ''
 FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($3::text[])) AS new (parent_id, child_id, outcome)
 ORDER BY new.parent_id COLLATE "C";
 
+-- fragment: has_open_step
 -- The edges of steps have the definition of the job that waits; those of "after=" have an empty one. Edges of older
 -- releases have none. They are those of steps if an open step waits for the other job.
-
--- fragment: has_open_step
 EXISTS (
         SELECT FROM {schema}scheduler_steps AS step
         WHERE step.job_id = edge.child_id AND step.kind = 'child' AND step.ended_at IS NULL

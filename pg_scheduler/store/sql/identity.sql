@@ -2,7 +2,11 @@
 -- route: pool
 -- Return this database and the recorded one. The system identifier is read by a statement of its own: one that may not
 -- execute the function fails as a whole.
-SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE') AS has_system,
+SELECT coalesce((
+        SELECT has_function_privilege(control.oid, 'EXECUTE')
+        FROM pg_catalog.pg_proc AS control
+        WHERE control.proname = 'pg_control_system' AND control.pronamespace = 'pg_catalog'::regnamespace
+    ), false) AS has_system,
     this.oid::bigint AS database,
     this.datname::text AS name,
     (SELECT record.xmin::text FROM {schema}scheduler_migrations AS record WHERE record.version = 1) AS origin,

@@ -50,7 +50,7 @@ coalesce(step.definition = (job.options ->> 'definition'), true)
 SELECT CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9) ELSE name END AS name,
     kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
     extract(epoch FROM {bounded_until} - coalesce($2, now()))::double precision AS left_s,
-    {awaits_children} AS is_awaited, coalesce(timeouts, ARRAY[]::timestamptz[]) AS timeouts
+    {awaits_children} AS is_awaited, timeouts
 FROM {schema}scheduler_steps AS step
 WHERE job_id = $1
   AND kind <> 'result'
@@ -61,9 +61,8 @@ WHERE job_id = $1
   )
 ORDER BY left(step.name, 1) <> chr(1);
 
--- Whether a row belongs to an earlier definition of the job.
-
 -- fragment: is_replaced
+-- Whether a row belongs to an earlier definition of the job.
 ((SELECT is_unmarked FROM held) OR coalesce(step.definition <> EXCLUDED.definition, false))
 
 -- name: store_step
@@ -245,9 +244,8 @@ SELECT job_id FROM first;
 -- Return those of the jobs $1 that have stored the step $2.
 SELECT step.job_id FROM {named_steps};
 
--- The options of the definition that a job has next: that which waits for the end of its attempt, or its own.
-
 -- fragment: coming_options
+-- The options of the definition that a job has next: that which waits for the end of its attempt, or its own.
 (CASE WHEN (on_end -> 'replacement') IS NULL THEN options ELSE on_end #> ARRAY ['replacement', 'options'] END)
 
 -- fragment: coming_name

@@ -226,10 +226,9 @@ WHERE finished_at IS NOT NULL
 ORDER BY finished_at DESC, job_id COLLATE "C" DESC
 LIMIT $1::bigint;
 
+-- fragment: shown_step_name
 -- The name of a step or a signal, without the mark of a signal whose name a step has taken, or that is for the next
 -- definition of the job.
-
--- fragment: shown_step_name
 CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9)
             WHEN left(name, 6) = (chr(1) || 'next:') THEN substr(name, 7)
             ELSE name END
