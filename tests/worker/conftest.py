@@ -52,8 +52,9 @@ def clocked(connections: Connections, clock: FakeClock) -> Store:
 
 
 @pytest.fixture
-async def touchy(dsn: str) -> AsyncIterator[Store]:
+async def touchy(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     """A store that waits for no lock: what another session holds is a transient fault at once."""
+    monkeypatch.setattr("pg_scheduler.store.statements.SHARED_LOCK_TIMEOUT_MS", 20)
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings={"lock_timeout": "20ms"})
     connections = Connections(pool)
     yield Store(connections)
