@@ -48,6 +48,7 @@ VALUES: dict[str, list[str]] = {
     "integer": ["0", "-1", "1", str(2**31 - 1), str(-(2**31))],
     "bigint": ["0", "-1", "1", str(2**63 - 1), str(-(2**63))],
     "boolean": ["true", "false"],
+    "uuid": ["00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"],
     "integer[]": [*ARRAYS, "{2147483647,-2147483648}"],
     "bigint[]": [*ARRAYS, "{9223372036854775807,-9223372036854775808}"],
     "double precision[]": [*ARRAYS, "{NaN,Infinity,-Infinity,1e308,1e308}"],

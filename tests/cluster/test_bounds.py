@@ -109,6 +109,12 @@ async def assert_all_end(
     assert {name: end for name, end in ends.items() if not isinstance(end, DatabaseUnavailableError)} == {}
 
 
+async def swallowing(call: Awaitable[object]) -> None:
+    """Await a call that returns without an error when the database is unavailable; raise that error then."""
+    await call
+    raise DatabaseUnavailableError("swallowed by the call")
+
+
 def due(**arguments: Any) -> dict[str, Any]:
     return {"execution_time": now(), **arguments}
 
@@ -277,7 +283,7 @@ STORE_CALLS: dict[str, Call] = {
     "restart": lambda it, _: it.unique_keys.restart("a", it.jobs.waiting_names),
     "replace_extended": lambda it, _: it.jobs.replace_extended([EXTENDED]),
     "block": lambda it, conn: it.dependencies.block([EXTENDED], Transaction(conn, [])),
-    "await_jobs": lambda it, conn: it.dependencies.await_jobs("a", ["b"], Transaction(conn, [])),
+    "await_jobs": lambda it, conn: it.dependencies.await_jobs("a", "1", ["b"], Transaction(conn, [])),
     "resolve": lambda it, conn: it.dependencies.resolve(["a"], Transaction(conn, [])),
     "release_children": lambda it, conn: it.dependencies.release_children([ENDED], Transaction(conn, [])),
     "repair": lambda it, _: it.dependencies.repair(ScanPosition(), blocks=1, jobs=1),
@@ -289,6 +295,11 @@ STORE_CALLS: dict[str, Call] = {
     "exchange, with completions": lambda it, _: it.claims.exchange("w1", [NAME], 1, completed=claimed()),
     "count_crashes": lambda it, _: it.results.count_crashes([(claimed()[0], Outcome.crash("", 1))]),
     "settle": lambda it, _: it.results.settle("w1", [(claimed()[0], COMPLETE)]),
+    "settle_unlocked": lambda it, _: it.results.settle_unlocked("w1", [(claimed()[0], COMPLETE)]),
+    "find_blockers": lambda it, _: swallowing(it.results.find_blockers("w1", claimed()[0], COMPLETE)),
+    "settle_divided": lambda it, conn: it.results.settle_divided(
+        {("a", 1): RELEASE.change}, "w1", Transaction(conn, [])
+    ),
     "settle_within": lambda it, conn: it.results.settle_within(
         {("a", 1): RELEASE.change}, "w1", Transaction(conn, [])
     ),
@@ -345,6 +356,8 @@ STORE_CALLS: dict[str, Call] = {
     "load": lambda it, _: it.steps.load("a"),
     "store": lambda it, _: it.steps.store("w1", claimed()[0], "a", "step", "1", version=1),
     "find_children": lambda it, conn: it.steps.find_children("w1", claimed()[0], "s", {"a": None}, conn),
+    "repeat_wait": lambda it, _: it.steps.repeat_wait("w1", claimed()[0], "a", 1, delay_s=1.0, until=None),
+    "is_locked_by": lambda it, _: it.steps.is_locked_by("a", 1),
     "end, of a step": lambda it, _: it.steps.end("w1", claimed()[0], "a"),
     "record": lambda it, _: it.audit.record("trigger_schedule", "a"),
     "migrations": lambda it, _: it.people.inspections.migrations(9),
@@ -408,6 +421,11 @@ STORE_CALLS: dict[str, Call] = {
     "lock_due": lambda it, conn: it.schedules.lock_due(NOTHING, 9, on=conn),
     "next_fire_in": lambda it, _: it.schedules.next_fire_in(NOTHING),
     "advance": lambda it, conn: it.schedules.advance([ScheduleChange("key")], on=conn),
+    "mark_uncommitted": lambda it, _: it.dependencies.mark_uncommitted(),
+    "guard": lambda it, _: it.identity.guard("refuse"),
+    "read, of the database": lambda it, _: it.identity.read(),
+    "adopt": lambda it, _: it.identity.adopt(hold=True),
+    "held": lambda it, _: it.identity.held(),
     "keeping": lambda it, conn: it.dependencies.keeping(["a"], conn),
     "forget_children": lambda it, conn: it.dependencies.forget_children(["a"], conn),
     "lock_unfinished": lambda it, conn: it.dependencies.lock_unfinished(["a"], Transaction(conn, [])),
@@ -482,6 +500,7 @@ STORE_CALLS: dict[str, Call] = {
     "lost_schedules": lambda it, _: it.people.doctor.lost_schedules(["a"]),
     "schedule_tasks": lambda it, _: it.people.doctor.schedule_tasks(),
     "herds": lambda it, _: it.people.doctor.herds(9),
+    "ahead": lambda it, _: it.people.doctor.ahead(),
     "broken": lambda it, _: it.people.doctor.broken(),
     "orphaned_steps": lambda it, _: it.people.doctor.orphaned_steps(),
     "zoned": lambda it, _: it.people.doctor.zoned(),
@@ -502,6 +521,7 @@ STORE_CALLS: dict[str, Call] = {
     "notify": lambda it, _: it.locks.notify(["due"]),
     "session_pid": lambda it, conn: it.locks.session_pid(conn),
     "blockers": lambda it, _: it.locks.blockers(1),
+    "watching": lambda it, conn: enter(it.locks.watching(conn, [])),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }
 
