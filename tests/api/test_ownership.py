@@ -129,12 +129,12 @@ class Run:
         ]
 
     async def lost_signals(self, pool: asyncpg.Pool) -> list[Any]:
-        """Return the definitions that wait for a signal that has come."""
+        """Return the definitions that wait for the signal "go" although it has come."""
         rows = await pool.fetch(
             "SELECT job_id FROM scheduler_steps WHERE kind = 'signal' AND name = 'go' AND ended_at IS NULL"
         )
         waiting = {self.current.get(row["job_id"]) for row in rows}
-        return [number for number, _ in self.sent if number in waiting]
+        return [number for number, name in self.sent if name == "go" and number in waiting]
 
 
 class Story(RuleBasedStateMachine):
