@@ -281,7 +281,7 @@ class TestExport:
         assert "searched all of 1,201 jobs, 1,201 found" in ran.err
         rows = list(csv.DictReader(io.StringIO(on("jobs", "export", "-o", "csv").out)))
         assert len({row["job_id"] for row in rows}) == 1201
-        assert rows[0]["job_name"] == '\x1b"x",\n'
+        assert rows[0]["job_name"] == '\\x1b"x",\n', "no output controls a terminal"
         assert json.loads(rows[0]["kwargs"]) == {"secret": "s3cr3t"}
         assert "s3cr3t" not in on("jobs", "export", "--no-arguments").out
         assert len(on("jobs", "export", "-o", "ids").out.splitlines()) == 1201
