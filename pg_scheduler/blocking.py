@@ -20,6 +20,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -81,8 +82,17 @@ class BlockingConnection:
     connection: object
 
 
+_is_without_loop: Final[ContextVar[bool]] = ContextVar("pg_scheduler_without_loop", default=False)
+
+
+def is_without_loop() -> bool:
+    """Return whether the caller is a coroutine that runs without an event loop, and blocks its thread."""
+    return _is_without_loop.get()
+
+
 def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the result of a coroutine that never waits, without an event loop."""
+    outer = _is_without_loop.set(True)
     try:
         while coroutine.send(None) is None:  # asyncio.sleep(0), which yields to other tasks
             pass
@@ -91,6 +101,7 @@ def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
         return found
     finally:
         coroutine.close()
+        _is_without_loop.reset(outer)
     raise RuntimeError("a method waits for the event loop, although a connection was passed")
 
 

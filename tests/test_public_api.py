@@ -299,7 +299,10 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         (Scheduler.cancel_job, "(job_id, *, connection=None)"),
         (
             Scheduler.cancel_jobs,
-            "(*, status=None, job_name=None, worker_id=None, due_from=None, due_before=None, metadata=None)",
+            (
+                "(*, status=None, job_name=None, worker_id=None, due_from=None, due_before=None, "
+                "metadata=None, connection=None)"
+            ),
         ),
         (Scheduler.retry_job, "(job_id, *, from_step=None, connection=None)"),
         (Scheduler.run_job_now, "(job_id, *, connection=None)"),

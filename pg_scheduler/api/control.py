@@ -15,6 +15,7 @@ from pg_scheduler.jobs.validation import check_job_id
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.foreign.adapter import AnyConnection
+from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 
 
@@ -50,6 +51,7 @@ class ControlMethods(SchedulerMethods):
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         metadata: Mapping[str, Any] | None = None,
+        connection: AnyConnection | None = None,
     ) -> int:
         """Cancel every pending or running job that matches all filters, in bounded batches.
 
@@ -63,18 +65,23 @@ class ControlMethods(SchedulerMethods):
             due_from: Only jobs due at or after this time.
             due_before: Only jobs due before this time.
             metadata: Only jobs whose metadata contain these keys and values.
+            connection: A connection of yours in a transaction, as in ``cancel_job()``: all batches belong to
+                it, so the jobs are cancelled if and only if that commits. Their rows are locked until then.
 
         Returns:
             The number of cancelled jobs.
 
         Raises:
-            ValueError: No filter is given, a status is unknown, or a time is naive.
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: No filter is given, a status is unknown, a time is naive, or ``connection`` is not in
+                a transaction.
             PayloadError: JSON cannot represent the metadata; a ValueError.
 
         Example::
 
             cancelled = await scheduler.cancel_jobs(metadata={"tenant": 7})
         """
+        checked = await self._parts.store.connections.check_call(connection)
         filters = check_filters(
             self._parts.tasks,
             status=status,
@@ -88,16 +95,23 @@ class ControlMethods(SchedulerMethods):
             raise ValueError(
                 "cancel_jobs() needs a filter; to cancel all jobs, pass status=['pending', 'running']"
             )
+        if checked is None:
+            return await self._cancel_jobs(filters, None)
+        async with self._parts.store.statements.transaction(within=checked):
+            return await self._cancel_jobs(filters, checked)
+
+    async def _cancel_jobs(self, filters: JobFilters, connection: Connection | None) -> int:
+        """Cancel the jobs that match the filters, in the caller's transaction if given; return how many."""
+        reason = _reason(self._parts, "cancelled")
         cancelled, after = 0, None
         while True:
-            jobs, after = await self._parts.store.jobs.cancel_next(
-                after, filters, _reason(self._parts, "cancelled")
-            )
+            jobs, after = await self._parts.store.jobs.cancel_next(after, filters, reason, connection)
             cancelled += len(jobs)
             for worker in {job.worker_id for job in jobs}:
-                await _notify_owner(self._parts, worker)
+                await _notify_owner(self._parts, worker, connection)
             for job in jobs:
-                if job.worker_id is None:
+                # Whether the transaction of a caller commits is unknown, so its call publishes no event.
+                if job.worker_id is None and connection is None:
                     self._parts.events.publish(
                         JobCancelled(job.job_id, job.job_name, job.attempt, reason=BY_CALLER)
                     )
@@ -204,13 +218,10 @@ class ControlMethods(SchedulerMethods):
 async def cancel_job(parts: Parts, job_id: str, connection: Connection | None = None) -> bool:
     """Cancel a pending or running job, in the caller's transaction if given; return whether it was one."""
     change = await parts.store.jobs.cancel(job_id, _reason(parts, "cancelled"), connection)
-    if connection is not None:  # its commit notifies the worker; whether it commits is unknown
-        if change.worker_id is not None:
-            await parts.outbox.notify_worker(change.worker_id, connection)
-        return change.changed
-    await _notify_owner(parts, change.worker_id)
-    # A worker that runs the job publishes the event itself.
-    if change.changed and change.worker_id is None:
+    await _notify_owner(parts, change.worker_id, connection)
+    # A worker that runs the job publishes the event itself. Whether the transaction of a caller commits is
+    # unknown.
+    if change.changed and change.worker_id is None and connection is None:
         parts.events.publish(JobCancelled(job_id, change.job_name, change.attempt, reason=BY_CALLER))
     return change.changed
 
@@ -219,10 +230,13 @@ def _reason(parts: Parts, change: str) -> str:
     return f"{change} by {parts.actor}"
 
 
-async def _notify_owner(parts: Parts, worker_id: str | None) -> None:
+async def _notify_owner(parts: Parts, worker_id: str | None, connection: Connection | None = None) -> None:
+    """Notify the worker that runs a job: now, or by the commit of a caller."""
     if worker_id is None:
         return
-    if worker_id == parts.life.worker_id and parts.runtime is not None:
+    if connection is not None:
+        await parts.outbox.notify_worker(worker_id, connection)
+    elif worker_id == parts.life.worker_id and parts.runtime is not None:
         parts.runtime.node.signals.heartbeat_requested()
     else:
         await parts.outbox.notify_worker(worker_id)

@@ -37,9 +37,16 @@ class ScheduleControl:
             parts.store, parts.schedule_jobs, max_payload_bytes=parts.config.max_payload_bytes
         )
 
-    async def get(self, schedule_id: str) -> Schedule | None:
-        """Return the schedule, or None if it does not exist."""
-        row = await self._store.schedules.get(check_schedule_id(schedule_id))
+    async def get(self, schedule_id: str, *, connection: AnyConnection | None = None) -> Schedule | None:
+        """Return the schedule, or None if it does not exist.
+
+        Args:
+            schedule_id: The schedule.
+            connection: A connection of yours, as in ``Scheduler.schedule()``; the call sees what its
+                transaction has changed.
+        """
+        checked = await self._store.connections.check_call(connection)
+        row = await self._store.schedules.get(check_schedule_id(schedule_id), on=checked)
         return None if row is None else schedule_from_row(row, self._store.statements.codec)
 
     async def list(
@@ -52,6 +59,7 @@ class ScheduleControl:
         due_before: datetime | None = None,
         after: str | None = None,
         limit: int = 100,
+        connection: AnyConnection | None = None,
     ) -> Page[Schedule]:
         """Return a page of schedules, ordered by id.
 
@@ -64,11 +72,13 @@ class ScheduleControl:
             due_before: Only those whose next fire time is before this timezone-aware time.
             after: ``next`` of the previous page; None for the first page.
             limit: Schedules per page, 1 to 10,000.
+            connection: A connection of yours, as in ``get()``.
 
         Raises:
             ValueError: A time is naive, or another value is out of range.
             PayloadError: JSON cannot represent the metadata; a ValueError.
         """
+        checked = await self._store.connections.check_call(connection)
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
         if owner not in (None, "code", "api"):
             raise ConfigurationError(f"owner must be 'code', 'api' or None, not {owner!r}")
@@ -80,6 +90,7 @@ class ScheduleControl:
             metadata=None if metadata is None else encode_object("metadata", metadata),
             due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
             limit=limit + 1,
+            on=checked,
         )
         page = rows[:limit]
         following = page[-1].schedule_id if len(rows) > limit else None
@@ -93,6 +104,7 @@ class ScheduleControl:
         note: str | None = None,
         until: datetime | None = None,
         resume_from: Literal["now", "pause"] = "now",
+        connection: AnyConnection | None = None,
     ) -> bool:
         """Pause a schedule: no fire time becomes a job until it is resumed. Enqueued jobs still run.
 
@@ -103,6 +115,8 @@ class ScheduleControl:
                 lasts until ``resume()``. A fire time at this instant becomes a job.
             resume_from: What becomes of the fire times before ``until``: ``"now"`` discards them, ``"pause"``
                 makes them missed, as in ``resume()``.
+            connection: A connection of yours, as in ``Scheduler.schedule()``: the schedule is paused if and
+                only if its transaction commits. The row is locked until then, so it does not fire meanwhile.
 
         Returns:
             False if the id is unknown. Pausing a paused schedule changes nothing, unless its pause ends at
@@ -116,6 +130,7 @@ class ScheduleControl:
 
             await scheduler.schedules.pause("report:7", until=datetime(2027, 1, 4, tzinfo=UTC))
         """
+        checked = await self._store.connections.check_call(connection)
         check_schedule_id(schedule_id)
         text = None if note is None else check_text("note", note)
         if resume_from not in ("now", "pause"):
@@ -124,20 +139,24 @@ class ScheduleControl:
             raise ConfigurationError("resume_from concerns the end of a pause: pass until= too, or resume()")
         if until is not None:
             until = check_execution_time(until, name="until")
-            now = await self._store.schedules.now()
+            now = await self._store.schedules.now(on=checked)
             if until <= now:
                 raise ConfigurationError(
                     f"until {until.isoformat()} has passed; it must be after {now.isoformat()}"
                 )
         changed = await self._store.schedules.pause(
-            schedule_id, text, until=until, keeps_fire_times=resume_from == "pause"
+            schedule_id, text, until=until, keeps_fire_times=resume_from == "pause", on=checked
         )
         if changed:
-            await self._announce(SchedulePaused(schedule_id, text, until))
+            await self._announce(SchedulePaused(schedule_id, text, until), connection=checked)
         return changed is not None
 
     async def resume(
-        self, schedule_id: str, *, resume_from: datetime | Literal["now", "pause"] = "now"
+        self,
+        schedule_id: str,
+        *,
+        resume_from: datetime | Literal["now", "pause"] = "now",
+        connection: AnyConnection | None = None,
     ) -> bool:
         """Resume a paused schedule.
 
@@ -146,6 +165,8 @@ class ScheduleControl:
             resume_from: ``"now"`` discards the fire times of the pause, ``"pause"`` makes all of them missed,
                 and a timezone-aware datetime those since then. ``catch_up`` decides what missed ones become.
                 The delay of a `FixedDelay` whose job ended during the pause begins now with ``"now"``.
+            connection: A connection of yours, as in ``pause()``: the schedule is resumed if and only if its
+                transaction commits.
 
         Returns:
             False if the id is unknown. Resuming a schedule that is not paused changes nothing.
@@ -153,6 +174,7 @@ class ScheduleControl:
         Raises:
             ValueError: ``resume_from`` is naive or another text.
         """
+        checked = await self._store.connections.check_call(connection)
         since = None
         if isinstance(resume_from, str):
             if resume_from not in {"now", "pause"}:
@@ -162,13 +184,15 @@ class ScheduleControl:
         else:
             since = check_execution_time(resume_from, name="resume_from") - INSTANT
         changed = await self._store.schedules.resume(
-            check_schedule_id(schedule_id), from_now=resume_from == "now", since=since
+            check_schedule_id(schedule_id), from_now=resume_from == "now", since=since, on=checked
         )
         if changed:
-            await self._announce(ScheduleResumed(schedule_id))
+            await self._announce(ScheduleResumed(schedule_id), connection=checked)
         return changed is not None
 
-    async def remove(self, schedule_id: str, *, cancel_jobs: bool = False) -> bool:
+    async def remove(
+        self, schedule_id: str, *, cancel_jobs: bool = False, connection: AnyConnection | None = None
+    ) -> bool:
         """Delete a schedule. The next start writes one declared in code again: pause it instead.
 
         Unfinished jobs of a deleted schedule do not delay those of one that is added with its id: to change a
@@ -178,20 +202,38 @@ class ScheduleControl:
             schedule_id: The schedule.
             cancel_jobs: Whether its pending jobs are cancelled too; otherwise they still run. The schedule is
                 paused and its jobs are cancelled before it is deleted: repeat a call that fails in between.
+            connection: A connection of yours in a transaction, as in ``pause()``: the schedule is deleted,
+                and its jobs are cancelled, if and only if that commits.
 
         Returns:
             False if the id is unknown.
+
+        Raises:
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is not in a transaction that the call needs.
         """
+        checked = await self._store.connections.check_call(connection)
         check_schedule_id(schedule_id)
-        if check_kind("cancel_jobs", cancel_jobs, bool):
-            await self._store.schedules.pause(schedule_id, "is being removed")
-            while job_ids := await self._store.schedules.pending_jobs(schedule_id):
-                for job_id in job_ids:
-                    await cancel_job(self._parts, job_id)
-        removed = await self._store.schedules.remove(schedule_id)
+        cancels = check_kind("cancel_jobs", cancel_jobs, bool)
+        if checked is not None and cancels:
+            # The savepoint undoes the pause and the cancellations of a call that fails in between.
+            async with self._store.statements.transaction(within=checked):
+                removed = await self._remove(schedule_id, checked, cancels=True)
+        else:
+            removed = await self._remove(schedule_id, checked, cancels=cancels)
         if removed:
-            await self._announce(ScheduleRemoved(schedule_id))
+            await self._announce(ScheduleRemoved(schedule_id), connection=checked)
         return removed
+
+    async def _remove(self, schedule_id: str, connection: Connection | None, *, cancels: bool) -> bool:
+        """Delete a schedule, after it was paused and its pending jobs were cancelled if wanted."""
+        schedules = self._store.schedules
+        if cancels:
+            await schedules.pause(schedule_id, "is being removed", on=connection)
+            while job_ids := await schedules.pending_jobs(schedule_id, on=connection):
+                for job_id in job_ids:
+                    await cancel_job(self._parts, job_id, connection)
+        return await schedules.remove(schedule_id, on=connection)
 
     async def trigger(self, schedule_id: str, *, connection: AnyConnection | None = None) -> str | None:
         """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
@@ -219,7 +261,13 @@ class ScheduleControl:
         return job.job_id
 
     async def backfill(
-        self, schedule_id: str, start: datetime, end: datetime, *, limit: int = 1000
+        self,
+        schedule_id: str,
+        start: datetime,
+        end: datetime,
+        *,
+        limit: int = 1000,
+        connection: AnyConnection | None = None,
     ) -> builtins.list[str]:
         """Enqueue one job for each fire time in a span, in order, unless its row still exists.
 
@@ -228,6 +276,7 @@ class ScheduleControl:
             start: The first instant of the span, timezone-aware.
             end: The end of the span, which is excluded.
             limit: The number of fire times at most, up to 100,000.
+            connection: A connection of yours in a transaction, as in ``trigger()``.
 
         Returns:
             The ids of the enqueued jobs. A job of a unique task whose key is taken is left out.
@@ -237,14 +286,16 @@ class ScheduleControl:
                 times, or they follow the ends of jobs.
             ScheduleNotFoundError: The id is unknown; a LookupError.
         """
+        checked = await self._store.connections.check_call(connection)
         jobs = await self._writer.backfill(
             check_schedule_id(schedule_id),
             check_execution_time(start, name="start"),
             check_execution_time(end, name="end"),
             check_count("limit", limit, least=1, most=MAX_BACKFILL),
+            checked,
         )
         if jobs:
-            await self._parts.outbox.notify_due(min(job.execution_time for job in jobs))
+            await self._parts.outbox.notify_due(min(job.execution_time for job in jobs), checked)
         return [job.job_id for job in jobs]
 
     def _task_name(self, func: JobFunction | str) -> str:

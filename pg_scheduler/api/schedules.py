@@ -177,6 +177,7 @@ class Schedules(ScheduleControl):
         misfire_grace_time: int | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
+        connection: AnyConnection | None = None,
     ) -> Schedule:
         """Change the given fields of a schedule. The others keep their values.
 
@@ -203,6 +204,8 @@ class Schedules(ScheduleControl):
             misfire_grace_time: See ``add()``.
             keep_result: See ``add()``.
             metadata: See ``add()``.
+            connection: A connection of yours in a transaction, as in ``add()``: the schedule is changed if
+                and only if that commits. The row is locked until then, so it does not fire meanwhile.
 
         Returns:
             The schedule as stored.
@@ -223,7 +226,7 @@ class Schedules(ScheduleControl):
             schedule = await scheduler.schedules.add(send_mail, Every(minutes=15), schedule_id="mail")
             await scheduler.schedules.update("mail", trigger=Every(minutes=5), if_version=schedule.version)
         """
-        self._store.connections.check_loop()
+        checked = await self._store.connections.check_call(connection)
         warn_of_seconds(trigger)
         definition = Definition(
             task=UNSET if isinstance(func, Unset) else self._task_name(func),
@@ -246,8 +249,8 @@ class Schedules(ScheduleControl):
         )
         if if_version is not None:
             check_count("if_version", if_version, least=1)
-        row = await self._writer.update(check_schedule_id(schedule_id), definition, if_version)
-        await self._announce(ScheduleUpdated(row.schedule_id))
+        row = await self._writer.update(check_schedule_id(schedule_id), definition, if_version, checked)
+        await self._announce(ScheduleUpdated(row.schedule_id), connection=checked)
         return schedule_from_row(row, self._store.statements.codec)
 
 

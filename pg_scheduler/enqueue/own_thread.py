@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, Final, TypeVar, cast
 
+from pg_scheduler.blocking import is_without_loop
 from pg_scheduler.foreign import Returned, call_in_daemon, is_a
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.triggers.search import SearchLimitError
@@ -48,20 +49,33 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
     if trigger in _left_behind:
         raise SearchLimitError(f"an earlier search with {trigger[:200]} has not returned yet; {REMEDY}")
     found = call_in_daemon(search, "pg_scheduler search")
-    waiting = asyncio.wrap_future(found)
-    try:
-        for _ in range(waits):
-            await asyncio.wait([waiting], timeout=WAIT_S)
-            if waiting.done():
-                return _result_of(trigger, waiting.result())
-        _left_behind[trigger] = found
-        found.add_done_callback(lambda _: _left_behind.pop(trigger, None))
-    finally:
-        waiting.cancel()
+    has_ended = _block_for(found, waits) if is_without_loop() else await _wait_for(found, waits)
+    if has_ended:
+        return _result_of(trigger, found.result())
+    _left_behind[trigger] = found
+    found.add_done_callback(lambda _: _left_behind.pop(trigger, None))
     raise SearchLimitError(
         f"the search for a fire time with {trigger[:200]} has not returned after {waits * WAIT_S:g} s; "
         f"{REMEDY}"
     )
+
+
+async def _wait_for(search: Future[Any], waits: int) -> bool:
+    """Wait for the end of a search in half seconds; return whether it has ended."""
+    waiting = asyncio.wrap_future(search)
+    try:
+        for _ in range(waits):
+            await asyncio.wait([waiting], timeout=WAIT_S)
+            if waiting.done():
+                return True
+    finally:
+        waiting.cancel()
+    return False
+
+
+def _block_for(search: Future[Any], waits: int) -> bool:
+    """Do as ``_wait_for()`` in a call with the blocking connection of its caller, which has no event loop."""
+    return any(wait([search], timeout=WAIT_S).done for _ in range(waits))
 
 
 def _result_of(trigger: str, returned: Returned[R]) -> R:

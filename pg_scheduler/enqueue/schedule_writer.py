@@ -131,8 +131,14 @@ class ScheduleWriter:
         await self._store.schedules.write(row, _kinds(row), on=on)
         return row
 
-    async def update(self, schedule_id: str, definition: Definition, if_version: int | None) -> ScheduleRow:
-        """Change the given fields of a schedule, and return its row.
+    async def update(
+        self,
+        schedule_id: str,
+        definition: Definition,
+        if_version: int | None,
+        within: Connection | None = None,
+    ) -> ScheduleRow:
+        """Change the given fields of a schedule, in the caller's transaction if given; return its row.
 
         Raises:
             TypeError: The task is registered here, and cannot be called with the arguments.
@@ -142,7 +148,7 @@ class ScheduleWriter:
             ScheduleOwnedByCodeError: The schedule is declared in code.
         """
         schedules = self._store.schedules
-        async with self._store.statements.transaction() as (connection, _):
+        async with self._store.statements.transaction(within=within) as (connection, _):
             locked = await schedules.lock([schedule_id], on=connection)
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
@@ -183,7 +189,12 @@ class ScheduleWriter:
         return await self._store.statements.run_retrying(enqueue, within=connection)
 
     async def backfill(
-        self, schedule_id: str, start: datetime, end: datetime, limit: int
+        self,
+        schedule_id: str,
+        start: datetime,
+        end: datetime,
+        limit: int,
+        connection: Connection | None = None,
     ) -> list[ExtendedJob]:
         """Enqueue a job for each fire time in ``start <= t < end`` whose row does not exist; return those.
 
@@ -212,7 +223,7 @@ class ScheduleWriter:
             )
             return inserted
 
-        return await self._store.statements.run_retrying(enqueue)
+        return await self._store.statements.run_retrying(enqueue, within=connection)
 
     async def _enqueue(
         self, row: ScheduleRow, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Transaction

@@ -131,7 +131,7 @@ class JobRepository(JobInserts):
         """Cancel a pending or running job, for a reason that its row states."""
         if within is not None and not isinstance(within, Transaction):
             # The caller's transaction may have added jobs after this one, which only its commit marks.
-            await self._statements.fetch("mark_awaited", job_id, on=within)
+            await self._statements.fetch("mark_awaited", [job_id], on=within)
         return await self._change("cancel_job", job_id, self._statements.now, reason, within=within)
 
     async def retry(self, job_id: str, connection: Connection | None = None) -> datetime | None:
@@ -199,7 +199,11 @@ class JobRepository(JobInserts):
         return StatusChange(True, row["worker_id"], row["job_name"], row["attempt"], row.get("due"))
 
     async def cancel_next(
-        self, after: str | None, filters: JobFilters, reason: str = BY_CALLER
+        self,
+        after: str | None,
+        filters: JobFilters,
+        reason: str = BY_CALLER,
+        within: Connection | None = None,
     ) -> tuple[list[CancelledJob], str | None]:
         """Cancel the matching pending and running jobs among the next rows.
 
@@ -207,19 +211,22 @@ class JobRepository(JobInserts):
             after: The id after which the rows begin; None for the first ones.
             filters: The jobs to cancel.
             reason: The reason that the rows state.
+            within: The connection of a caller in a transaction; None for transactions of its own.
 
         Returns:
             The cancelled jobs, and the id after which to continue; None at the end.
         """
         found = await self._statements.fetch(
-            "find_unfinished", after, MAX_CANCELLED_JOBS, MAX_EXAMINED_ROWS, *filters
+            "find_unfinished", after, MAX_CANCELLED_JOBS, MAX_EXAMINED_ROWS, *filters, on=within
         )
         ids = [row["job_id"] for row in found if row["matches"]]
         end = ids[-1] if len(ids) == MAX_CANCELLED_JOBS else _end_of(found)
         if not ids:
             return [], end
         now, run = self._statements.now, self._statements.fetch_retrying
-        rows = await run("cancel_jobs", ids, now, reason, *filters, False)
+        if within is not None:
+            await self._statements.fetch("mark_awaited", ids, on=within)
+        rows = await run("cancel_jobs", ids, now, reason, *filters, False, on=within)
         if refused := [row["job_id"] for row in rows if not row["changed"]]:
 
             async def cancel(transaction: Transaction) -> list[asyncpg.Record]:
@@ -229,7 +236,7 @@ class JobRepository(JobInserts):
                 await self._consequences.run([row["job_id"] for row in changed], transaction)
                 return changed
 
-            rows += await self._statements.run_retrying(cancel)
+            rows += await self._statements.run_retrying(cancel, within=within)
         return [_cancelled_job(row) for row in rows if row["changed"]], end
 
     async def delete(self, job_ids: Collection[str]) -> list[TouchedJob]:

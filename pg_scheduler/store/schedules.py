@@ -113,10 +113,11 @@ class ScheduleRepository:
         metadata: str | None,
         due_before: datetime | None,
         limit: int,
+        on: Connection | None = None,
     ) -> list[ScheduleRow]:
         """Return a page of schedules in the order of their ids."""
         rows = await self._statements.fetch(
-            "list_schedules", after, owner, paused, tasks, metadata, due_before, limit
+            "list_schedules", after, owner, paused, tasks, metadata, due_before, limit, on=on
         )
         return [schedule_from(row) for row in rows]
 
@@ -310,9 +311,11 @@ class ScheduleRepository:
             await self._statements.fetch("notify", [PERIODIC], on=on)
         return ()
 
-    async def pending_jobs(self, schedule_id: str, *, limit: int = 1000) -> list[str]:
+    async def pending_jobs(
+        self, schedule_id: str, *, limit: int = 1000, on: Connection | None = None
+    ) -> list[str]:
         """Return the ids of pending jobs of a schedule."""
-        rows = await self._statements.fetch("pending_schedule_jobs", schedule_id, limit)
+        rows = await self._statements.fetch("pending_schedule_jobs", schedule_id, limit, on=on)
         return [row[0] for row in rows]
 
     async def vacuum(self, finished_before: datetime, limit: int) -> int:

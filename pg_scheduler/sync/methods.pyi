@@ -151,6 +151,7 @@ class BlockingSchedules(BlockingFacet):
         misfire_grace_time: int | Unset | None = UNSET,
         keep_result: timedelta | Unset | None = UNSET,
         metadata: Mapping[str, Any] | Unset | None = UNSET,
+        connection: AnySyncConnection | None = None,
     ) -> Schedule:
         """Change the given fields of a schedule. The others keep their values.
 
@@ -159,7 +160,7 @@ class BlockingSchedules(BlockingFacet):
 
         Parameters, values and errors are those of ``Scheduler.schedules.update()``.
         """
-    def get(self, schedule_id: str) -> Schedule | None:
+    def get(self, schedule_id: str, *, connection: AnySyncConnection | None = None) -> Schedule | None:
         """Return the schedule, or None if it does not exist.
 
         Parameters, values and errors are those of ``Scheduler.schedules.get()``.
@@ -174,6 +175,7 @@ class BlockingSchedules(BlockingFacet):
         due_before: datetime | None = None,
         after: str | None = None,
         limit: int = 100,
+        connection: AnySyncConnection | None = None,
     ) -> Page[Schedule]:
         """Return a page of schedules, ordered by id.
 
@@ -186,17 +188,26 @@ class BlockingSchedules(BlockingFacet):
         note: str | None = None,
         until: datetime | None = None,
         resume_from: Literal["now", "pause"] = "now",
+        connection: AnySyncConnection | None = None,
     ) -> bool:
         """Pause a schedule: no fire time becomes a job until it is resumed. Enqueued jobs still run.
 
         Parameters, values and errors are those of ``Scheduler.schedules.pause()``.
         """
-    def resume(self, schedule_id: str, *, resume_from: datetime | Literal["now", "pause"] = "now") -> bool:
+    def resume(
+        self,
+        schedule_id: str,
+        *,
+        resume_from: datetime | Literal["now", "pause"] = "now",
+        connection: AnySyncConnection | None = None,
+    ) -> bool:
         """Resume a paused schedule.
 
         Parameters, values and errors are those of ``Scheduler.schedules.resume()``.
         """
-    def remove(self, schedule_id: str, *, cancel_jobs: bool = False) -> bool:
+    def remove(
+        self, schedule_id: str, *, cancel_jobs: bool = False, connection: AnySyncConnection | None = None
+    ) -> bool:
         """Delete a schedule. The next start writes one declared in code again: pause it instead.
 
         Unfinished jobs of a deleted schedule do not delay those of one that is added with its id: to change a
@@ -212,7 +223,13 @@ class BlockingSchedules(BlockingFacet):
         Parameters, values and errors are those of ``Scheduler.schedules.trigger()``.
         """
     def backfill(
-        self, schedule_id: str, start: datetime, end: datetime, *, limit: int = 1000
+        self,
+        schedule_id: str,
+        start: datetime,
+        end: datetime,
+        *,
+        limit: int = 1000,
+        connection: AnySyncConnection | None = None,
     ) -> builtins.list[str]:
         """Enqueue one job for each fire time in a span, in order, unless its row still exists.
 
@@ -499,6 +516,7 @@ class BlockingMethods(Blocking):
         due_from: datetime | None = None,
         due_before: datetime | None = None,
         metadata: Mapping[str, Any] | None = None,
+        connection: AnySyncConnection | None = None,
     ) -> int:
         """Cancel every pending or running job that matches all filters, in bounded batches.
 

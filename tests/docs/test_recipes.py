@@ -179,6 +179,20 @@ async def test_schedule_of_a_tenant_is_added_replaced_and_moved(load: Load, pool
     assert await moved.slow_down(scheduler, "unknown") is None
 
 
+@recipe("guides/schedules.md withdrawals.py")
+async def test_schedule_is_removed_with_its_order(load: Load, pool: Pool) -> None:
+    withdrawals = await load("guides/schedules.md withdrawals.py")
+    scheduler = Scheduler(pool)
+    await scheduler.initialize_db()
+    await scheduler.schedules.add("shop.check", Every(minutes=5), schedule_id="delivery:7")
+    with pytest.raises(asyncpg.UndefinedTableError):
+        await withdrawals.withdraw(pool, scheduler, 7)
+    assert await scheduler.schedules.get("delivery:7") is not None
+    await pool.execute("CREATE TABLE orders (number integer)")
+    await withdrawals.withdraw(pool, scheduler, 7)
+    assert await scheduler.schedules.get("delivery:7") is None
+
+
 @recipe("guides/triggers.md office.py")
 async def test_business_hours_recipe_skips_nights_weekends_and_holidays(load: Load, pool: Pool) -> None:
     module = await load("guides/triggers.md office.py")

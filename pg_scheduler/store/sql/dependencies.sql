@@ -51,12 +51,18 @@ WHERE job_id = ANY ($1) AND (on_end -> 'child') IS NULL;
 
 -- name: mark_awaited
 -- route: caller
--- Mark job $1 as mark_parents does, if an edge leads to it: the commit of an edge of this transaction is still to come.
+-- Mark the jobs $1 as mark_parents does to which edges lead: the commit of an edge of this transaction is still to come.
 UPDATE {schema}scheduled_jobs SET
     on_end = CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE jsonb_build_object() END
         || jsonb_build_object('child', true)
-WHERE job_id = $1 AND finished_at IS NULL AND (on_end -> 'child') IS NULL
-  AND EXISTS (SELECT FROM {schema}scheduler_after WHERE parent_id = $1);
+WHERE job_id = ANY (ARRAY (
+    SELECT job_id
+    FROM {schema}scheduled_jobs AS parent
+    WHERE job_id = ANY ($1::text[]) AND finished_at IS NULL AND (on_end -> 'child') IS NULL
+      AND EXISTS (SELECT FROM {schema}scheduler_after WHERE parent_id = parent.job_id)
+    ORDER BY job_id COLLATE "C"
+    FOR NO KEY UPDATE
+));
 
 -- name: insert_edges
 -- route: caller
