@@ -12,8 +12,8 @@ from pg_scheduler.api.control import cancel_job
 from pg_scheduler.enqueue.schedule_writer import ScheduleWriter
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import Event, SchedulePaused, ScheduleRemoved, ScheduleResumed
-from pg_scheduler.jobs.model import JobFunction, Page
-from pg_scheduler.jobs.naming import check_name
+from pg_scheduler.jobs.model import JobFunction, Page, stand_in_of
+from pg_scheduler.jobs.naming import FUNCTIONS, check_name
 from pg_scheduler.jobs.payload import decode, encode_object
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_kind, check_text
 from pg_scheduler.schedules.definition import check_schedule_id
@@ -301,6 +301,8 @@ class ScheduleControl:
     def _task_name(self, func: JobFunction | str) -> str:
         if isinstance(func, str):
             return check_name(func)
+        if not isinstance(func, FUNCTIONS) and (stand_in := stand_in_of(func)) is not None:
+            return stand_in.name
         return self._parts.tasks.adopt(func).name
 
     def _json_arguments(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from pg_scheduler.api.schedule_control import ScheduleControl
 from pg_scheduler.enqueue.prepare import new_job_id
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import ScheduleAdded, ScheduleUpdated
-from pg_scheduler.jobs.model import UNSET, Call, ConflictResolution, JobFunction, JobPriority, Unset
+from pg_scheduler.jobs.model import (
+    UNSET,
+    Call,
+    ConflictResolution,
+    JobFunction,
+    JobPriority,
+    Unset,
+    stand_in_of,
+)
+from pg_scheduler.jobs.task import JOB_OPTIONS
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.schedules.definition import Definition, check_schedule_id
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
@@ -142,6 +153,7 @@ class Schedules(ScheduleControl):
             keep_result=keep_result,
             metadata=metadata,
         )
+        definition = _with_options_of(func, definition)
         row, change = await self._writer.add(
             new_job_id() if schedule_id is None else check_schedule_id(schedule_id),
             definition,
@@ -247,11 +259,34 @@ class Schedules(ScheduleControl):
             keep_result=keep_result,
             metadata=metadata,
         )
+        definition = _with_options_of(func, definition)
         if if_version is not None:
             check_count("if_version", if_version, least=1)
         row = await self._writer.update(check_schedule_id(schedule_id), definition, if_version, checked)
         await self._announce(ScheduleUpdated(row.schedule_id), connection=checked)
         return schedule_from_row(row, self._store.statements.codec)
+
+
+def _with_options_of(func: object, definition: Definition) -> Definition:
+    """Return a definition with the options of an object that stands for a task, unless it gives others.
+
+    Raises:
+        ConfigurationError: The object has an option that only a single job can have.
+    """
+    stand_in = stand_in_of(func)
+    if stand_in is None:
+        return definition
+    options = dict(stand_in.options)
+    metadata = options.pop("metadata", {})
+    if single := sorted(options.keys() - JOB_OPTIONS.keys()):
+        raise ConfigurationError(
+            f"the task {stand_in.name} has {', '.join(single)}, which only a single job can have; "
+            "pass the task without it"
+        )
+    changes = {name: value for name, value in options.items() if getattr(definition, name) is UNSET}
+    if metadata and not isinstance(definition.metadata, Unset):
+        changes["metadata"] = {**metadata, **(definition.metadata or {})}
+    return replace(definition, **changes)
 
 
 def _taken_apart(

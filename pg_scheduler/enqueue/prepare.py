@@ -20,7 +20,7 @@ from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.keys import KeyFunctionError
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
-from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, Unset
+from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, TaskName, Unset
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -213,7 +213,7 @@ class JobPreparer:
     def _common(self, spec: JobSpec, *, allows_names: bool) -> Common:
         """Return what follows from the function and options of a job. An alias stays the name of the job."""
         func: object = spec.func
-        if allows_names and isinstance(func, str):
+        if isinstance(func, str) and (allows_names or isinstance(func, TaskName)):
             name, task = check_name(func), self._tasks.resolve(func)
         else:
             function = cast("JobFunction", func)  # a JobSpec takes a call() apart

@@ -11,6 +11,7 @@ import os
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final
 
 import django
@@ -42,6 +43,7 @@ PREFIX: Final = "celery:"
 """Before the ids of imported jobs and schedules."""
 
 APPLICATION: Final = "django_celery_beat"
+DJANGO: Final = "pg_scheduler.integrations.django"
 CLEANUP: Final = "celery.backend_cleanup"
 KINDS: Final = ("interval", "crontab", "clocked", "solar")
 LABELS: Final = ("description", "queue", "exchange", "routing_key", "priority")
@@ -85,7 +87,25 @@ def read_store(settings: str | None, database: str, now: datetime) -> list[Sourc
         raise StoreUnreadableError(str(error)) from error
     finally:
         connections.close_all()
-    return [converted(row.name, row.task, partial(convert, row, now)) for row in rows]
+    return [converted(row.name, task_of(row.task, row.queue), partial(convert, row, now)) for row in rows]
+
+
+def task_of(path: str, queue: str | None) -> str:
+    """Return the name of the task with this path: if it is one of Django's, the path with its queue.
+
+    Args:
+        path: The path that Celery stores.
+        queue: The queue of the entry, which counts if Django's task may run there; None for none.
+    """
+    if not apps.is_installed(DJANGO) or not (find_spec("django.tasks") or find_spec("django_tasks")):
+        return path
+    runner: Any = import_module(f"{DJANGO}.runner")
+    names: Any = import_module(f"{DJANGO}.task")
+    task = runner.task_named(path)
+    if task is None:
+        return path
+    named = names.job_name(task.module_path, queue or task.queue_name)
+    return named if runner.task_named(named) is task else names.name_of(task)
 
 
 def convert(row: Any, now: datetime) -> Found:
@@ -102,7 +122,7 @@ def convert(row: Any, now: datetime) -> Found:
     if headers := _json("headers", row.headers, dict):
         metadata["headers"] = headers
     common: dict[str, Any] = {
-        "task": row.task,
+        "task": task_of(row.task, row.queue),
         "args": tuple(_json("args", row.args, list)),
         "kwargs": _json("kwargs", row.kwargs, dict),
         "metadata": metadata or None,

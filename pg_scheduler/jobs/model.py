@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Final, Generic, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar, overload
 
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.progress import JobProgress
@@ -51,6 +51,30 @@ def call(func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Call[Any]:
         ('ada@example.org',)
     """
     return Call(func, args, kwargs)
+
+
+class TaskName(str):
+    """The name of a registered task, as an object of another library gives it."""
+
+    __slots__ = ()
+
+
+class StandIn(NamedTuple):
+    """What an object of another library that stands for a task returns from ``__job_stand_in__()``."""
+
+    name: TaskName
+    """The name of the task."""
+    func: Callable[..., Any]
+    """The registered function."""
+    options: Mapping[str, Any]
+    """The options of ``JobSpec`` in which the object differs from the task."""
+
+
+def stand_in_of(target: object) -> StandIn | None:
+    """Return what an object means that stands for a task, such as a task of Django; None for any other."""
+    method = getattr(type(target), "__job_stand_in__", None)
+    stand_in: StandIn | None = None if method is None else method(target)
+    return stand_in
 
 
 class Unset(Enum):

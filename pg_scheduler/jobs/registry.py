@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 from pg_scheduler.errors import NameConflictError
 from pg_scheduler.jobs.executors import default_executor
-from pg_scheduler.jobs.model import JobFunction
+from pg_scheduler.jobs.model import JobFunction, stand_in_of
 from pg_scheduler.jobs.naming import (
     FUNCTIONS,
     check_aliases,
@@ -122,13 +122,15 @@ class TaskRegistry:
         return task
 
     def adopt(self, func: JobFunction) -> Task:
-        """Return the task of a function, and register it if it is new.
+        """Return the task of a function, or of an object that stands for one; register it if it is new.
 
         Raises:
             TypeError: It is not a coroutine function, nor a plain one that was declared.
             NameConflictError: A function with the same name but another object or other captured values is
                 registered. A row stores the name only.
         """
+        if not isinstance(func, FUNCTIONS) and (stand_in := stand_in_of(func)) is not None:
+            func = stand_in.func
         if not self.declares(func):
             check_function(func)
         known = self.task_of(func)
@@ -197,10 +199,14 @@ class TaskRegistry:
 
     def _loose_of(self, task: Task) -> Iterator[str]:
         """Yield the loose names that no other function has."""
-        for name in (task.func.__name__, former_job_name(task.func)):
+        for name in {former_job_name(task.func), *self.loose_names()}:
             bearer = self.resolve(name)
             if bearer is not None and bearer.identity == task.identity:
                 yield name
+
+    def loose_names(self) -> set[str]:
+        """Return every loose name, including ambiguous ones."""
+        return {*self._loose, *(self._parent.loose_names() if self._parent else ())}
 
     def bearers(self, name: str) -> dict[str, Task]:
         """Return the tasks with this loose name, by identity."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
+from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError
@@ -22,7 +23,9 @@ from pg_scheduler.jobs.model import (
     Call,
     JobFunction,
     JobPriority,
+    StandIn,
     Unset,
+    stand_in_of,
 )
 from pg_scheduler.jobs.naming import check_name, qualified_name
 from pg_scheduler.jobs.payload import encode
@@ -75,7 +78,8 @@ class JobSpec:
     """One job of a call of ``schedule_bulk()``.
 
     Args:
-        func: The function to run, or a ``call()`` with the arguments.
+        func: The function to run, a ``call()`` with the arguments, or a task of Django, whose own options
+            are those of the job unless others are given.
         execution_time: The due time, timezone-aware; None for now, by the clock of the database.
         args: Positional arguments that JSON can represent.
         kwargs: Keyword arguments that JSON can represent.
@@ -130,6 +134,17 @@ class JobSpec:
                 raise TypeError("a call() has its arguments; pass no args= and kwargs= with it")
             call = self.func
             self.func, self.args, self.kwargs = call.func, call.args, dict(call.kwargs)
+        if not isinstance(self.func, FunctionType) and (stand_in := stand_in_of(self.func)) is not None:
+            self._take_over(stand_in)
+
+    def _take_over(self, stand_in: StandIn) -> None:
+        """Take the name and the options of an object that stands for a task. Those that are given win."""
+        self.func = stand_in.name  # type: ignore[assignment] # a name, which is registered
+        for name, value in stand_in.options.items():
+            if name == "metadata":
+                self.metadata = {**value, **(self.metadata or {})}
+            elif getattr(self, name) is (None if name == "job_id" else UNSET):
+                setattr(self, name, value)
 
 
 def have_common_options(one: JobSpec, other: JobSpec) -> bool:

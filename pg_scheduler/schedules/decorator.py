@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any, TypeVar
 
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.model import JobPriority, stand_in_of
 from pg_scheduler.schedules.declared import (
     MAX_DEDUP_KEY_LENGTH,
     MAX_JOB_NAME_LENGTH,
@@ -131,5 +131,7 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
 
 def _function_of(target: Any) -> Any:
     """Return the function of a task of Django: the one that is registered, or its own on another backend."""
-    own = target if callable(target) else getattr(target, "func", target)
-    return getattr(target, "__job_function__", own)
+    stand_in = stand_in_of(target)
+    if stand_in is not None:
+        return stand_in.func
+    return target if callable(target) else getattr(target, "func", target)

@@ -100,7 +100,11 @@ def project(tmp_path: Path, dsn: str) -> Callable[..., None]:
     """Make a project, its tables and the periodic tasks that the code creates."""
 
     def make(
-        code: str | None, *, database: str = "sqlite", applications: tuple[str, ...] = ("django_celery_beat",)
+        code: str | None,
+        *,
+        database: str = "sqlite",
+        applications: tuple[str, ...] = ("django_celery_beat",),
+        more: str = "",
     ) -> None:
         address: dict[str, Any] = {
             "ENGINE": "django.db.backends.sqlite3",
@@ -109,7 +113,7 @@ def project(tmp_path: Path, dsn: str) -> Callable[..., None]:
         if database == "postgresql":
             address = {"ENGINE": "django.db.backends.postgresql", **django_address(dsn)}
         settings = SETTINGS.format(applications=applications, database=address)
-        (tmp_path / "shop_settings.py").write_text(settings)
+        (tmp_path / "shop_settings.py").write_text(settings + more)
         if code is not None:
             (tmp_path / "fill.py").write_text(FILL.format(now=NOW.isoformat()) + code)
             subprocess.run([sys.executable, "fill.py"], env=ENVIRONMENT, check=True)
@@ -274,3 +278,47 @@ def test_crontab_becomes_a_trigger_with_the_fire_times_of_celery(
         start, delta, _ = schedule.remaining_delta(last)
         theirs.append(last := start + delta)
     assert trigger.upcoming(len(theirs), after=since) == [fire.astimezone(UTC) for fire in theirs]
+
+
+TASKS = """
+TASKS = {"default": {"BACKEND": "pg_scheduler.integrations.django.Backend", "QUEUES": ["default", "mail"]}}
+"""
+SHOP = """
+try:
+    from django.tasks import task
+except ImportError:
+    from django_tasks import task
+
+@task(queue_name="mail")
+def send(to: str) -> None: ...
+"""
+OF_DJANGO = """
+task("often", interval=hourly, task="shop.tasks.send", args='["ada"]')
+task("once", clocked=clock, one_off=True, task="shop.tasks.send", args='["ada"]')
+task("elsewhere", interval=hourly, task="shop.tasks.send", args='["ada"]', queue="default")
+task("unknown queue", interval=hourly, task="shop.tasks.send", args='["ada"]', queue="fast")
+task("no task", interval=hourly, task="shop.tasks.other")
+task("bad arguments", interval=hourly, task="shop.tasks.send")
+"""
+
+
+def test_entry_of_a_task_of_django_is_stored_with_its_queue(
+    project: Project, run: Import, tmp_path: Path
+) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text("")
+    (tmp_path / "shop" / "tasks.py").write_text(SHOP)
+    applications = ("django_celery_beat", "pg_scheduler.integrations.django", "shop")
+    project(OF_DJANGO, database="postgresql", applications=applications, more=TASKS)
+    ran = run()
+    assert ran.code == 0, ran.err
+    assert {row["source_id"]: row["task"] for row in ran.checked("imported")} == {
+        "often": "shop.tasks.send@mail",
+        "once": "shop.tasks.send@mail",
+        "elsewhere": "shop.tasks.send@default",
+        "unknown queue": "shop.tasks.send@mail",
+        "no task": "shop.tasks.other",
+        "bad arguments": "shop.tasks.send@mail",
+    }
+    assert {row["source_id"] for row in ran.lines if row["result"] == "left out"} == {"bad arguments"}
+    assert "pass --jobs" not in ran.err

@@ -44,6 +44,7 @@ TESTED = {  # the others are in test_recipes.py
     "docs/guides/django.md options.py",
     "docs/guides/django.md periodic_tasks.py",
     "docs/guides/django.md processes.py",
+    "docs/guides/django.md schedules.py",
     "docs/guides/django.md settings.py",
     "docs/guides/django.md tasks.py",
     "docs/guides/django.md views.py",

@@ -23,14 +23,13 @@ from pg_scheduler.integrations.django.compat import (
 from pg_scheduler.integrations.django.extensions import codec_of, middleware_of
 from pg_scheduler.integrations.django.options import Options
 from pg_scheduler.integrations.django.results import (
-    PRIORITY,
     JobTaskResult,
     enqueued_at,
     new_result,
     result_of,
 )
 from pg_scheduler.integrations.django.runner import declare, task_named
-from pg_scheduler.integrations.django.task import JobTask, name_of, priority_of
+from pg_scheduler.integrations.django.task import PRIORITY, JobTask, name_of, priority_of
 from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.middleware import Middleware

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from pg_scheduler.errors import JobCancelledError, JobExpiredError, JobFailedError, JobResult
 from pg_scheduler.integrations.django.compat import Task, TaskError, TaskResult, TaskResultStatus
-from pg_scheduler.integrations.django.task import changed, queue_in
+from pg_scheduler.integrations.django.task import PRIORITY, changed, queue_in
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.retry import naming_leaf_of
@@ -39,9 +39,6 @@ ENDS: Final[Mapping[JobStatus, type[Exception]]] = {
 
 KEPT: Final = frozenset({"args", "backend", "id", "kwargs", "task"})
 """The fields that ``refresh()`` leaves as they are."""
-
-PRIORITY: Final = "django_priority"
-"""The key of the metadata with the priority of the task as a number, unless that is 0."""
 
 UUID_VERSION: Final = 7
 

@@ -77,7 +77,10 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
             if (value := getattr(task, name, None)) is not None
         }
         given = TaskOptions(**own, priority=priority_of(task.priority), **options)
-    catalogue.register(run, aliases=_names_in({task.queue_name, *queues}, task), options=given)
+    # The path alone is what Celery and django-celery-beat store. A function with @job() may have it too.
+    catalogue.register(
+        run, aliases=_names_in({task.queue_name, *queues}, task), loose=[task.module_path], options=given
+    )
 
 
 def declare_queues(queues: Iterable[str]) -> None:
@@ -91,6 +94,17 @@ def _names_in(queues: Iterable[str], task: Task) -> list[str]:
     aliases = check_aliases(getattr(task, "aliases", ()))
     paths = [task.module_path, *(each for each in aliases if queue_in(each) is None)]
     return [*aliases, *(job_name(path, queue) for path in paths for queue in sorted(queues))]
+
+
+def paths_in(queues: Iterable[str]) -> list[str]:
+    """Return the names without a queue whose jobs belong to one of these: each task's own declares it."""
+    return sorted(
+        name
+        for task in declared_tasks()
+        if task.queue_name in set(queues)
+        for name in (task.module_path, *check_aliases(getattr(task, "aliases", ())))
+        if queue_in(name) is None and task_named(name) is task
+    )
 
 
 def task_named(name: str) -> Task | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import lru_cache
 from glob import escape
 from typing import Any, Final
 
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.integrations.django.compat import Task
 from pg_scheduler.jobs.limits import Limit
-from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
+from pg_scheduler.jobs.model import UNSET, JobPriority, StandIn, TaskName, Unset
 from pg_scheduler.jobs.registry import catalogue
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.unique import Unique
@@ -26,6 +27,9 @@ PER_JOB: Final = (
     "unique",
 )
 """The options that ``using()`` can change."""
+
+PRIORITY: Final = "django_priority"
+"""The key of the metadata with the priority of the task as a number, unless that is 0."""
 
 HIGH: Final = 1
 CRITICAL: Final = 50
@@ -66,12 +70,32 @@ class JobTask(Task):
     executor: str | None = None
     aliases: Iterable[str] = field(default=(), hash=False)
 
-    @property
-    def __job_function__(self) -> Callable[..., Any]:
-        """The function that ``@periodic`` above ``@task`` registers."""
-        found = catalogue.find_exact(name_of(self))
-        assert found is not None  # noqa: S101 - its validation has registered it
-        return found.func
+    def __job_stand_in__(self) -> StandIn:
+        """Return the name with its queue, the registered function, and the options that ``using()`` changed.
+
+        Raises:
+            ConfigurationError: It has a ``run_after``, which only its own ``enqueue()`` reads.
+        """
+        if self.run_after is not None:
+            raise ConfigurationError(
+                f"the task {self.module_path} has a run_after, which only its own enqueue() reads; "
+                "pass delay= or a time to the Scheduler"
+            )
+        name = name_of(self)
+        task = catalogue.find_exact(name)
+        # The validation of every task of Django registers its function.
+        assert task is not None  # noqa: S101
+        declared = task.func.django_task
+        options = {
+            option: value
+            for option in PER_JOB
+            if (value := getattr(self, option)) != getattr(declared, option, value)
+        }
+        if self.priority != declared.priority:
+            options["priority"] = priority_of(self.priority)
+        if self.priority:
+            options["metadata"] = {**(options.get("metadata") or {}), PRIORITY: int(self.priority)}
+        return StandIn(TaskName(name), task.func, options)
 
     def using(self, **changes: Any) -> JobTask:
         """Return the task with other values of Django's options, or of those that belong to one job."""

@@ -15,7 +15,7 @@ from pg_scheduler.integrations.django.backend import Backend, all_backends, neig
 from pg_scheduler.integrations.django.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from pg_scheduler.integrations.django.connections import close_connections
 from pg_scheduler.integrations.django.extensions import executors_of
-from pg_scheduler.integrations.django.runner import declare_queues, declared_tasks
+from pg_scheduler.integrations.django.runner import declare_queues, declared_tasks, paths_in
 from pg_scheduler.integrations.django.task import pattern_of
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.settings import VacuumConfig, VacuumPolicy
@@ -70,14 +70,19 @@ async def scheduler() -> AsyncIterator[Scheduler]:
         yield Scheduler(
             pool,
             schema=settings.schema,
-            only=[pattern_of(queue) for queue in selection.queues],
-            skip=[pattern_of(queue) for queue in sorted({*selection.excluded, *others})],
+            only=_patterns_of(selection.queues),
+            skip=_patterns_of(sorted({*selection.excluded, *others})),
             vacuum_config=_retention(settings.database),
             executors=executors_of(selection.backend, settings),
             middleware=[partial(close_connections, selection.backend), *backend.middleware],
             codec=backend.codec,
             migrations="verify",
         )
+
+
+def _patterns_of(queues: Sequence[str]) -> list[str]:
+    """Return the patterns of the names of the jobs in queues, with and without the queue in the name."""
+    return [*(pattern_of(queue) for queue in queues), *paths_in(queues)]
 
 
 def _retention(database: str) -> VacuumConfig:

@@ -382,6 +382,19 @@ async def test_periodic_task_has_a_schedule_and_runs(project: Project, pool: asy
     assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "completed"
 
 
+async def test_schedule_of_a_task_is_added_in_the_transaction_and_runs(
+    project: Project, pool: asyncpg.Pool
+) -> None:
+    project.write("shop/schedules.py", code_of("schedules.py"))
+    call = "from shop.schedules import send_reports\nsend_reports('a', 3)"
+    await asyncio.to_thread(project.shell, call)
+    task = await pool.fetchval("SELECT task FROM scheduler_schedules WHERE schedule_id = 'report:a'")
+    assert task == "shop.tasks.build_report@default"
+    await asyncio.to_thread(project.manage, "pg_scheduler", "schedules", "trigger", "report:a")
+    await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain")
+    assert await pool.fetchval("SELECT status FROM scheduled_jobs") == "completed"
+
+
 def with_processes(project: Project) -> None:
     """Add a model, and jobs that import it in processes."""
     project.write("shop/models.py", MODELS)
