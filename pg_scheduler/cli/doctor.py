@@ -11,6 +11,7 @@ from pg_scheduler.inspect import DeployFinding, Finding, FindingCode, Severity, 
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
 from pg_scheduler.inspect.store.grants import Role, grant_statements
+from pg_scheduler.inspect.store.senders import sender_script
 from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
@@ -70,6 +71,18 @@ async def examine(
     to: Annotated[
         str | None, typer.Option("--to", metavar="NAME", help="The name of that role [SCHEMA_ROLE].")
     ] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tasks",
+            metavar="NAME",
+            help="A task whose jobs a sender may add, cancel and signal, with * for any text; repeatable.",
+        ),
+    ] = None,
+    signals: Annotated[
+        list[str] | None,
+        typer.Option("--signals", metavar="NAME", help="A signal that a sender may send [*]; repeatable."),
+    ] = None,
 ) -> ExitCode:
     """Check the database, the tables, workers, jobs and schedules; print findings with their remedies."""
     if explain is not None:
@@ -80,9 +93,22 @@ async def examine(
         return ExitCode.DONE
     if grants is not None:
         schema = command.schema or "public"
-        statements = grant_statements(grants, schema, to or f"{schema}_{grants.value}")
-        command.output.write_text("".join(f"{each};\n" for each in statements))
+        grantee = to or f"{schema}_{grants.value}"
+        if grants is Role.SENDER:
+            if not tasks:
+                raise UsageError(
+                    "a sender may add, cancel and signal jobs of named tasks; "
+                    "add --tasks NAME, or --tasks '*' for all"
+                )
+            command.output.write_text(sender_script(schema, grantee, tasks, signals or ["*"]))
+            return ExitCode.DONE
+        if tasks or signals:
+            raise UsageError(f"--tasks and --signals belong to --grants sender, not to {grants.value}")
+        statements = grant_statements(grants, schema, grantee)
+        command.output.write_text("".join(f"{statement};\n" for statement in statements))
         return ExitCode.DONE
+    if tasks or signals:
+        raise UsageError("--tasks and --signals belong to a role of --grants; add --grants sender")
     if to is not None:
         raise UsageError(f"--to {to} names the role of --grants; add --grants ROLE")
     read_codes(only or ())  # a usage error needs no database

@@ -13,6 +13,7 @@ import pytest
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import FindingCode
 from pg_scheduler.inspect.store.grants import Role, grant_statements
+from pg_scheduler.inspect.store.senders import sender_script
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 
@@ -92,6 +93,30 @@ def test_grants_are_printed_without_a_database(call: Run) -> None:
     assert '"public_worker"' in call("doctor", "--grants", "worker").out
     refused = call("doctor", "--to", "ada")
     assert (refused.code, refused.out) == (ExitCode.USAGE, "")
+
+
+def test_functions_of_a_sender_are_printed_without_a_database(call: Run) -> None:
+    sender = ("doctor", "--schema", "jobs", "--grants", "sender", "--to", "webhook")
+    ran = call(*sender, "--tasks", "shop.*", "--tasks", "mail.send", "--signals", "approved")
+    assert (ran.code, ran.err) == (ExitCode.DONE, "")
+    assert ran.out == sender_script("jobs", "webhook", ["shop.*", "mail.send"], ["approved"])
+    assert call(*sender, "--tasks", "*").out == sender_script("jobs", "webhook", ["*"], ["*"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--grants", "sender"), "--tasks"),
+        (("--grants", "viewer", "--tasks", "shop.*"), "viewer"),
+        (("--signals", "approved"), "--grants sender"),
+    ],
+)
+def test_names_for_a_sender_and_the_role_belong_together(
+    call: Run, arguments: tuple[str, ...], word: str
+) -> None:
+    ran = call("doctor", *arguments)
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert word in ran.err
 
 
 @pytest.mark.parametrize(

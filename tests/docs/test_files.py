@@ -54,6 +54,7 @@ TESTED = {  # the others are in test_recipes.py
     "docs/operations/database.md owner.sql",
     "docs/operations/database.md admin.sql",
     "docs/operations/database.md signals.sql",
+    "docs/operations/database.md sender.sql",
 }
 
 

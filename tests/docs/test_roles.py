@@ -32,6 +32,7 @@ from pg_scheduler.enqueue.schedule_jobs import advisory_lock_key
 from pg_scheduler.events import JobCompleted, JobStarted, ListenerConnected
 from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
+from pg_scheduler.inspect.store.senders import sender_script
 from pg_scheduler.migrate import migrate, shipped_migrations
 from pg_scheduler.migrate.plan import table_names
 from pg_scheduler.migrate.records import RECORDS
@@ -46,10 +47,11 @@ from tests.support.worker import Recorder
 from tools.reference.extension import complete_grants
 from tools.reference.grants import sql_of
 
-OWNER, WORKER, ENQUEUER, EXPORTER, VIEWER, OPERATOR = ROLES = (
+OWNER, WORKER, ENQUEUER, SENDER, EXPORTER, VIEWER, OPERATOR = ROLES = (
     "jobs_owner",
     "jobs_worker",
     "jobs_enqueuer",
+    "jobs_sender",
     "jobs_exporter",
     "jobs_viewer",
     "jobs_operator",
@@ -471,7 +473,7 @@ def test_worker_and_viewer_have_privileges_on_every_table_of_the_migrations() ->
         assert set(privileges_of(role)) == {*table_names(shipped_migrations()), RECORDS}
 
 
-@pytest.mark.parametrize("role", [each for each in Role if each is not Role.ADMIN])
+@pytest.mark.parametrize("role", [role for role in Role if role not in (Role.ADMIN, Role.SENDER)])
 def test_page_has_the_grants_that_the_doctor_prints(role: Role) -> None:
     page = complete_grants()["operations/database"]
     blocks = [
@@ -601,6 +603,16 @@ async def test_enqueuer_role_cannot_hold_the_advisory_lock_of_a_schedule(roles: 
         key = advisory_lock_key("nightly") & 0xFFFFFFFF
         assert await workers.fetchval(locked, key) == 0
         may_end.set()
+
+
+async def test_sender_calls_the_functions_of_the_page(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    role = roles.name(SENDER)
+    await owner.execute(sender_script("jobs", role, ["orders.*"], ["approved"]))
+    pool = await roles.connect(SENDER)
+    code = FILES["docs/operations/database.md sender.sql"].code.replace("webhook", role)
+    answers = [await pool.fetchval(call) for call in code.strip().split("\n")]
+    assert answers == ["order:7", True, True]
 
 
 async def test_enqueuer_role_sends_signals_with_the_privileges_for_that(roles: Roles) -> None:

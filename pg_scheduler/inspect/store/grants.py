@@ -17,6 +17,8 @@ class Role(StrEnum):
     """Runs Schedulers."""
     ENQUEUER = "enqueuer"
     """Schedules jobs, with a Scheduler that is never started."""
+    SENDER = "sender"
+    """Adds, cancels and signals jobs of named tasks by functions of its own; see `senders`."""
     EXPORTER = "exporter"
     """Reads the metrics of all workers."""
     VIEWER = "viewer"
@@ -70,6 +72,8 @@ GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {
             ),
         ),
     ),
+    # Its functions have the rights of the owner, so it needs none on the tables.
+    Role.SENDER: (),
     Role.EXPORTER: (
         Grant(
             ("SELECT",),
@@ -101,7 +105,7 @@ def grant_statements(role: Role, schema: str, grantee: str) -> list[str]:
     statements = [f"GRANT USAGE ON SCHEMA {home} TO {to}"]
     for grant in GRANTS[role]:
         columns = f" ({', '.join(grant.columns)})" if grant.columns else ""
-        privileges = ", ".join(f"{each}{columns}" for each in grant.privileges)
+        privileges = ", ".join(f"{privilege}{columns}" for privilege in grant.privileges)
         tables = ", ".join(f"{home}.{table}" for table in grant.tables)
         statements.append(f"GRANT {privileges} ON {tables} TO {to}")
     return statements
@@ -109,8 +113,8 @@ def grant_statements(role: Role, schema: str, grantee: str) -> list[str]:
 
 def privileges_of(role: Role) -> dict[str, set[str]]:
     """Return the privileges that a role needs on whole tables, by table."""
-    found: dict[str, set[str]] = {}
+    privileges: dict[str, set[str]] = {}
     for grant in GRANTS[role]:
         for table in () if grant.columns else grant.tables:
-            found.setdefault(table, set()).update(grant.privileges)
-    return found
+            privileges.setdefault(table, set()).update(grant.privileges)
+    return privileges

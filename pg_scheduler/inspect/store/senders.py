@@ -1,0 +1,88 @@
+"""The functions by which a role without privileges on the tables adds, cancels and signals jobs.
+
+They are created for one role, and contain the names that it may use: PostgreSQL checks the right to call
+them, and they check the names. The statements of a signal are those of `Scheduler.signal()`, copied into the
+function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Final
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.step_values import MAX_NAME_BYTES, MAX_STEP_BYTES, MAX_STEPS, RESERVED_NAME
+from pg_scheduler.sqltext import is_storable, quote_identifier
+from pg_scheduler.store.queries import channel_of, load_query
+
+MAX_VALUE_BYTES: Final = 1_048_576
+"""The size of a signal's value, as of a Scheduler with default settings."""
+
+SENDER_ACTIONS: Final = ("enqueue", "cancel", "signal")
+"""The ends of the functions' names, which begin with the name of the role."""
+
+
+def sender_script(schema: str, grantee: str, tasks: Sequence[str], signals: Sequence[str]) -> str:
+    """Return a transaction that creates the functions of a role and lets it call them.
+
+    Args:
+        schema: The schema of the tables.
+        grantee: The role. Its name also begins the names of the functions.
+        tasks: The names of tasks whose jobs it may add, cancel and signal; ``*`` stands for any text.
+        signals: The names of signals that it may send; ``*`` stands for any text.
+
+    Raises:
+        ConfigurationError: A name is empty or cannot be stored, or the name of a function would be too long.
+
+    Example:
+        >>> 'FUNCTION "jobs"."shop_cancel"' in sender_script("jobs", "shop", ["orders.*"], ["approved"])
+        True
+    """
+    home = quote_identifier(schema)
+    functions = {action: f"{home}.{quote_identifier(f'{grantee}_{action}')}" for action in SENDER_ACTIONS}
+    statements = {
+        name: load_query(schema, name).text.removesuffix(";")
+        for name in ("store_signal", "find_signal", "wake_signalled")
+    }
+    hint = f"The tasks are {', '.join(tasks)}; the signals are {', '.join(signals)}."
+    values = {
+        **functions,
+        **statements,
+        "schema": f"{home}.",
+        "jobs_table": _literal(f"{home}.scheduled_jobs"),
+        "home": home,
+        "grantee": quote_identifier(grantee),
+        "channel": channel_of(schema),
+        "tasks": _patterns(tasks),
+        "signals": _patterns(signals),
+        "hint": _literal(hint),
+        "reserved": RESERVED_NAME.pattern,
+        "max_name_bytes": str(MAX_NAME_BYTES),
+        "max_value_bytes": str(MAX_VALUE_BYTES),
+        "max_signals": str(MAX_STEPS),
+        "max_bytes": str(MAX_STEP_BYTES),
+    }
+    template = files(__package__).joinpath("senders.sql").read_text(encoding="utf-8")
+    _, _, template = template.partition("\nDO $owner$")
+    script = re.sub(r"\{(\w+)\}", lambda place: values[place[1]], f"DO $owner${template}")
+    return f"BEGIN;\n\n{script}\nCOMMIT;\n"
+
+
+def _patterns(names: Sequence[str]) -> str:
+    """Return an array of patterns of LIKE."""
+    for name in names:
+        if not name or not is_storable(name):
+            raise ConfigurationError(
+                f"a name must be a text that is not empty and that PostgreSQL can store, not {name!r}"
+            )
+    escaped = (re.sub(r"([\\%_])", r"\\\1", name).replace("*", "%") for name in names)
+    return f"ARRAY[{', '.join(map(_literal, escaped))}]::text[]"
+
+
+def _literal(text: str) -> str:
+    """Return a text as a literal that may stand in the body of a function."""
+    # A dollar sign could end the body. The form with E means the same under every setting of the server.
+    quoted = text.replace("\\", "\\\\").replace("'", "''").replace("$", "\\044")
+    return f"E'{quoted}'"
