@@ -37,7 +37,7 @@ from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
-from pg_scheduler.events.log import EventLog, GapLog
+from pg_scheduler.events.log import EventLog, GapLog, warn_of_disabled_logger
 from pg_scheduler.jobs.codec import Codec, check_codec
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
@@ -348,6 +348,7 @@ class Scheduler(
             DatabaseUnavailableError: The database is unavailable, or the pool was closed.
         """
         self._parts.store.connections.check_loop()
+        warn_of_disabled_logger()
         if not self.is_running and (
             len(self.worker_id) != self.WORKER_ID_LENGTH  # changed on the instance
             or self._parts.life.has_left_jobs  # which stay with the former worker

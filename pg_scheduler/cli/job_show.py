@@ -18,6 +18,7 @@ from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.texts import short
 from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.metadata import tags_of
+from pg_scheduler.text.numbers import exact
 from pg_scheduler.text.values import copy_fields, plain
 
 from .commands import Command, reject_empty
@@ -111,8 +112,8 @@ def column_row(job: Job, columns: Iterable[Column]) -> dict[str, Any]:
 
 def progress_text(progress: JobProgress) -> str:
     """Return progress as people read it: ``3 of 10: rows``."""
-    total = "" if progress.total is None else f" of {progress.total:g}"
-    return f"{progress.done:g}{total}" + ("" if progress.note is None else f": {progress.note}")
+    total = "" if progress.total is None else f" of {exact(progress.total)}"
+    return f"{exact(progress.done)}{total}" + ("" if progress.note is None else f": {progress.note}")
 
 
 _DETAILS: Final = (

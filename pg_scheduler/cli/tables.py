@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TextIO
@@ -92,6 +93,9 @@ def draw_one(pairs: Iterable[tuple[str, str]], *, out: TextIO, is_wide: bool) ->
 
 
 def _console(out: TextIO, width: int | None = None) -> Console:
+    """Return a console. What is no terminal has no width, unless ``COLUMNS`` gives one: a file or a pipe."""
+    if width is None and not out.isatty() and "COLUMNS" not in os.environ:
+        width = _UNBOUNDED
     return Console(file=out, width=width, highlight=False, markup=False, emoji=False)
 
 

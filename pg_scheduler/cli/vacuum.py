@@ -15,6 +15,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.settings import VacuumPolicy, VacuumTrigger
+from pg_scheduler.text.numbers import plural
 from pg_scheduler.worker.maintenance.vacuum import VacuumStep
 
 from .commands import Command
@@ -140,7 +141,7 @@ def _described(policy: VacuumPolicy) -> str:
         case VacuumTrigger.IMMEDIATE:
             return "deleted at once"
         case VacuumTrigger.TIME_BASED:
-            return f"kept for {policy.days:g} days"
+            return f"kept for {policy.days:g} {plural(policy.days, 'day')}"
         case VacuumTrigger.COUNT_BASED:
             return f"the last {policy.keep_count:,} of each name are kept"
         case VacuumTrigger.NEVER:

@@ -119,7 +119,7 @@ class _Writer:
         rest = len(text) - MAX_TEXT_LENGTH
         if rest > 0:
             self.is_cut = True
-            text = f"{text[:MAX_TEXT_LENGTH]}… {rest:,} more characters"
+            text = f"{text[:MAX_TEXT_LENGTH]}… {counted(rest, 'more character')}"
         shown = _escaped(json.dumps(text, ensure_ascii=False))
         self._left -= len(shown)
         return shown

@@ -11,6 +11,7 @@ import math
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, MutableMapping
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.foreign import class_name, exc_info_of, is_a, is_ctrl_c, traceback_lines
 from pg_scheduler.foreign import message_of as error_message_of
 from pg_scheduler.sqltext import is_storable, storable
+from pg_scheduler.text.numbers import counted
 
 
 class _Logger(logging.LoggerAdapter[logging.Logger]):
@@ -64,6 +66,24 @@ def _make_encodable(record: logging.LogRecord) -> bool:
 
 
 logger = _Logger(logging.getLogger("pg_scheduler"))
+
+
+def is_logger_disabled() -> bool:
+    """Return whether a configuration of logging has disabled the logger of the library."""
+    return logging.getLogger("pg_scheduler").disabled
+
+
+def warn_of_disabled_logger() -> None:
+    """Issue a RuntimeWarning if no record of the library is written: a record would not be seen."""
+    if is_logger_disabled():
+        warnings.warn(
+            "the logger 'pg_scheduler' is disabled, so failures, lost leases and outages leave no record; "
+            "pass disable_existing_loggers=False to logging.config.dictConfig() or fileConfig()",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 """The logger of every module of the package."""
 
 logger.logger.addFilter(_make_encodable)
@@ -125,6 +145,10 @@ def event_fields(event: types.Event, worker_id: str | None = None) -> dict[str, 
     )
 
 
+LEFT_NOTHING: Final = "dead workers %(dead_workers)s removed, which ran no job"
+LOST_RESPONSE: Final = "jobs without an owner reclaimed after a lost response: %(job_ids)s"
+
+
 def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
     """Return the message of an event as a template and its values, as ``logger.log()`` takes them."""
     template = TEXTS[type(event)]
@@ -143,8 +167,8 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
             template = template.replace(": %(holders)s; end that transaction", "; see pg_locks")
         case types.LoopBlocked(job_id=None):
             template = "event loop was blocked for %(seconds)s, not by a job"
-        case types.JobsReclaimed(dead_workers=()):
-            template = "jobs without an owner reclaimed after a lost response: %(job_ids)s"
+        case types.JobsReclaimed(job_ids=()) | types.JobsReclaimed(dead_workers=()):
+            template = LEFT_NOTHING if event.dead_workers else LOST_RESPONSE
         case types.UnregisteredName():
             template += _unregistered_remedy(event)
         case types.JobSuspended(until=datetime(year=9999)):  # no time, but the end of the calendar
@@ -267,6 +291,10 @@ def _values_of(event: types.Event) -> dict[str, object]:
         values["stack"] = event.stack
     elif isinstance(event, types.JobProgressed):
         values |= {"done": event.done, "total": event.total}  # not seconds
+    elif isinstance(event, types.ScheduleSkipped | types.ScheduleMissed):
+        values["fire_times"] = counted(event.fire_times, "fire time")
+    elif isinstance(event, types.UnregisteredName):
+        values["more_names"] = counted(event.more_names, "more such name")
     return values
 
 
@@ -277,7 +305,7 @@ def _unregistered_remedy(event: types.UnregisteredName) -> str:
         template = "; start a worker that registers it, or cancel the jobs"
     if event.suggestion is not None:
         template += "; did you mean %(suggestion)s?"
-    return f"{template} (%(more_names)s more such names)" if event.more_names else template
+    return f"{template} (%(more_names)s)" if event.more_names else template
 
 
 def _exception_of(event: types.Event) -> BaseException | None:

@@ -353,7 +353,7 @@ class PeriodicJobPlanned(ScheduleFired):
 
 @logged(
     logging.INFO,
-    "schedule %(schedule_id)s: %(fire_times)s fire times dropped, job %(last_job_id)s is unfinished",
+    "schedule %(schedule_id)s: %(fire_times)s dropped, job %(last_job_id)s is unfinished",
 )
 @dataclass(frozen=True, slots=True)
 class ScheduleSkipped(ScheduleEvent):
@@ -365,7 +365,7 @@ class ScheduleSkipped(ScheduleEvent):
     """The unfinished job."""
 
 
-@logged(logging.WARNING, "schedule %(schedule_id)s missed %(fire_times)s fire times")
+@logged(logging.WARNING, "schedule %(schedule_id)s missed %(fire_times)s")
 @dataclass(frozen=True, slots=True)
 class ScheduleMissed(ScheduleEvent):
     """Fire times were missed and get no job."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 from pg_scheduler.inspect.texts import listed
 from pg_scheduler.schedules.row import read_trigger
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.text.numbers import counted
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.search import INSTANT
 from pg_scheduler.triggers.zones import first_change, offset_at, parse_timezone
@@ -133,7 +134,7 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
         return ClockEffect(start, name, f"{walls} does not exist on {day} in {name}; {then}")
     fires = real.upcoming(2 * MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
     times = sum(fire < end - gap for fire in fires)
-    text = f"{walls} occurs twice on {day} in {name}; it fires {times} times in these hours"
+    text = f"{walls} occurs twice on {day} in {name}; it fires {counted(times, 'time')} in these hours"
     return ClockEffect(start, name, text)
 
 

@@ -59,9 +59,10 @@ class Backlog:
     @property
     def summary(self) -> str:
         """The numbers of names and jobs, in one line, as every front end shows them."""
-        more = f"+ due jobs, about {rounded(self.due_estimate)}" if self.is_capped else " due jobs"
+        due = counted(self.due, "due job", is_capped=self.is_capped)
+        more = f", about {rounded(self.due_estimate)}" if self.is_capped else ""
         blocked = f"{sum(self.blocked.values()):,}{'+' if self.is_blocked_capped else ''}"
-        return f"{self.due:,}{more} of {len(self.names):,} names, {blocked} blocked"
+        return f"{due}{more} of {counted(len(self.names), 'name')}, {blocked} blocked"
 
 
 @dataclass(frozen=True, slots=True)

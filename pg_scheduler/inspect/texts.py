@@ -11,6 +11,9 @@ from typing import Final
 from pg_scheduler.inspect.store.inspections import LockRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.text import numbers
+
+count, counted = numbers.count, numbers.counted
 
 MAX_LISTED: Final = 5
 """The maximum number of texts that a list shows."""
@@ -40,21 +43,6 @@ def listed(texts: Sequence[str], number: int | None = None) -> str:
     """Join texts, of which a long list shows the first; they may be the first of a number."""
     rest = (len(texts) if number is None else number) - min(len(texts), MAX_LISTED)
     return ", ".join(texts[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def count(number: int, *, is_capped: bool) -> str:
-    """Show a number that may be capped."""
-    return f"{number:,}{'+' if is_capped else ''}"
-
-
-def counted(number: int, noun: str, *, is_capped: bool = False) -> str:
-    """Show a number, which may be capped, with a noun whose plural ends with an s.
-
-    Example:
-        >>> counted(1, "due job"), counted(1200, "due job")
-        ('1 due job', '1,200 due jobs')
-    """
-    return f"{count(number, is_capped=is_capped)} {noun}{'' if number == 1 and not is_capped else 's'}"
 
 
 def extent_of(searched: int, total: int | None, *, is_complete: bool, noun: str = "job") -> str:

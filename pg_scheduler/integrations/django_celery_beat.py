@@ -104,8 +104,9 @@ def task_of(path: str, queue: str | None) -> str:
     task = runner.task_named(path)
     if task is None:
         return path
-    named = names.job_name(task.module_path, queue or task.queue_name)
-    return named if runner.task_named(named) is task else names.name_of(task)
+    named: str = names.job_name(task.module_path, queue or task.queue_name)
+    declared: str = names.name_of(task)
+    return named if runner.task_named(named) is task else declared
 
 
 def convert(row: Any, now: datetime) -> Found:

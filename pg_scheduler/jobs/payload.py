@@ -52,6 +52,8 @@ CONVERSIONS: Final[Mapping[type, str]] = {
 }
 """Conversions that error messages name. A datetime is a date."""
 
+WITHOUT_NUL: Final = "remove it, or encode the text, such as with base64"
+
 _encoder: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 _to_text: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -237,49 +239,52 @@ def _is_plain(text: str) -> bool:
 
 def _check(value: Any, path: str, depth: int, verb: str = "pass") -> None:
     if depth > MAX_DEPTH:
-        _reject(path, f"is nested deeper than {MAX_DEPTH} levels (or contains itself)", verb)
+        _refuse(path, f"is nested deeper than {MAX_DEPTH} levels (or contains itself)", "flatten it")
     match value:
         case None | bool():
             pass
         case str():
-            _check_text(value, path, verb)
+            _check_text(value, path)
         case int():
             if value.bit_length() > MAX_INT_BITS:
-                _reject(path, f"is an int of {value.bit_length()} bits, more than {MAX_INT_BITS}", verb)
+                reason = f"is an int of {value.bit_length()} bits, more than {MAX_INT_BITS}"
+                _refuse(path, reason, f"{verb} str(...) of it")
         case float():
             if not math.isfinite(value):
-                _reject(path, f"is {value}, which JSON cannot represent", verb)
+                _refuse(path, f"is {value}, which JSON cannot represent", f"{verb} None or a str instead")
         case list() | tuple():
             for index, item in enumerate(value):
                 _check(item, f"{path}[{index}]", depth + 1, verb)
         case dict():
             for key, item in value.items():
-                _check_key(key, path, verb)
+                _check_key(key, path)
                 _check(item, f"{path}[{key!r}]", depth + 1, verb)
         case _:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
-            _reject(path, f"is a {kind}, which JSON cannot represent", verb, _conversion(value))
+            conversion = _conversion(value)
+            remedy = f"{verb} {conversion} of it, or " if conversion else f"{verb} "
+            remedy += "None, bool, int, float, str, list or dict"
+            _refuse(path, f"is a {kind}, which JSON cannot represent", remedy)
 
 
-def _check_key(key: object, path: str, verb: str) -> None:
+def _check_key(key: object, path: str) -> None:
     if not isinstance(key, str):
-        _reject(path, f"has the key {key!r}, but JSON keys are str", verb)
-    _check_text(key, f"{path} key {key!r}", verb)
+        _refuse(path, f"has the key {key!r}, but JSON keys are str", "convert the keys with str()")
+    _check_text(key, f"{path} key {key!r}")
 
 
-def _check_text(value: str, path: str, verb: str) -> None:
+def _check_text(value: str, path: str) -> None:
     if value.isascii():
         if "\x00" in value:
-            _reject(path, "contains a NUL character, which PostgreSQL cannot store", verb)
+            _refuse(path, "contains a NUL character, which PostgreSQL cannot store", WITHOUT_NUL)
         return
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        _reject(
-            path, f"contains a lone surrogate at position {error.start}, which PostgreSQL cannot store", verb
-        )
+        reason = f"contains a lone surrogate at position {error.start}, which PostgreSQL cannot store"
+        _refuse(path, reason, "remove it, or decode the text with errors='replace'")
     if "\x00" in value:
-        _reject(path, "contains a NUL character, which PostgreSQL cannot store", verb)
+        _refuse(path, "contains a NUL character, which PostgreSQL cannot store", WITHOUT_NUL)
 
 
 def _conversion(value: object) -> str:
@@ -294,9 +299,8 @@ def _conversion(value: object) -> str:
     return "dataclasses.asdict(...)" if is_dataclass(value) else ""
 
 
-def _reject(path: str, reason: str, verb: str, conversion: str = "") -> NoReturn:
-    remedy = f"{verb} {conversion} of it, or " if conversion else f"{verb} "
-    raise PayloadError(f"{path} {reason}; {remedy}None, bool, int, float, str, list or dict")
+def _refuse(path: str, reason: str, remedy: str) -> NoReturn:
+    raise PayloadError(f"{path} {reason}; {remedy}")
 
 
 # -- columns, which may have been written by hand ------------------------------------------------------

@@ -16,6 +16,7 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.statements import Statements
+from pg_scheduler.text.numbers import counted
 
 OnCopy = Literal["refuse", "adopt", "hold"]
 """What a worker does in a copy of the database of its rows."""
@@ -92,10 +93,10 @@ class IdentityRepository:
             raise DatabaseCopyError(this.name, recorded.name)
         held = await self.adopt(hold=on_copy == "hold")
         logger.warning(
-            "adopted database %r, which is a copy of %r; paused %d tasks and %d schedules",
+            "adopted database %r, which is a copy of %r; paused %s and %s",
             this.name,
             recorded.name,
-            *held,
+            *(counted(number, noun) for number, noun in zip(held, ("task", "schedule"), strict=True)),
             extra=record_fields(),
         )
 

@@ -213,7 +213,7 @@ def _values(
 
 def _check_item(expression: str, index: int, item: str) -> None:
     """Reject an item that croniter accepts but misreads, or reads differently between releases."""
-    field = f"has {item!r} as {_NAMES[index]}"
+    field = f"has {_as_written(expression, index, item)!r} as {_NAMES[index]}"
     if _RANDOM.fullmatch(item):
         raise _invalid(
             expression, f"{field}, a random or hashed value", "write a number, so that nodes agree"
@@ -239,6 +239,14 @@ def _check_item(expression: str, index: int, item: str) -> None:
         raise _invalid(expression, f"{field}, a range with steps across the end", "list the values")
 
 
+def _as_written(expression: str, index: int, item: str) -> str:
+    """Return a part of a field, which is in lower case, as the expression has it."""
+    words = expression.split()
+    word = words[index] if index < len(words) else ""
+    start = word.lower().find(item)
+    return item if start < 0 else word[start : start + len(item)]
+
+
 def _number(expression: str, index: int, text: str) -> int:
     return int(text) if text.isdigit() else int(_expand(expression, index, text)[0][0])
 
@@ -250,7 +258,7 @@ def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Ma
     try:
         expanded, nth = croniter.expand(" ".join(texts))
     except ValueError as error:
-        reason = f"has {text!r} as {_NAMES[index]}, which is invalid"
+        reason = f"has {_as_written(expression, index, text)!r} as {_NAMES[index]}, which is invalid"
         remedy = f"write *, numbers from {_RANGES[index][0]} to {_RANGES[index][-1]}, ranges, steps or lists"
         remedy += _MORE.get(index, "")
         if len(expression.split()) == len(_NAMES):

@@ -18,6 +18,7 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Final
 
+from pg_scheduler.events.log import is_logger_disabled
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import Arity
@@ -242,6 +243,7 @@ class Reporter:
             "loop_lag_s": round(self._lag_s, 4),
             "is_listening": self._signals.notifications_up.is_set,
             "has_liveness_lock": self._lease.liveness_key is not None,
+            **({"is_logger_disabled": True} if is_logger_disabled() else {}),
             **self._missing_executors(),
             **self._last_blocked(),
         }

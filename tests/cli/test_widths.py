@@ -17,8 +17,9 @@ NAME = "shop.charge"
 ERROR = "TimeoutError: the payment provider did not answer within 30 seconds"
 
 
-def jobs_table(format_: str, width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    monkeypatch.setenv("COLUMNS", str(width))
+def jobs_table(format_: str, width: int | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    if width is not None:
+        monkeypatch.setenv("COLUMNS", str(width))
     rows = [
         dict.fromkeys(column.key for column in JOB.columns)
         | {
@@ -49,6 +50,15 @@ def test_a_job_is_one_line_with_its_name_and_status(width: int, monkeypatch: pyt
         assert shown == job_id if not mark else job_id.startswith(head) and job_id.endswith(tail)
         assert len(shown) >= 9
     assert (IDS[1] in lines[2]) == (width == 200)
+
+
+def test_table_in_a_file_shortens_and_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    lines = jobs_table("table", None, monkeypatch)
+    assert len(lines) == 1 + len(IDS)
+    for line, job_id in zip(lines[1:], IDS, strict=True):
+        assert {job_id, NAME, "cancelled"} <= set(line.split())
+        assert ERROR in line
 
 
 def test_wide_is_one_whole_line_for_each_row_at_any_width(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1199,6 +1199,27 @@ async def test_celery_recipe_schedules_a_task_and_plans_a_beat_entry(
     engine.dispose()
 
 
+@recipe("how-do-i/moving.md celery_retries.py")
+async def test_task_of_celery_is_retried_only_where_it_asks_for_it(load: Load, pool: Pool) -> None:
+    module = await load("how-do-i/moving.md celery_retries.py")
+    calls: list[str] = []
+
+    def connect(_: str, to: str) -> None:
+        calls.append(to)
+        if to == "unreachable" and len(calls) == 1:
+            raise ConnectionError
+        if to == "unexpected":
+            raise KeyError
+
+    module.print = connect
+    async with TestScheduler(pool) as t:
+        for to, status, times in (("unreachable", "completed", 2), ("unexpected", "failed", 1)):
+            calls.clear()
+            job_id = await t.scheduler.enqueue(module.send_mail, args=(to,))
+            await t.run_until(timedelta(minutes=5))
+            assert (str((await job_of(t.scheduler, job_id)).status), calls) == (status, [to] * times)
+
+
 @recipe("guides/middleware.md dishka_jobs.py")
 async def test_dishka_recipe_opens_a_scope_for_each_attempt(
     load: Load, pool: Pool, capsys: pytest.CaptureFixture[str]

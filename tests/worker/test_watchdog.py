@@ -107,6 +107,7 @@ async def test_watchdog_reads_no_source_file_until_it_reports(
         thread.join()
     (record,) = records_of(caplog)
     assert "a line" in record.getMessage()
+    assert record.getMessage().startswith("event loop blocked for 10.0 s, not by a job:")
 
 
 def test_watchdog_reports_a_closed_loop(bus: EventBus) -> None:

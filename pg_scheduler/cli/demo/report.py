@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
+from pg_scheduler.text.numbers import counted
+
 from . import jobs
 from .jobs import DONE, FAILED, Attempt
 
@@ -143,9 +145,8 @@ def _check_broken_failed(expected: Mapping[str, str], by_job: Mapping[str, Seque
     broken = [by_job.get(job_id, ()) for job_id, kind in expected.items() if kind == "broken"]
     counts = [sum(attempt.outcome == FAILED for attempt in attempts) for attempts in broken]
     passed = counts == [jobs.BROKEN_ATTEMPTS] * len(broken) and not any(map(_completions, broken))
-    return Check(
-        f"retries exhausted: the broken job failed after {counts[0] if counts else 0} attempts", passed
-    )
+    attempts = counted(counts[0] if counts else 0, "attempt")
+    return Check(f"retries exhausted: the broken job failed after {attempts}", passed)
 
 
 def _check_reclaimed(by_job: Mapping[str, Sequence[Attempt]], victim: str, killed_at: datetime) -> Check:

@@ -15,6 +15,7 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.migrate import verify
+from pg_scheduler.text.numbers import counted
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
 
@@ -118,7 +119,7 @@ def describe(scheduler: Scheduler) -> str:
     for attempt in attempts[:MAX_JOBS]:
         lines += _of_job(attempt)
     if len(attempts) > MAX_JOBS:
-        lines.append(f"and {len(attempts) - MAX_JOBS:,} more jobs")
+        lines.append(f"and {counted(len(attempts) - MAX_JOBS, 'more job')}")
     lines += _of_threads()
     return "\n".join(lines)
 

@@ -21,6 +21,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobStarted
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.text.numbers import counted
 
 from .inside import claimed_names
 from .options import WorkerOptions
@@ -161,7 +162,7 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
                 async with asyncio.timeout(INTERVAL_S if options.recycles else None):
                     await reached.wait()
             if reached.is_set():
-                return "1 job has started" if begun == 1 else f"{begun:,} jobs have started"
+                return f"{counted(begun, 'job')} {'has' if begun == 1 else 'have'} started"
             if options.max_rss is not None and (used := memory_mb()) >= options.max_rss:
                 return f"{used:,.0f} MB of memory are in use"
             if max_age_s is not None and time.monotonic() >= ends_at:

@@ -102,7 +102,8 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
         return Done("/run", "run_started", {"id": run_id})
     problem = None
     if request.is_confirmed and not is_typed:
-        problem = f"you typed {request.text('typed') or 'nothing'}; {found:,} jobs match now"
+        typed, match = request.text("typed") or "nothing", "matches" if found == 1 else "match"
+        problem = f"you typed {typed}; {counted(found, 'job')} {match} now"
     many = f"{counted(found, 'job')} found" + (" so far, and the search continues" if has_more else "")
     before = f"; {shown:,} when you were asked" if has_grown else ""
     question = f"{jobs.verb.capitalize()} all jobs {which}? {many}{before}."

@@ -18,6 +18,7 @@ from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.measure.figures import JobFigures
+from pg_scheduler.text.numbers import two_digits
 
 POINTS: Final = 20
 """Points of the line of a tile."""
@@ -76,7 +77,7 @@ def rates(period: Period) -> Iterator[Tile]:
         rise = 100 * (share - past)
         note = f"{'▲' if rise > 0 else '▼'} {abs(rise):.1f} pt" if abs(rise) >= 0.05 else ""
         mood = "bad" if rise > 0 else "ok"
-    value, unit = ("-", "") if share is None else (f"{100 * share:.2g}", "% of attempts")
+    value, unit = ("-", "") if share is None else (two_digits(100 * share), "% of attempts")
     tone = "bad" if share else ""
     points = _points(period, failed_share)
     yield Tile("Failed", value, unit, note, mood if note else "", "/errors", "", points, tone)

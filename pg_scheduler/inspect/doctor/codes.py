@@ -41,6 +41,8 @@ class FindingCode(StrEnum):
     """A worker has drained for an hour, or late jobs wait because every worker of their name drains."""
     LOOP_BLOCKED = "LOOP-BLOCKED"
     """The event loop of a worker is blocked, or was within the last 15 minutes."""
+    LOGGER_DISABLED = "LOGGER-DISABLED"
+    """A worker writes no records, because a configuration of logging has disabled its logger."""
     LATE = "LATE"
     """Due jobs of a name wait although workers claim it."""
     NAME_UNKNOWN = "NAME-UNKNOWN"
@@ -190,6 +192,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.LOOP_BLOCKED: Advice(
         "synchronous code in a coroutine blocked the event loop, so the worker claimed and renewed nothing",
         "declare the function as a plain one, which runs in a thread",
+    ),
+    FindingCode.LOGGER_DISABLED: Advice(
+        "logging.config.dictConfig() after the import of the library disabled its logger",
+        "pass disable_existing_loggers=False to dictConfig() or fileConfig(), and restart the worker",
     ),
     FindingCode.LATE: Advice(
         "due jobs wait although live workers claim their name",

@@ -143,7 +143,8 @@ def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: in
         is_old = holder.transactions >= transactions if holder.seconds is None else holder.seconds >= seconds
         if not is_old:
             continue
-        age = f"{holder.transactions:,} transactions" if holder.seconds is None else length(holder.seconds)
+        age_in_ids = counted(holder.transactions, "transaction")
+        age = age_in_ids if holder.seconds is None else length(holder.seconds)
         application = f" ({holder.application})" if holder.application else ""
         statement = f", last statement: {short(holder.statement)}" if holder.statement else ""
         yield warning(

@@ -25,6 +25,7 @@ from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.texts import length, listed
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.settings import VacuumTrigger
+from pg_scheduler.text.numbers import plural, two_digits
 
 DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
@@ -86,7 +87,7 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
                 FindingCode.RETENTION,
                 status,
                 f"the oldest {status} job ended {length(seconds)} ago; the workers keep such jobs for "
-                f"{days:g} days",
+                f"{days:g} {plural(days, 'day')}",
                 "pg-scheduler vacuum; read the logs of the workers for errors of the vacuum",
             )
 
@@ -152,9 +153,9 @@ def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Find
     yield warning(
         FindingCode.RETENTION,
         TABLE,
-        f"the table {TABLE} has {growth.bytes / 1e9:.2g} GB in about {growth.rows:,} rows; with "
+        f"the table {TABLE} has {two_digits(growth.bytes / 1e9)} GB in about {growth.rows:,} rows; with "
         f"{sum(number for number, _ in kept):,.0f} jobs a day, as in the last {length(growth.since_s)}, "
-        f"it has {most / 1e9:.2g} GB in about {length((then - now) * DAY_S)}",
+        f"it has {two_digits(most / 1e9)} GB in about {length((then - now) * DAY_S)}",
         "vacuum_enabled=True on a worker with a shorter retention, or pg-scheduler vacuum from cron",
     )
 

@@ -14,6 +14,7 @@ from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow, TableRow
 from pg_scheduler.inspect.texts import command, instant, listed
 from pg_scheduler.migrate.shape import LATER_INDEXES, shipped_storage
 from pg_scheduler.sqltext import quote_identifier
+from pg_scheduler.text.numbers import two_digits
 
 BUILD: Final = "pg-scheduler migrate indexes"
 
@@ -201,7 +202,8 @@ def _judge_factors(schema: str, tables: Sequence[TableRow], dead_rows: int) -> I
             FindingCode.AUTOVACUUM,
             Severity.WARNING,
             table.name,
-            f"{table.name} has about {table.live:,} rows in {table.bytes / 1e9:.2g} GB, finished ones too: "
+            f"{table.name} has about {table.live:,} rows in {two_digits(table.bytes / 1e9)} GB, "
+            "finished ones too: "
             f"{FACTOR} = {factor:g} and {THRESHOLD} = {threshold:g} mean a vacuum at {most:,} dead rows",
             f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})",
         )

@@ -29,6 +29,8 @@ MAX_RECORDS: Final = 100
 DECLARED: Final = "schedules"
 """Where workers report the ids of the schedules that their code declares, which SCHED-LOST compares."""
 
+NO_JOB: Final = ", not by a job"
+
 ZONE_DATA: Final = "tzdata"
 """Where workers report the version of their time zone data."""
 
@@ -42,6 +44,7 @@ ZONE_DATA: Final = "tzdata"
     FindingCode.WORKER_NO_LOCK,
     FindingCode.WORKER_DRAINING,
     FindingCode.LOOP_BLOCKED,
+    FindingCode.LOGGER_DISABLED,
 )
 async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
     workers = await facts.once(facts.store.workers.list_workers)
@@ -63,6 +66,7 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
         *judge_zones(alive),
         *judge_connections(alive),
         *judge_loops(alive, thresholds.loop_lag_s),
+        *judge_loggers(alive),
     ):
         yield finding
 
@@ -234,22 +238,29 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
         health = worker.health
         last = health.get("last_blocked")
         if (seconds := _number(health.get("loop_blocked_s"))) >= lag_s:
-            job = _job(health.get("blocking_job_id"), health.get("blocking_job_name"))
+            job = _culprit(health, "blocking_job_id", "blocking_job_name")
             block = f"has been blocked for {length(seconds)}"
         elif isinstance(last, dict) and (seconds := _number(last.get("seconds"))) >= lag_s:
-            job = _job(last.get("job_id"), last.get("job_name"))
+            job = _culprit(last, "job_id", "job_name")
             block = f"was blocked for {length(seconds)} within the last 15 minutes"
         elif (seconds := _number(health.get("loop_lag_s"))) >= lag_s:
             job = ""
             block = f"was blocked for {length(seconds)} at its last heartbeat"
         else:
             continue
-        log = "" if job else "its log names the job; "
+        remedy = "declare the blocking function as a plain one, which runs in a thread"
+        if job == NO_JOB:
+            remedy = (
+                "the record of its log has the stack; call that function of the application by "
+                "asyncio.to_thread()"
+            )
+        elif not job:
+            remedy = f"its log has the stack, and the job if it was one; {remedy}"
         yield warning(
             FindingCode.LOOP_BLOCKED,
             worker.worker_id,
             f"the event loop of {on_host(worker)} {block}{job}",
-            f"{log}declare the blocking function as a plain one, which runs in a thread",
+            remedy,
         )
 
 
@@ -261,8 +272,23 @@ def _number(value: Any) -> float:
         return 0.0
 
 
-def _job(job_id: Any, name: Any) -> str:
-    return f" by job {job_id!r} ({name!r})" if isinstance(job_id, str) else ""
+def judge_loggers(alive: Sequence[Worker]) -> Iterator[Finding]:
+    """Yield workers whose logger is disabled."""
+    for worker in alive:
+        if worker.health.get("is_logger_disabled") is True:
+            yield warning(
+                FindingCode.LOGGER_DISABLED,
+                worker.worker_id,
+                f"the logger 'pg_scheduler' of {on_host(worker)} is disabled: failures leave no record",
+                "disable_existing_loggers=False in the configuration of logging, and restart the worker",
+            )
+
+
+def _culprit(health: Mapping[str, Any], job_id: str, job_name: str) -> str:
+    """Return what blocked an event loop, from these keys; nothing if the worker does not report it."""
+    if isinstance(health.get(job_id), str):
+        return f" by job {health[job_id]!r} ({health.get(job_name)!r})"
+    return NO_JOB if job_id in health else ""
 
 
 def _runs_jobs(worker: Worker) -> bool:

@@ -85,7 +85,7 @@ class JobTask(Task):
         task = catalogue.find_exact(name)
         # The validation of every task of Django registers its function.
         assert task is not None  # noqa: S101
-        declared = task.func.django_task
+        declared = vars(task.func)["django_task"]
         options = {
             option: value
             for option in PER_JOB

@@ -134,8 +134,11 @@ class LoopWatchdog:
         if ping.place is not None and not ping.is_logged:
             ping.is_logged = True
             report = ping.place.describe(0.0)
-            message = "event loop blocked for %.1f s, job %s (id %s):\n%s"
-            about = self._blocked_s, report.job_name, report.job_id, report.stack
+            culprit = (
+                "not by a job" if report.job_id is None else f"by job {report.job_name} (id {report.job_id})"
+            )
+            message = "event loop blocked for %.1f s, %s:\n%s"
+            about = self._blocked_s, culprit, report.stack
             log_in_thread(logging.WARNING, message, *about, extra=event_fields(report) | {"event_type": None})
 
     @property

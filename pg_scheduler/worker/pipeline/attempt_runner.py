@@ -40,6 +40,7 @@ from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import MARK
 from pg_scheduler.jobs.task import Task
+from pg_scheduler.text.numbers import exact, plural
 from pg_scheduler.worker.in_flight import Attempt, Durability
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.completing import Completions
@@ -152,7 +153,7 @@ class AttemptRunner:
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
             )
-        seconds = claim.timeout_seconds
+        seconds = claim.timeout_seconds or 0.0
         if seconds is not None:
             self._timeouts.add(attempt, seconds)
         func = partial(run_in_loop, self._middleware, attempt, task) if self._middleware else task.func
@@ -307,5 +308,6 @@ def stopped_result(attempt: Attempt) -> Result:
 
 def timeout_result(claim: Claim) -> ErrorResult:
     """Return the result of an attempt that its timeout has stopped."""
-    message = f"the job ran longer than its timeout of {claim.timeout_seconds:g} seconds"
+    seconds = claim.timeout_seconds
+    message = f"the job ran longer than its timeout of {exact(seconds)} {plural(seconds, 'second')}"
     return ErrorResult(TimeoutError(message), timed_out=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging.config
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import asyncpg
@@ -22,6 +24,19 @@ from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 KILLED = "UPDATE scheduler_workers SET lease_until = now() - interval '1 hour' WHERE worker_id = 'w1'"
+
+
+@pytest.fixture
+def restored_logger() -> Iterator[logging.Logger]:
+    """The logger of the library, which is enabled again afterwards, like all others."""
+    disabled = {
+        name: each.disabled
+        for name, each in logging.root.manager.loggerDict.items()
+        if isinstance(each, logging.Logger)
+    }
+    yield logging.getLogger("pg_scheduler")
+    for name, was_disabled in disabled.items():
+        logging.getLogger(name).disabled = was_disabled
 
 
 async def test_missing_workers_are_found_until_one_starts(pool: asyncpg.Pool, make: Make) -> None:
@@ -222,6 +237,39 @@ async def test_event_loop_that_is_blocked_now_is_found_with_its_job(pool: asyncp
     await add_worker(pool, health='{"loop_blocked_s": 40, "blocking_job_id": "a", "blocking_job_name": "x"}')
     finding = await find(pool, FindingCode.LOOP_BLOCKED)
     assert finding.evidence == "the event loop of w1 on host has been blocked for 40 s by job 'a' ('x')"
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        '{"loop_blocked_s": 40, "blocking_job_id": null, "blocking_job_name": null}',
+        '{"last_blocked": {"seconds": 40, "job_id": null, "job_name": null}}',
+    ],
+)
+async def test_block_outside_of_jobs_is_found_with_a_remedy_for_the_application(
+    pool: asyncpg.Pool, health: str
+) -> None:
+    await add_worker(pool, health=health)
+    finding = await find(pool, FindingCode.LOOP_BLOCKED)
+    assert finding.evidence.endswith(", not by a job")
+    remedy = finding.remedy or ""
+    assert "call that function of the application by asyncio.to_thread()" in remedy
+    assert "declare" not in remedy
+
+
+async def test_disabled_logger_is_warned_of_at_the_start_and_found(
+    make: Make, pool: asyncpg.Pool, restored_logger: logging.Logger
+) -> None:
+    later = await make()
+    assert await subjects(pool, FindingCode.LOGGER_DISABLED) == []
+    logging.config.dictConfig({"version": 1})
+    assert restored_logger.disabled
+    await beat(later)
+    finding = await find(pool, FindingCode.LOGGER_DISABLED)
+    assert finding.subject == later.worker_id
+    assert "disable_existing_loggers=False" in (finding.remedy or "")
+    with pytest.warns(RuntimeWarning, match="'pg_scheduler' is disabled.*disable_existing_loggers=False"):
+        await make()
 
 
 async def test_blocked_event_loop_is_found_until_a_heartbeat_is_on_time(pool: asyncpg.Pool) -> None:

@@ -29,7 +29,7 @@ from django.test.utils import CaptureQueriesContext, override_settings  # noqa: 
 from django.utils import timezone  # noqa: E402
 
 from pg_scheduler.integrations.django import Backend, compat, results, worker  # noqa: E402
-from pg_scheduler.integrations.django.task import JobTask  # noqa: E402
+from pg_scheduler.integrations.django.task import PRIORITY, JobTask  # noqa: E402
 
 READY, RUNNING, FAILED, SUCCESSFUL = (
     getattr(compat.TaskResultStatus, name) for name in ("READY", "RUNNING", "FAILED", "SUCCESSFUL")
@@ -496,7 +496,7 @@ def test_result_is_read_whatever_the_settings_permit_today(dsn: str) -> None:
         second = backend.client.enqueue(
             f"{shop.add.module_path}@default",
             args=(1,),
-            metadata={results.PRIORITY: 1000},
+            metadata={PRIORITY: 1000},
             connection="default",
         )
         tasks = {"default": {"BACKEND": BACKEND}, "reports": {"BACKEND": BACKEND, "QUEUES": ["reports"]}}

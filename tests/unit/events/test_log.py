@@ -201,6 +201,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         {},
     ),
     (
+        events.JobsReclaimed((), ("w1", "w2")),
+        "WARNING",
+        "dead workers w1, w2 removed, which ran no job",
+        {},
+    ),
+    (
         events.JobsReclaimed(("a", "b"), ("w1", "w2")),
         "WARNING",
         "jobs of dead workers w1, w2 reclaimed: a, b",
@@ -287,6 +293,18 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         events.ScheduleSkipped("nightly", 2, "7f3a"),
         "INFO",
         "schedule nightly: 2 fire times dropped, job 7f3a is unfinished",
+        {},
+    ),
+    (
+        events.ScheduleSkipped("nightly", 1, "7f3a"),
+        "INFO",
+        "schedule nightly: 1 fire time dropped, job 7f3a is unfinished",
+        {},
+    ),
+    (
+        events.ScheduleMissed("nightly", 1, is_exact=True),
+        "WARNING",
+        "schedule nightly missed 1 fire time",
         {},
     ),
     (

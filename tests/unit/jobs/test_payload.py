@@ -131,6 +131,25 @@ def test_encode_raises_with_the_path_when_json_cannot_represent_a_value(
     message.encode()  # can be logged
 
 
+@each_case(
+    ("value", "remedy"),
+    [
+        ("a\x00", "; remove it, or encode the text, such as with base64"),
+        ({"a\x00": 1}, "; remove it, or encode the text, such as with base64"),
+        ("\udc80", "; remove it, or decode the text with errors='replace'"),
+        ({1: 2}, "; convert the keys with str()"),
+        (math.nan, "; pass None or a str instead"),
+        (2**MAX_INT_BITS, "; pass str(...) of it"),
+        (LOOP, "; flatten it"),
+        (Decimal(1), "; pass str(...) of it, or None, bool, int, float, str, list or dict"),
+    ],
+)
+def test_remedy_of_a_value_that_cannot_be_stored_is_not_its_own_type(value: object, remedy: str) -> None:
+    with pytest.raises(PayloadError) as caught:
+        encode((value,), None)
+    assert str(caught.value).endswith(remedy)
+
+
 def test_encode_accepts_a_value_of_the_maximum_depth() -> None:
     args = (nested(MAX_DEPTH - 1),)
     assert decode(encode(args, None))[0] == args
