@@ -52,7 +52,7 @@ class Point:
     y: float
 
 
-LINES: Final = [Line(price=Decimal("9.90"), number=each) for each in range(5)]
+LINES: Final = [Line(price=Decimal("9.90"), number=number) for number in range(5)]
 ORDER: Final = Order(order_id=UUID(int=7), customer=1, at=datetime(2030, 1, 1, tzinfo=UTC), lines=LINES)
 NUMBERS: Final = list(range(1000))
 
@@ -92,7 +92,7 @@ CASES: Final[dict[str, tuple[Callable[..., Any], tuple[Any, ...], bool]]] = {
     "a model with five lines": (take_order, (ORDER,), True),
     "the same as a dict": (take_dict, (ORDER.model_dump(mode="json"),), True),
     "a list of 1,000 int": (take_list, (NUMBERS,), True),
-    "a set of 20 texts": (take_set, ({f"name-{each}" for each in range(20)},), True),
+    "a set of 20 texts": (take_set, ({f"name-{number}" for number in range(20)},), True),
     "dict[str, Any]": (take_anything, ({"a": 1, "b": [1, 2, 3]},), True),
 }
 """Functions, their arguments, and whether they are typed."""

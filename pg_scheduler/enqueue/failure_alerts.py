@@ -76,9 +76,11 @@ class FailureAlerts:
         message = due_message("", now)
         ordered = sorted(alerts, key=lambda alert: alert.job_id)
         inserted = await self._writer.insert(ordered, transaction.connection, message=message)
-        taken = [alert for alert in ordered if alert.job_id not in inserted and not _is_of_a_span(alert)]
-        if taken:
-            renamed = [alert.with_id(distinct_alert_id(alert.job_id)) for alert in taken]
+        alerts_of_taken_ids = [
+            alert for alert in ordered if alert.job_id not in inserted and not _is_of_a_span(alert)
+        ]
+        if alerts_of_taken_ids:
+            renamed = [alert.with_id(distinct_alert_id(alert.job_id)) for alert in alerts_of_taken_ids]
             await self._writer.insert(renamed, transaction.connection, message=message)
 
 

@@ -136,7 +136,7 @@ def _suspended(facts: Facts) -> Iterator[Reason]:
     """Yield what a job waits for whose last attempt was suspended."""
     signals = [each for each in facts.waits if each.is_open and each.kind == SIGNAL]
     sleeps = [each for each in facts.waits if each.is_open and each.kind == SLEEP]
-    children = [each for each in facts.waits if each.is_open and each.kind == CHILD]
+    children = [wait for wait in facts.waits if wait.is_open and wait.kind == CHILD]
     if signals:
         early = [repr(each.name) for each in facts.waits if not each.is_open]
         came = f"; other signals, sent before a wait: {listed(early)}" if early else ""

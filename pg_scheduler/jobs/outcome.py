@@ -180,14 +180,16 @@ class Outcome:
     def without_texts(self, reason: str) -> Outcome:
         """Return the outcome with a reason in place of the error and the value of the job."""
         change = self.change
-        kept = change.kept
-        if kept is not None and kept.error is not None:
-            kept = kept_error(kept.seconds, reason, None)
-        elif kept is not None:
-            kept = KeptResult(kept.seconds, no_value_reason=reason)
+        result = change.kept
+        if result is not None and result.error is not None:
+            result = kept_error(result.seconds, reason, None)
+        elif result is not None:
+            result = KeptResult(result.seconds, no_value_reason=reason)
         error = None if change.error is None else reason
         entry = history_entry("refused", message=reason)
-        return replace(self, change=replace(change, error=error, entry=entry, kept=kept), after_crashes=None)
+        return replace(
+            self, change=replace(change, error=error, entry=entry, kept=result), after_crashes=None
+        )
 
     def event_of(self, claim: Claim, *, accepted: bool = True) -> JobEvent | None:
         """Return the event about an attempt; ``JobLost`` if the database refused the outcome."""

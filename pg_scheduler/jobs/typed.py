@@ -48,13 +48,17 @@ class TypedArguments:
         self._signature = own_signature(func)
         parameters = self._signature.parameters.values()
         # JSON has objects with names, or arrays: strict types accept texts as dates in these only.
-        self._names = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-        self._positional = [
-            each.name
-            for each in parameters
-            if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
+        self._names = [
+            parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         ]
-        self._has_positional_only = any(each.kind is each.POSITIONAL_ONLY for each in parameters)
+        self._positional = [
+            parameter.name
+            for parameter in parameters
+            if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+        ]
+        self._has_positional_only = any(
+            parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters
+        )
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
         """Return the arguments of a job as the text of the ``task_data`` column.

@@ -127,17 +127,17 @@ class ValueType:
             except ValidationError as error:
                 misfit = misfit or error
                 continue
-            found = first_difference(value, arrived)
-            if found is not None:
+            latest = first_difference(value, arrived)
+            if latest is not None:
                 if expected is _MISSING:
                     expected = self._converted(value)
                 if not isinstance(expected, ValidationError):
-                    found = first_difference(expected, arrived)
+                    latest = first_difference(expected, arrived)
                 elif is_json(value) and form == value:
-                    found = None
-            if found is None:
+                    latest = None
+            if latest is None:
                 return form
-            difference = difference or found
+            difference = difference or latest
         if (found := difference or _unrepresentable(value)) is not None:
             raise found.error(path)
         assert misfit is not None  # noqa: S101 - each form arrived, differed or did not fit
@@ -175,9 +175,9 @@ class ValueType:
             text = self._adapter.dump_json(value, round_trip=True, warnings=False, **options)
             form = json.loads(text)
         except (ValueError, RecursionError) as error:
-            found = _unrepresentable(value)
-            if found is not None:
-                raise found.error(path) from error
+            difference = _unrepresentable(value)
+            if difference is not None:
+                raise difference.error(path) from error
             raise PayloadError(
                 f"{path} cannot be serialized by pydantic: {error}; declare a serializer for its type, or "
                 "pass None, bool, int, float, str, list or dict"
@@ -299,8 +299,8 @@ def _in_items(given: Sequence[Any], arrived: Sequence[Any]) -> Difference | None
     if set(kinds) <= COMPARABLE and kinds == [*map(type, arrived)] and [*given] == [*arrived]:
         return None
     for index, (item, other) in enumerate(zip(given, arrived, strict=True)):
-        if (found := first_difference(item, other)) is not None:
-            return found.within(f"[{index}]")
+        if (difference := first_difference(item, other)) is not None:
+            return difference.within(f"[{index}]")
     return None
 
 
@@ -311,8 +311,8 @@ def _in_dicts(given: Mapping[Any, Any], arrived: Mapping[Any, Any]) -> Differenc
             "use keys of type str, or pass a list of pairs",
         )
     for key, item in given.items():
-        if (found := first_difference(item, arrived[key])) is not None:
-            return found.within(f"[{key!r}]")
+        if (difference := first_difference(item, arrived[key])) is not None:
+            return difference.within(f"[{key!r}]")
     return None
 
 
@@ -325,10 +325,12 @@ def _in_models(given: BaseModel, arrived: Any) -> Difference | None:
         value, arrived_value = values.get(name, _MISSING), others.get(name, _MISSING)
         if value is arrived_value:
             continue
-        if (found := first_difference(value, arrived_value)) is not None:
-            return _of_field(field, found).within("" if isinstance(given, RootModel) else f".{name}")
-    if (found := _in_dicts(given.__pydantic_extra__ or {}, arrived.__pydantic_extra__ or {})) is not None:
-        return found
+        if (difference := first_difference(value, arrived_value)) is not None:
+            return _of_field(field, difference).within("" if isinstance(given, RootModel) else f".{name}")
+    if (
+        difference := _in_dicts(given.__pydantic_extra__ or {}, arrived.__pydantic_extra__ or {})
+    ) is not None:
+        return difference
     for name, value in (given.__pydantic_private__ or {}).items():
         # Clients, locks and the like are made anew where the value arrives.
         if type(value) in COMPARABLE or isinstance(value, CONTAINERS):
@@ -360,9 +362,9 @@ def _in_dataclasses(given: Any, arrived: Any) -> Difference | None:
         return _changed(given, arrived)
     for field in fields(given):
         if field.compare:
-            value, other = (getattr(each, field.name, _MISSING) for each in (given, arrived))
-            if (found := first_difference(value, other)) is not None:
-                return found.within(f".{field.name}")
+            value, other = (getattr(instance, field.name, _MISSING) for instance in (given, arrived))
+            if (difference := first_difference(value, other)) is not None:
+                return difference.within(f".{field.name}")
     return None
 
 
@@ -423,8 +425,8 @@ def _changed(given: Any, arrived: Any) -> Difference:
             f"is a {name}, which JSON shows as asterisks",
             "pass a reference to the secret, or its get_secret_value() where a codec encrypts the values",
         )
-    if (found := _unrepresentable(given)) is not None:
-        return found
+    if (difference := _unrepresentable(given)) is not None:
+        return difference
     if arrived is _MISSING:
         return Difference(f"is a {name}, and would be missing", "declare a serializer that dumps it")
     if type(given) is not type(arrived):
@@ -514,8 +516,8 @@ def _unrepresentable(value: Any, depth: int = 0) -> Difference | None:
             )
         case _ if depth < MAX_DEPTH:
             for part, item in _parts(value):
-                if (found := _unrepresentable(item, depth + 1)) is not None:
-                    return found.within(part)
+                if (difference := _unrepresentable(item, depth + 1)) is not None:
+                    return difference.within(part)
     return None
 
 
@@ -534,7 +536,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, BaseModel):
         yield from ((f".{name}", item) for name, item in value.__dict__.items())
     elif is_dataclass(value) and not isinstance(value, type):
-        yield from ((f".{each.name}", getattr(value, each.name, None)) for each in fields(value))
+        yield from ((f".{field.name}", getattr(value, field.name, None)) for field in fields(value))
 
 
 # -- forms ---------------------------------------------------------------------------------------------
@@ -555,10 +557,14 @@ def _unset_fields(value: Any) -> Any:
     elif isinstance(value, list | tuple):
         parts = enumerate(value)
     elif is_dataclass(value) and not isinstance(value, type):
-        parts = ((each.name, getattr(value, each.name, None)) for each in fields(value))
+        parts = ((field.name, getattr(value, field.name, None)) for field in fields(value))
     else:
         return None
-    inner = {name: found for name, item in parts if name not in left_out and (found := _unset_fields(item))}
+    inner = {
+        name: unset_names
+        for name, item in parts
+        if name not in left_out and (unset_names := _unset_fields(item))
+    }
     return {**left_out, **inner} or None
 
 
@@ -595,7 +601,7 @@ def _sorted_fields(given: Any, form: Mapping[str, Any]) -> Iterator[tuple[str, A
     if isinstance(given, BaseModel):
         aliases = {name: field.serialization_alias for name, field in type(given).model_fields.items()}
     elif is_dataclass(given):
-        aliases = dict.fromkeys(each.name for each in fields(given))
+        aliases = dict.fromkeys(field.name for field in fields(given))
     for name, alias in aliases.items():
         key = name if alias is None or alias not in form else alias
         if key in form:

@@ -95,8 +95,8 @@ class PassedResultRepository(Repository):
 
     async def get(self, job_id: str, names: Sequence[str]) -> list[JobResult]:
         """Return those of the results that were passed to a job, in the order of the names."""
-        found = await self._read(job_id, names)
-        return [each.result for name in names if (each := found.get(name)) is not None]
+        results = await self._read(job_id, names)
+        return [each.result for name in names if (each := results.get(name)) is not None]
 
     async def of_children(self, job_id: str, children: Collection[str]) -> dict[str, ChildResult]:
         """Return those of the results of children that were passed to a job, by the ids of the children."""
@@ -104,7 +104,7 @@ class PassedResultRepository(Repository):
         found: dict[str, ChildResult] = {}
         for start in range(0, len(names), RESULTS_AT_ONCE):
             page = await self._read(job_id, names[start : start + RESULTS_AT_ONCE])
-            found |= {each.result.job_id: each for each in page.values()}
+            found |= {passed_result.result.job_id: passed_result for passed_result in page.values()}
         return found
 
     async def _read(self, job_id: str, names: Sequence[str]) -> dict[str, ChildResult]:

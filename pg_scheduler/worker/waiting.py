@@ -54,9 +54,13 @@ def tasks_by_attempt(loop: asyncio.AbstractEventLoop) -> Mapping[int, Sequence[T
     tasks = defaultdict[int, list[Task]](list)
     for task in asyncio.all_tasks(loop):
         context = _context_of(task)
-        known = None if context is None else context.get(current)
-        if known is not None and known[-1] is not None and not task.get_name().startswith(OWN_TASK_PREFIX):
-            tasks[id(known[-1])].append(task)
+        job_context = None if context is None else context.get(current)
+        if (
+            job_context is not None
+            and job_context[-1] is not None
+            and not task.get_name().startswith(OWN_TASK_PREFIX)
+        ):
+            tasks[id(job_context[-1])].append(task)
     return tasks
 
 
@@ -142,8 +146,8 @@ def _context_of(task: Task) -> contextvars.Context | None:
         return task.get_context()
     context = getattr(task, "_context", None)  # of a task in Python
     if context is None:
-        found = (each for each in gc.get_referents(task) if type(each) is contextvars.Context)
-        context = next(found, None)
+        contexts = (referent for referent in gc.get_referents(task) if type(referent) is contextvars.Context)
+        context = next(contexts, None)
     return context
 
 
@@ -157,7 +161,9 @@ def _waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
     if future in steps:
         return True
     awaited = _awaited(future, frames[-1] if frames else None)
-    return awaited is not None and all(_ends(each, steps, visited | {task}) for each in awaited)
+    return awaited is not None and all(
+        _ends(awaited_future, steps, visited | {task}) for awaited_future in awaited
+    )
 
 
 def _ends(future: asyncio.Future[Any], steps: Futures, visited: set[Task]) -> bool:
@@ -166,7 +172,7 @@ def _ends(future: asyncio.Future[Any], steps: Futures, visited: set[Task]) -> bo
         return True
     if isinstance(future, asyncio.Task):
         return _waits(future, steps, visited)
-    return isinstance(future, GATHERING) and all(_ends(each, steps, visited) for each in _gathered(future))
+    return isinstance(future, GATHERING) and all(_ends(child, steps, visited) for child in _gathered(future))
 
 
 def _awaited(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Future[Any]] | None:
@@ -207,7 +213,7 @@ def _awaiting(coroutine: Any) -> Iterator[Any]:
 def _behind(awaitable: Any) -> Any:
     """Return the coroutine or generator behind what Python wraps it in, such as a step of ``async for``."""
     kinds = CoroutineType | GeneratorType | AsyncGeneratorType  # type: ignore[type-arg]
-    return next((each for each in gc.get_referents(awaitable) if isinstance(each, kinds)), None)
+    return next((referent for referent in gc.get_referents(awaitable) if isinstance(referent, kinds)), None)
 
 
 def _has_timer(coroutine: Any) -> bool:

@@ -82,9 +82,9 @@ async def value_of(t: TestScheduler, job_id: str = "job") -> Any:
 
 
 async def state(t: TestScheduler, job_id: str = "job") -> tuple[JobStatus, str | None, int]:
-    found = await t.scheduler.get_job(job_id)
-    assert found
-    return found.status, found.blocked_on, found.attempt
+    job = await t.scheduler.get_job(job_id)
+    assert job
+    return job.status, job.blocked_on, job.attempt
 
 
 WAITING = (JobStatus.PENDING, "after", 1)
@@ -885,10 +885,10 @@ async def test_job_and_children_of_a_running_worker_need_no_poll(make: Make) -> 
 
 
 async def error_of(t: TestScheduler, job_id: str = "job") -> str:
-    found = await t.scheduler.get_job(job_id)
-    assert found
-    assert found.status is JobStatus.FAILED
-    return str(found.error_message)
+    job = await t.scheduler.get_job(job_id)
+    assert job
+    assert job.status is JobStatus.FAILED
+    return str(job.error_message)
 
 
 async def test_job_with_the_id_of_a_child_is_a_conflict_and_is_left(t: TestScheduler, log: Log) -> None:

@@ -96,9 +96,9 @@ STORED: Final = [option for option, cells in TABLE.items() if "code" not in cell
 def test_table_has_every_option_of_jobs() -> None:
     options = {
         *JOB_OPTIONS,
-        *(each.name for each in fields(JobSpec)),
-        *(each.name for each in fields(TaskOptions)),
-        *({each.name for each in (*fields(Definition), *fields(PeriodicJobConfig))} - TIMING),
+        *(field.name for field in fields(JobSpec)),
+        *(field.name for field in fields(TaskOptions)),
+        *({field.name for field in (*fields(Definition), *fields(PeriodicJobConfig))} - TIMING),
     }
     assert TABLE.keys() == options | {"schedule_id"}
 
@@ -201,7 +201,7 @@ class World:
         store = self.scheduler._parts.store
         await store.workers.register(new_worker(), LEASE)
         names = self.scheduler._parts.tasks.lists.names
-        claims = {each.job_id: each for each in (await store.claims.exchange("me", names, 10)).jobs}
+        claims = {claim.job_id: claim for claim in (await store.claims.exchange("me", names, 10)).jobs}
         await store.results.settle("me", [(claims[job_id], outcome)])
 
 
@@ -280,18 +280,18 @@ ACTIONS: Final[Mapping[str, Callable[[World, str], Awaitable[None]]]] = dict(
 def check(change: str, before: Row, after: Row, options: list[str]) -> None:
     """Compare what the rows have with the cells of the table."""
     for option in options:
-        cell, was, found = TABLE[option][change], before[option], after[option]
-        case = f"{option}, {change}: {cell}, but {was!r} became {found!r}"
+        cell, former_value, value = TABLE[option][change], before[option], after[option]
+        case = f"{option}, {change}: {cell}, but {former_value!r} became {value!r}"
         match cell:
             case "kept":
-                assert was is not None, case
-                assert found == was, case
+                assert former_value is not None, case
+                assert value == former_value, case
             case "new":
-                assert found != was, case
+                assert value != former_value, case
             case "met":
-                assert (was is not None, found) == (True, None), case
+                assert (former_value is not None, value) == (True, None), case
             case "now" | "moved":
-                assert found == START + HOUR, case
+                assert value == START + HOUR, case
             case _:
                 pytest.fail(f"the cell {cell!r} of {option}, {change} is unknown")
 
@@ -304,7 +304,9 @@ async def test_change_keeps_what_the_table_says(world: World, change: str) -> No
     job_id = await world.add("kept.full", execution_time=START + timedelta(minutes=10), after=["parent"])
     before = await world.row(job_id)
     await ACTIONS[change](world, job_id)
-    check(change, before, await world.row(job_id), [each for each in STORED if each not in OF_SCHEDULES])
+    check(
+        change, before, await world.row(job_id), [option for option in STORED if option not in OF_SCHEDULES]
+    )
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -317,8 +319,8 @@ async def test_change_of_a_job_of_a_schedule_keeps_what_the_table_says(world: Wo
     assert job_id is not None
     before = await world.row(job_id)
     await ACTIONS[change](world, job_id)
-    kept = ["keep_result", "on_failure", *OF_SCHEDULES]
-    check(change, before, await world.row(job_id), kept)
+    kept_options = ["keep_result", "on_failure", *OF_SCHEDULES]
+    check(change, before, await world.row(job_id), kept_options)
 
 
 # -- beside the table ------------------------------------------------------------------------------------

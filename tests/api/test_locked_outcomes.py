@@ -104,10 +104,10 @@ class World:
     async def begin(self) -> None:
         """Run a job that waits, with everything that may follow from its end."""
         scheduler = self.scheduler
-        for each in (scheduler, self.client):
-            each.register(self.work, name="work", on_failure="dependent")
+        for observer in (scheduler, self.client):
+            observer.register(self.work, name="work", on_failure="dependent")
             for function in (quick, breaks, sleeps, dependent):
-                each.register(function, name=function.__name__)
+                observer.register(function, name=function.__name__)
         await scheduler.start()
         options: dict[str, Any] = {"pause_after_failures": 3, "keep_result": KEPT}
         await scheduler.schedules.add("work", Every(days=300), schedule_id="schedule", **options)

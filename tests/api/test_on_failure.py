@@ -353,9 +353,9 @@ def test_id_of_an_alert_is_shortened_when_it_would_be_too_long() -> None:
     ids = {alert_id(longest), alert_id(longest[:-1] + "e"), alert_id(longest[:-1] + "f")}
     assert len(ids) == 3
     assert all(len(each.encode()) <= MAX_ID_BYTES and each.endswith(":failed") for each in ids)
-    others = {distinct_alert_id(each) for each in [*ids, *ids, "a"]}
+    others = {distinct_alert_id(alert_id) for alert_id in [*ids, *ids, "a"]}
     assert len(others) == 7
-    assert all(len(each.encode()) <= MAX_ID_BYTES for each in others)
+    assert all(len(alert_id.encode()) <= MAX_ID_BYTES for alert_id in others)
 
 
 @pytest.mark.parametrize("name", [5, "", "\x00"])

@@ -30,14 +30,14 @@ def cleanup_of(module: str, **options: Any) -> Any:
 
 
 async def searched(scheduler: Scheduler, where: str) -> set[str]:
-    return {found.job_id for found in (await Inspector(scheduler).search_jobs(where)).items}
+    return {job.job_id for job in (await Inspector(scheduler).search_jobs(where)).items}
 
 
 async def listed(scheduler: Scheduler, name: str) -> set[str]:
-    found = await scheduler.list_jobs(job_name=name)
+    jobs = await scheduler.list_jobs(job_name=name)
     counts = await scheduler.count_jobs(job_name=name)
-    assert counts.total == len(found)
-    return {stored.job_id for stored in found}
+    assert counts.total == len(jobs)
+    return {stored.job_id for stored in jobs}
 
 
 async def test_periodic_function_with_a_name_has_that_everywhere(make: Make, pool: asyncpg.Pool) -> None:
@@ -51,7 +51,7 @@ async def test_periodic_function_with_a_name_has_that_everywhere(make: Make, poo
     job_id = await scheduler.trigger_periodic_job("refresh")
     await seen.until(JobCompleted, job_id=job_id, job_name=NAME)
     (schedule,) = await scheduler.schedules.list(task=refresh)
-    (info,) = [each for each in await scheduler.tasks.list() if each.name == NAME]
+    (info,) = [task for task in await scheduler.tasks.list() if task.name == NAME]
     status = scheduler.get_periodic_job_status("refresh")
     assert status is not None
     stored = await scheduler.get_job(job_id or "")
@@ -61,7 +61,7 @@ async def test_periodic_function_with_a_name_has_that_everywhere(make: Make, poo
     assert tuple(columns or ()) == (NAME, None)
     for name in (NAME, "periodic_refresh", "refresh", f"{__name__}.{refresh.__qualname__}"):
         assert await listed(scheduler, name) == {job_id}
-        assert [each.schedule_id for each in await scheduler.schedules.list(task=name)] == ["refresh"]
+        assert [schedule.schedule_id for schedule in await scheduler.schedules.list(task=name)] == ["refresh"]
     assert await searched(scheduler, f"name:{NAME}") == {job_id}
 
 
@@ -71,7 +71,7 @@ async def test_functions_of_two_modules_with_one_name_are_told_apart(make: Make,
     scheduler = make()
     await scheduler.initialize_db()
     ids = {key: await scheduler.trigger_periodic_job(key) for key in ("uploads", "sessions")}
-    assert {each.job_name for each in await scheduler.list_jobs()} == {"uploads.cleanup", "sessions.cleanup"}
+    assert {job.job_name for job in await scheduler.list_jobs()} == {"uploads.cleanup", "sessions.cleanup"}
     for key, job_id in ids.items():
         assert await listed(scheduler, f"{key}.cleanup") == {job_id}
         assert await searched(scheduler, f"name:{key}.cleanup") == {job_id}
@@ -117,7 +117,7 @@ async def test_former_rows_are_found_under_the_name_and_run(make: Make, pool: as
         "UPDATE scheduler_schedules SET task = $1, job_name = 'periodic_refresh'",
         qualified,
     )
-    assert [each.schedule_id for each in await scheduler.schedules.list(task=refresh)] == ["refresh"]
+    assert [schedule.schedule_id for schedule in await scheduler.schedules.list(task=refresh)] == ["refresh"]
     job_id = await scheduler.trigger_periodic_job("refresh")
     completed = await seen.until(JobCompleted, job_id=job_id)
     assert completed[0].job_name == NAME, "an old node has written the schedule"

@@ -121,11 +121,11 @@ class Run:
             "SELECT job_id, (coalesce(on_end #> '{replacement, task_data}', task_data) #>> '{args, 0}')::int "
             "AS number FROM scheduled_jobs WHERE job_name <> 'ownership.alert'"
         )
-        found = {row["job_id"]: row["number"] for row in rows}
+        numbers = {row["job_id"]: row["number"] for row in rows}
         return [
-            (each, found.get(each), number)
-            for each, number in self.current.items()
-            if found.get(each) != number
+            (job_id, numbers.get(job_id), number)
+            for job_id, number in self.current.items()
+            if numbers.get(job_id) != number
         ]
 
     async def lost_signals(self, pool: asyncpg.Pool) -> list[Any]:

@@ -50,15 +50,15 @@ async def enqueue(t: TestScheduler, func: Callable[..., Any], **options: Any) ->
 
 
 async def value_of(t: TestScheduler) -> Any:
-    found = await t.scheduler.get_job_result("job", wait=False)
-    assert found is not None, "the job has not ended"
-    return found.unwrap()
+    result = await t.scheduler.get_job_result("job", wait=False)
+    assert result is not None, "the job has not ended"
+    return result.unwrap()
 
 
 async def state(t: TestScheduler) -> tuple[JobStatus, int]:
-    found = await t.scheduler.get_job("job")
-    assert found
-    return found.status, found.attempt
+    job = await t.scheduler.get_job("job")
+    assert job
+    return job.status, job.attempt
 
 
 async def answer() -> int:
@@ -295,9 +295,9 @@ async def test_loop_is_stopped_by_a_signal_within_its_attempt(make: Make) -> Non
     await scheduler.start()
     await scheduler.enqueue("crawl", job_id="job", keep_result=HOUR)
     await seen.until(JobCompleted)
-    found = await scheduler.get_job_result("job", wait=False)
-    assert found
-    assert found.unwrap() == 1
+    result = await scheduler.get_job_result("job", wait=False)
+    assert result
+    assert result.unwrap() == 1
     assert not seen.of(JobSuspended)
     assert len(pages) > 3
 
@@ -326,8 +326,8 @@ async def test_end_of_a_sleep_a_signal_and_a_child_reaches_an_attempt_that_works
         scheduler.register(func, name=func.__name__)
     await scheduler.start()
     await scheduler.enqueue("place", job_id="job", keep_result=HOUR)
-    found = await scheduler.get_job_result("job", timeout=PATIENCE)
-    assert found.unwrap() == [1, 1, None, 7, ["limit", None]]
+    result = await scheduler.get_job_result("job", timeout=PATIENCE)
+    assert result.unwrap() == [1, 1, None, 7, ["limit", None]]
 
 
 async def test_timeout_around_a_wait_frees_its_name(t: TestScheduler) -> None:
@@ -411,7 +411,7 @@ async def test_function_that_waits_beside_a_task_is_suspended_at_its_timeout_wit
         await enqueue(t, place, timeout=0.1, max_retries=0)
         await t.run_until(NOW)
     assert await state(t) == (JobStatus.PENDING, 1)
-    (record,) = [each for each in caplog.records if "suspended at its timeout" in each.getMessage()]
+    (record,) = [entry for entry in caplog.records if "suspended at its timeout" in entry.getMessage()]
     assert "'heartbeat' at" in record.getMessage()
     assert not beats[0].done()
     beats[0].cancel()
@@ -509,6 +509,6 @@ async def test_thread_gets_the_end_of_a_wait_beside_its_work(make: Make) -> None
     await scheduler.start()
     await scheduler.enqueue("place", job_id="job", keep_result=HOUR)
     await seen.until(JobCompleted)
-    found = await scheduler.get_job_result("job", wait=False)
-    assert found
-    assert found.unwrap() == 1
+    result = await scheduler.get_job_result("job", wait=False)
+    assert result
+    assert result.unwrap() == 1

@@ -109,10 +109,10 @@ class Ways:
             self.received[number] = value
 
         name = self.register(f"argument-{number}", receive, value=kind.declared)
-        given = kind.make()
-        value = given_of(kind) if isinstance(given, Iterator) else given
+        sent = kind.make()
+        value = given_of(kind) if isinstance(sent, Iterator) else sent
         try:
-            job_id = await self.scheduler.enqueue(name, args=(given,))
+            job_id = await self.scheduler.enqueue(name, args=(sent,))
         except PayloadError as error:
             self.outcomes[kind.name, "argument"] = Outcome(value, error=str(error))
             return
@@ -122,26 +122,26 @@ class Ways:
 
     async def result(self, number: int, kind: Kind) -> None:
         """Return a value."""
-        given = given_of(kind)
+        sent = given_of(kind)
 
         async def answer() -> Any:
-            return given
+            return sent
 
         name = self.register(f"result-{number}", answer, **{"return": kind.declared})
         job_id = await self.scheduler.enqueue(name)
         result = await self.scheduler.get_job_result(job_id, timeout=60)
         if result.no_value_reason is not None:
-            self.outcomes[kind.name, "result"] = Outcome(given, error=result.no_value_reason)
+            self.outcomes[kind.name, "result"] = Outcome(sent, error=result.no_value_reason)
         else:
-            self.outcomes[kind.name, "result"] = Outcome(given, result.unwrap(kind.declared))
+            self.outcomes[kind.name, "result"] = Outcome(sent, result.unwrap(kind.declared))
 
     async def progress(self, number: int, kind: Kind) -> None:
         """Report a value as progress."""
-        given = given_of(kind)
+        sent = given_of(kind)
 
         async def report() -> str | None:
             try:
-                current_job().progress(given)
+                current_job().progress(sent)
             except (TypeError, ValueError) as error:
                 return str(error)
             return None
@@ -152,23 +152,23 @@ class Ways:
         job = await self.scheduler.get_job(job_id)
         assert job
         arrived = None if job.progress is None else job.progress.done
-        self.outcomes[kind.name, "progress"] = Outcome(given, arrived, error.unwrap())
+        self.outcomes[kind.name, "progress"] = Outcome(sent, arrived, error.unwrap())
 
     async def steps(self) -> None:
         """Return each value from a step."""
 
         async def run_steps() -> None:
             for number, kind in enumerate(KINDS):
-                given = given_of(kind)
+                sent = given_of(kind)
 
-                async def answer(given: Any = given) -> Any:
-                    return given
+                async def answer(value: Any = sent) -> Any:
+                    return value
 
                 answer.__annotations__ = {"return": kind.declared}
                 try:
-                    outcome = Outcome(given, await current_job().steps.run(f"step-{number}", answer))
+                    outcome = Outcome(sent, await current_job().steps.run(f"step-{number}", answer))
                 except PayloadError as error:
-                    outcome = Outcome(given, error=str(error))
+                    outcome = Outcome(sent, error=str(error))
                 self.outcomes[kind.name, "step"] = outcome
 
         name = self.register("steps", run_steps)
@@ -176,25 +176,25 @@ class Ways:
 
     async def signals(self) -> None:
         """Send each value as a signal."""
-        sent: dict[int, Any] = {}
+        values: dict[int, Any] = {}
 
         async def receive() -> None:
-            for number, given in sent.items():
+            for number, sent in values.items():
                 kind = KINDS[number]
                 type_of_wait = None if kind.declared is Any else kind.declared
                 arrived = await current_job().steps.wait(f"signal-{number}", kind=type_of_wait)
-                self.outcomes[kind.name, "signal"] = Outcome(given, arrived)
+                self.outcomes[kind.name, "signal"] = Outcome(sent, arrived)
 
         name = self.register("signals", receive)
         job_id = await self.scheduler.enqueue(name, delay=KEEP)
         for number, kind in enumerate(KINDS):
-            given = given_of(kind)
+            sent = given_of(kind)
             try:
-                await self.scheduler.signal(job_id, f"signal-{number}", given)
+                await self.scheduler.signal(job_id, f"signal-{number}", sent)
             except PayloadError as error:
-                self.outcomes[kind.name, "signal"] = Outcome(given, error=str(error))
+                self.outcomes[kind.name, "signal"] = Outcome(sent, error=str(error))
             else:
-                sent[number] = given
+                values[number] = sent
         await self.scheduler.run_job_now(job_id)
         result = await self.scheduler.get_job_result(job_id, timeout=60)
         result.unwrap()

@@ -267,8 +267,8 @@ async def test_signal_takes_no_name_of_a_step_cursor_sleep_or_child(t: TestSched
         async with steps.cursor("cursor", start=0) as cursor:
             await cursor.save(3)
         await steps.sleep("sleep", 5)
-        found = [await steps.run("step", work), await steps.child("child", call(work))]
-        return [*found, *await steps.gather("gather", [call(work)])]
+        values = [await steps.run("step", work), await steps.child("child", call(work))]
+        return [*values, *await steps.gather("gather", [call(work)])]
 
     names = ("cursor", "sleep", "step", "child", "gather")
     await enqueue(t, use_the_names)
@@ -276,9 +276,9 @@ async def test_signal_takes_no_name_of_a_step_cursor_sleep_or_child(t: TestSched
         assert await t.scheduler.signal("job", name, "early")
     await t.run_until(HOUR)
     assert await value_of(t.scheduler) == [7, 7, 7]
-    found = {(step.name, step.kind) for step in (await Inspector(t.scheduler).steps("job")).items}
+    rows = {(step.name, step.kind) for step in (await Inspector(t.scheduler).steps("job")).items}
     kinds = {"cursor": "cursor", "sleep": "sleep", "step": "step", "child": "child", "gather": "child"}
-    assert found >= {*kinds.items(), *((name, "signal") for name in names)}
+    assert rows >= {*kinds.items(), *((name, "signal") for name in names)}
 
 
 async def test_signal_after_the_step_of_its_name_is_refused(t: TestScheduler) -> None:
@@ -379,8 +379,8 @@ async def test_signal_after_replace_is_for_the_new_definition(t: TestScheduler) 
     await enqueue(t, former)
     assert await t.scheduler.signal("job", "go", 0)
     assert await t.run_one()
-    shown = [(step.name, step.value) for step in (await Inspector(t.scheduler).steps("job")).items]
-    assert shown == [("go", 2)]
+    rows = [(step.name, step.value) for step in (await Inspector(t.scheduler).steps("job")).items]
+    assert rows == [("go", 2)]
     await t.run_until(NOW)
     assert await value_of(t.scheduler) == [2]
 

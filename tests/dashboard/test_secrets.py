@@ -199,11 +199,11 @@ async def count(app: App, search: str) -> int | None:
 
 def searches(text: str) -> list[str]:
     """Return searches for a text by each field: with wildcards, by a part of it, and negated."""
-    found = []
+    questions = []
     for field in FIELDS:
         name = field.replace("<name>", "to" if field.startswith("arg") else "note")
-        found += [f'{name}:*"{text}"*', f'{name}:~"{text}"', f'-{name}:~"{text}"', f'{name}:*:"{text}"']
-    return found
+        questions += [f'{name}:*"{text}"*', f'{name}:~"{text}"', f'-{name}:~"{text}"', f'{name}:*:"{text}"']
+    return questions
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ async def test_no_output_and_no_search_has_what_a_request_may_not_see(
 ) -> None:
     whole, limited = build(authorize=read_all), build(authorize=lambda _: access)
     urls = await addresses(whole)
-    known = await outputs(whole, urls)
+    outputs_of_all = await outputs(whole, urls)
     for what, secret in secrets.items():
-        assert any(secret in text for text in known.values()), f"no output has the {what}"
+        assert any(secret in text for text in outputs_of_all.values()), f"no output has the {what}"
     for address, text in (await outputs(limited, urls)).items():
         for what, secret in secrets.items():
             echoed = secret in address[0]  # a page repeats what was searched

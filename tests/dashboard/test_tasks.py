@@ -97,7 +97,7 @@ async def test_given_name_of_a_periodic_job_is_its_task(
             assert (data["task"]["name"], data["task"]["started"]) == ("ops.heartbeat", 5)
             assert function in data["task"]["other_names"]
             assert data["settings"]["max_retries"] == 0
-            assert [each["schedule_id"] for each in data["schedules"]] == ["beats"]
+            assert [schedule["schedule_id"] for schedule in data["schedules"]] == ["beats"]
             assert [run["job_id"] for run in data["runs"]] == ["ops.heartbeat"]
             found = (await request(app, f"/jobs?q={quote(data['where'])}", headers=JSON)).data
             assert {job["job_id"] for job in found["items"]} == {"ops.heartbeat", "next"}
@@ -121,7 +121,7 @@ async def test_task_with_a_schedule_has_a_page_while_no_worker_lives(scheduler: 
     await scheduler.schedules.add("mail.send", Every(hours=1), schedule_id="hourly")
     data = (await request(app, "/task?id=mail.send", headers=JSON)).data
     assert data["task"]["name"] == "mail.send"
-    assert [each["schedule_id"] for each in data["schedules"]] == ["hourly"]
+    assert [schedule["schedule_id"] for schedule in data["schedules"]] == ["hourly"]
 
 
 async def test_jobs_and_pauses_of_other_names_count_for_their_task(

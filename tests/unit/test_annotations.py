@@ -46,16 +46,16 @@ def is_reader(node: ast.AST) -> bool:
         case ast.Attribute(attr=name) | ast.Constant(value=str(name)):
             return name == "__annotations__"
         case ast.ImportFrom(module="inspect" | "typing" | "annotationlib", names=names):
-            return any(each.name in READERS for each in names)
+            return any(alias.name in READERS for alias in names)
     return False
 
 
 def test_user_code_is_read_by_one_module() -> None:
     root = Path(pg_scheduler.__file__).parent
-    found = {
+    readers = {
         path.relative_to(root.parent).as_posix() for path in root.rglob("*.py") if reads_annotations(path)
     }
-    assert found == set(OWN_CODE)
+    assert readers == set(OWN_CODE)
 
 
 def undefined(source: str, name: str = "func") -> Any:

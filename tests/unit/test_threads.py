@@ -52,13 +52,13 @@ value: contextvars.ContextVar[int] = contextvars.ContextVar("value")
 
 def shared_calls() -> set[tuple[str, str]]:
     """Return the uses of such names in the package, by file; not those in its texts."""
-    found = set()
+    uses = set()
     for path in sorted(PACKAGE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
             if name in SHARED:
-                found.add((path.relative_to(PACKAGE).as_posix(), name))
-    return found
+                uses.add((path.relative_to(PACKAGE).as_posix(), name))
+    return uses
 
 
 def test_package_uses_no_thread_of_the_event_loop() -> None:
@@ -87,10 +87,10 @@ async def test_event_loop_resolves_names_while_its_default_executor_is_full() ->
         waiting = asyncio.ensure_future(asyncio.to_thread(release.wait, 60))
         resolve_in_threads(loop)
         try:
-            found = await asyncio.wait_for(loop.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM), 60)
+            addresses = await asyncio.wait_for(loop.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM), 60)
         finally:
             release.set()
-        assert found == socket.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM)
+        assert addresses == socket.getaddrinfo("localhost", 80, type=socket.SOCK_STREAM)
         assert await waiting
 
 

@@ -118,54 +118,54 @@ async def wait_until_released(dsn: str, key: int) -> None:
 
 
 async def test_keeper_holds_a_lock_under_the_key_in_the_worker_row(parts: Parts, pool: asyncpg.Pool) -> None:
-    async with Kept(parts) as kept:
+    async with Kept(parts) as keeper:
         key = await key_of(pool)
         assert key is not None
-        assert key == kept.lease_connection.key
+        assert key == keeper.lease_connection.key
         assert not await is_lock_free(pool, key)
-        await kept.keeper.start()  # twice is a no-op
+        await keeper.keeper.start()  # twice is a no-op
         assert await key_of(pool) == key
     assert await is_lock_free(pool, key)
-    await kept.keeper.stop()
+    await keeper.keeper.stop()
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
 async def test_keeper_writes_the_extension_of_the_lease_unless_a_proxy_lies_in_between(
     parts: Parts, pool: asyncpg.Pool, proxied: tuple[Proxy, str], is_direct: bool
 ) -> None:
-    async with Kept(parts, dsn=None if is_direct else proxied[1]) as kept:
+    async with Kept(parts, dsn=None if is_direct else proxied[1]) as keeper:
         for _ in range(2):
             extension_s = await pool.fetchval("SELECT lease_extension FROM scheduler_workers")
             assert extension_s == (MAX_LOOP_BLOCK - LEASE if is_direct else None)
             await pool.execute("UPDATE scheduler_workers SET lease_extension = 1")
-            await kept.heartbeat.run_once()
+            await keeper.heartbeat.run_once()
 
 
 async def test_keeper_reconnects_under_another_key_when_its_connection_breaks(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
-    async with Kept(parts) as kept:
-        key = kept.lease_connection.key
+    async with Kept(parts) as keeper:
+        key = keeper.lease_connection.key
         await pool.execute(TERMINATE_HOLDER, key)
         await seen.until(KeeperConnected, 2, has_lock=True)
-        assert kept.lease_connection.key != key
-        assert await key_of(pool) == kept.lease_connection.key
+        assert keeper.lease_connection.key != key
+        assert await key_of(pool) == keeper.lease_connection.key
 
 
 async def test_keeper_reconnects_and_renews_when_threads_of_jobs_outlive_the_shutdown(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
     """Real time: a lease of one second."""
-    async with Kept(parts, poll_interval_s=0.02, reconnect_delay_s=0.01) as kept:
-        left = kept.executor.in_flight._left
+    async with Kept(parts, poll_interval_s=0.02, reconnect_delay_s=0.01) as keeper:
+        left = keeper.executor.in_flight._left
         claim = SimpleNamespace(job_id="a", attempt=1)
         left["a"] = cast(Attempt, SimpleNamespace(runs_on=True, claim=claim, end=None))
-        ended, renewals = kept.keeper._ended, kept.lease.renewals
-        await kept.keeper.stop()
-        await pool.execute(TERMINATE_HOLDER, kept.lease_connection.key)
+        ended, renewals = keeper.keeper._ended, keeper.lease.renewals
+        await keeper.keeper.stop()
+        await pool.execute(TERMINATE_HOLDER, keeper.lease_connection.key)
         await seen.until(KeeperConnected, 2, has_lock=True)
         async with asyncio.timeout(PATIENCE):
-            while kept.lease.renewals < renewals + 2:  # noqa: ASYNC110 - nothing reports it
+            while keeper.lease.renewals < renewals + 2:  # noqa: ASYNC110 - nothing reports it
                 await asyncio.sleep(0.01)
         key = await key_of(pool)
         assert key is not None
@@ -180,9 +180,9 @@ async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
     parts: Parts, pool: asyncpg.Pool, seen: Recorder
 ) -> None:
     """Real time: a lease of one second, and a loop that is blocked for almost two at least."""
-    async with Kept(parts, blocked_after_s=0.2, poll_interval_s=0.05) as kept:
-        block_until_renewed(kept, 2)
-        assert kept.lease.is_trusted
+    async with Kept(parts, blocked_after_s=0.2, poll_interval_s=0.05) as keeper:
+        block_until_renewed(keeper, 2)
+        assert keeper.lease.is_trusted
         assert await pool.fetchval("SELECT lease_until > now() FROM scheduler_workers")
         (blocked,) = await seen.until(LoopBlocked)
         assert (blocked.job_id, blocked.job_name) == (None, None)
@@ -192,7 +192,7 @@ async def test_keeper_renews_the_lease_of_a_blocked_loop_and_reports_the_stack(
         health = json.loads(await pool.fetchval("SELECT health FROM scheduler_workers"))
         assert 0.2 < health["loop_blocked_s"] <= blocked.seconds + 0.05  # it is rounded
         assert (health["blocking_job_id"], "pool" in health) == (None, True)
-        await kept.heartbeat.run_once()
+        await keeper.heartbeat.run_once()
         health = json.loads(await pool.fetchval("SELECT health FROM scheduler_workers"))
         assert "loop_blocked_s" not in health
         assert health["last_blocked"]["seconds"] == round(blocked.seconds, 1)
@@ -202,12 +202,12 @@ async def test_keeper_renews_the_lease_when_no_heartbeat_does_although_the_loop_
     parts: Parts, pool: asyncpg.Pool
 ) -> None:
     """Real time: half a lease of one second. Nothing but the keeper renews it."""
-    async with Kept(parts, poll_interval_s=0.02) as kept:
-        renewals = kept.lease.renewals
+    async with Kept(parts, poll_interval_s=0.02) as keeper:
+        renewals = keeper.lease.renewals
         async with asyncio.timeout(PATIENCE):
-            while kept.lease.renewals < renewals + 2:  # noqa: ASYNC110 - nothing reports it
+            while keeper.lease.renewals < renewals + 2:  # noqa: ASYNC110 - nothing reports it
                 await asyncio.sleep(0.01)
-        assert kept.lease.is_trusted
+        assert keeper.lease.is_trusted
         assert await pool.fetchval("SELECT lease_until > now() FROM scheduler_workers")
 
 
@@ -215,16 +215,16 @@ async def test_keeper_keeps_its_lock_when_the_server_does_not_answer_a_renewal_i
     parts: Parts, pool: asyncpg.Pool, dsn: str, seen: Recorder
 ) -> None:
     """Real time: a lease of one second, and answers within a tenth."""
-    async with Kept(parts, poll_interval_s=0.02) as kept:
-        kept.lease_connection._options = replace(kept.lease_connection._options, lease_timeout_s=0.1)
-        key, requests = kept.lease_connection.key, {kept.keeper._renewed_at}
+    async with Kept(parts, poll_interval_s=0.02) as keeper:
+        keeper.lease_connection._options = replace(keeper.lease_connection._options, lease_timeout_s=0.1)
+        key, requests = keeper.lease_connection.key, {keeper.keeper._renewed_at}
         async with locked(dsn, "scheduler_workers"), asyncio.timeout(PATIENCE):
             while len(requests) < 3:  # the second request follows the end of the first one
                 await asyncio.sleep(0.01)
-                requests.add(kept.keeper._renewed_at)
-            renewals = kept.lease.renewals
+                requests.add(keeper.keeper._renewed_at)
+            renewals = keeper.lease.renewals
         async with asyncio.timeout(PATIENCE):
-            while kept.lease.renewals == renewals:  # noqa: ASYNC110 - nothing reports it
+            while keeper.lease.renewals == renewals:  # noqa: ASYNC110 - nothing reports it
                 await asyncio.sleep(0.01)
         assert await key_of(pool) == key
         assert seen.of(KeeperLost) == []
@@ -233,8 +233,8 @@ async def test_keeper_keeps_its_lock_when_the_server_does_not_answer_a_renewal_i
 async def test_keeper_releases_the_lease_when_the_loop_is_blocked_for_too_long(
     parts: Parts, dsn: str, seen: Recorder
 ) -> None:
-    async with Kept(parts, limit_s=0.3, blocked_after_s=0.1, poll_interval_s=0.05) as kept:
-        key = kept.lease_connection.key
+    async with Kept(parts, limit_s=0.3, blocked_after_s=0.1, poll_interval_s=0.05) as keeper:
+        key = keeper.lease_connection.key
         assert key is not None
         with ThreadPoolExecutor() as other:
             other.submit(asyncio.run, wait_until_released(dsn, key)).result()  # the loop is blocked meanwhile
@@ -243,10 +243,10 @@ async def test_keeper_releases_the_lease_when_the_loop_is_blocked_for_too_long(
 
 async def test_heartbeat_writes_the_liveness_key(parts: Parts, pool: asyncpg.Pool) -> None:
     """The next heartbeat corrects a row that was written with an old key."""
-    async with Kept(parts) as kept:
+    async with Kept(parts) as keeper:
         await pool.execute("UPDATE scheduler_workers SET liveness_key = 1")
-        await kept.heartbeat.run_once()
-        assert await key_of(pool) == kept.lease_connection.key
+        await keeper.heartbeat.run_once()
+        assert await key_of(pool) == keeper.lease_connection.key
 
 
 @pytest.mark.slow
@@ -258,10 +258,10 @@ async def test_keeper_renews_the_lease_when_a_log_handler_blocks_the_loop(
     logger = logging.getLogger("pg_scheduler")
     logger.addHandler(handler)
     try:
-        async with Kept(parts, blocked_after_s=0.2, poll_interval_s=0.05) as kept:
+        async with Kept(parts, blocked_after_s=0.2, poll_interval_s=0.05) as keeper:
             handler.acquire()
             try:
-                block_until_renewed(kept, 1.5)
+                block_until_renewed(keeper, 1.5)
             finally:
                 handler.release()
             await seen.until(LoopBlocked)
@@ -275,12 +275,12 @@ async def test_keeper_reports_an_unreachable_server_once_and_reconnects(
     async with wire_to(dsn) as wire:
         address = wire.dsn
         wire.cut()
-        async with Kept(parts, dsn=address, poll_interval_s=0.01, reconnect_delay_s=0.01) as kept:
-            assert await kept.heartbeat.run_once() > 0
+        async with Kept(parts, dsn=address, poll_interval_s=0.01, reconnect_delay_s=0.01) as keeper:
+            assert await keeper.heartbeat.run_once() > 0
             assert await key_of(pool) is None
             await wire.heal()
             await seen.until(KeeperConnected, has_lock=True)
-            assert await key_of(pool) == kept.lease_connection.key
+            assert await key_of(pool) == keeper.lease_connection.key
             assert len(seen.of(KeeperLost)) == 1
     assert not parts.faults
 
@@ -289,22 +289,22 @@ async def test_keeper_reports_an_unreachable_server_once_and_reconnects(
 async def test_keeper_stops_when_the_server_does_not_answer(
     parts: Parts, pool: asyncpg.Pool, dsn: str, seen: Recorder
 ) -> None:
-    async with wire_to(dsn) as wire, Kept(parts, dsn=wire.dsn) as kept:
+    async with wire_to(dsn) as wire, Kept(parts, dsn=wire.dsn) as keeper:
         await seen.until(KeeperConnected)
         wire.freeze_old_connections()
         async with asyncio.timeout(PATIENCE / 4):
-            await kept.keeper.stop()
+            await keeper.keeper.stop()
 
 
 async def test_worker_runs_without_a_keeper_when_the_server_refuses(
     parts: Parts, seen: Recorder, dsn: str
 ) -> None:
     elsewhere = re.sub("/test_[0-9a-f]+", "/no_such_database", dsn)
-    async with Kept(parts, dsn=elsewhere) as kept:
+    async with Kept(parts, dsn=elsewhere) as keeper:
         (lost,) = await seen.until(KeeperLost)
         assert lost.reason == 'database "no_such_database" does not exist'
-        assert kept.lease_connection.key is None
-        assert await kept.heartbeat.run_once() > 0
+        assert keeper.lease_connection.key is None
+        assert await keeper.heartbeat.run_once() > 0
     assert not parts.faults
 
 
@@ -328,14 +328,14 @@ async def test_keeper_connects_without_a_lock_behind_a_pooler(
 ) -> None:
     """PgBouncer answers with a process id of its own making, and sessions are shared there."""
     monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _self: -1)
-    async with Kept(parts) as kept:
+    async with Kept(parts) as keeper:
         await seen.until(KeeperConnected, has_lock=False)
-        assert kept.lease_connection.key is None
+        assert keeper.lease_connection.key is None
         assert await key_of(pool) is None
-        assert kept.lease_connection.is_open
-        assert kept.keeper._task
-        assert kept.lease_connection._connection
-        kept.keeper._task.get_loop().call_soon_threadsafe(kept.lease_connection._connection.terminate)
+        assert keeper.lease_connection.is_open
+        assert keeper.keeper._task
+        assert keeper.lease_connection._connection
+        keeper.keeper._task.get_loop().call_soon_threadsafe(keeper.lease_connection._connection.terminate)
         await seen.until(KeeperConnected, 2, has_lock=False)
     assert caplog.text.count("there is no liveness lock") == 1  # reported once
 

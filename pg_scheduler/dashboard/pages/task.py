@@ -44,7 +44,7 @@ async def build(request: PageRequest) -> View:
     name = own[0]
     counted = set(await request.cache.get("job names", FIGURES_AGE_S, request.inspector.job_names))
     states = {each.name: each for each in visible_tasks(await request.inspector.tasks(), names, request)}
-    scheduled = {each.task for each in await _all_schedules(request)}
+    scheduled = {schedule.task for schedule in await _all_schedules(request)}
     if name in counted or name in scheduled:  # its workers may have ended
         states.setdefault(name, TaskState(name, 0, 0, None, 0))
     if name not in states or not all(map(request.access.sees_name, (asked, name))):
@@ -91,12 +91,12 @@ async def build(request: PageRequest) -> View:
 
 async def _schedules(names: Sequence[str], request: PageRequest) -> list[dict[str, object]]:
     """Return schedules of a task among the first 500, without arguments, those that fire next first."""
-    own = [each for each in await _all_schedules(request) if each.task in names]
+    schedules = [schedule for schedule in await _all_schedules(request) if schedule.task in names]
     far = datetime.max.replace(tzinfo=request.now.tzinfo)
-    own.sort(key=lambda each: (each.paused_at is not None, each.next_fire_at or far, each.schedule_id))
+    schedules.sort(key=lambda each: (each.paused_at is not None, each.next_fire_at or far, each.schedule_id))
     return [
         {name: getattr(each, name) for name in ("schedule_id", "described", "next_fire_at", "paused_at")}
-        for each in own[:SHOWN]
+        for each in schedules[:SHOWN]
     ]
 
 

@@ -192,12 +192,12 @@ class Children:
         """
         ids: list[str] = value_from(step.value)
         found = await self._node.store.passed_results.of_children(claim.job_id, ids)
-        own = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
+        children_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
         for job_id in ids:
             if job_id not in found:
                 raise JobNotFoundError(job_id)
             passed = found[job_id]
-            if job_id in own and not passed.is_child:  # the holder of a unique key has another id
+            if job_id in children_ids and not passed.is_child:  # the holder of a unique key has another id
                 status = passed.result.status.value
                 raise JobConflictError(
                     job_id,

@@ -46,9 +46,9 @@ def changes_of_finished_texts() -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
-            calls = [each for each in ast.walk(node.func.value) if isinstance(each, ast.Call)]
-            texts = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == "str"]
-            names = [each.id for text in texts for each in ast.walk(text) if isinstance(each, ast.Name)]
+            calls = [inner for inner in ast.walk(node.func.value) if isinstance(inner, ast.Call)]
+            texts = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "str"]
+            names = [inner.id for text in texts for inner in ast.walk(text) if isinstance(inner, ast.Name)]
             if node.func.attr in CHANGING and {"error", "fault", "exception"} & {*names}:
                 yield path.relative_to(PACKAGE).as_posix()
 

@@ -53,8 +53,8 @@ def test_field_of_this_object_alone_is_dumped_and_others_are_not() -> None:
 
 
 def test_row_of_an_earlier_checkout_is_read() -> None:
-    former = {"name": "ann", "phone": None}
-    assert ValueType(Patch).read(former) == Patch(name="ann", phone=None)
+    stored = {"name": "ann", "phone": None}
+    assert ValueType(Patch).read(stored) == Patch(name="ann", phone=None)
     assert ValueType(set[str]).read(["b", "a"]) == {"a", "b"}
 
 
