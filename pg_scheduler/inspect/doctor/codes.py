@@ -32,7 +32,7 @@ class FindingCode(StrEnum):
     WORKER_DEAD = "WORKER-DEAD"
     """The lease of a worker expired without a shutdown."""
     WORKER_MIXED = "WORKER-MIXED"
-    """Live workers have different versions, releases or settings."""
+    """Live workers have different versions, releases or settings, or one name has two functions."""
     WORKER_NO_LISTEN = "WORKER-NO-LISTEN"
     """A worker receives no notifications, so it polls."""
     WORKER_NO_LOCK = "WORKER-NO-LOCK"
@@ -174,7 +174,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "wait for a live worker to reclaim its jobs, or start one; then read the log of the dead one",
     ),
     FindingCode.WORKER_MIXED: Advice(
-        "live workers differ in version, release or settings, as during a deployment",
+        "live workers differ in version, release, settings or parameters, as during a deployment",
         "finish the deployment, or give the workers the same settings",
     ),
     FindingCode.WORKER_NO_LISTEN: Advice(

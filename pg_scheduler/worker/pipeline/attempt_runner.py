@@ -248,7 +248,7 @@ class AttemptRunner:
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
             )
-        seconds = claim.timeout_seconds
+        seconds = claim.timeout_seconds or 0.0
         if seconds is not None:
             self._timeouts.add(attempt, seconds)
         attempt.call = call
@@ -308,6 +308,6 @@ def stopped_result(attempt: Attempt) -> Result:
 
 def timeout_result(claim: Claim) -> ErrorResult:
     """Return the result of an attempt that its timeout has stopped."""
-    seconds = claim.timeout_seconds
+    seconds = claim.timeout_seconds or 0.0
     message = f"the job ran longer than its timeout of {exact(seconds)} {plural(seconds, 'second')}"
     return ErrorResult(TimeoutError(message), timed_out=True)
