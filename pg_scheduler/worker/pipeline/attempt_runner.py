@@ -153,7 +153,7 @@ class AttemptRunner:
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
             )
-        seconds = claim.timeout_seconds or 0.0
+        seconds = claim.timeout_seconds
         if seconds is not None:
             self._timeouts.add(attempt, seconds)
         func = partial(run_in_loop, self._middleware, attempt, task) if self._middleware else task.func
@@ -248,7 +248,7 @@ class AttemptRunner:
             self._events.publish(
                 JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
             )
-        seconds = claim.timeout_seconds or 0.0
+        seconds = claim.timeout_seconds
         if seconds is not None:
             self._timeouts.add(attempt, seconds)
         attempt.call = call
