@@ -12,6 +12,7 @@ from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.store.connections.session import Connection, check_connection
 from pg_scheduler.store.foreign.adapter import AnyConnection, adapter_for, library_of
+from pg_scheduler.testing.attempt_bound import MAX_ATTEMPTS, TIMEOUT_S, AttemptBound
 from pg_scheduler.testing.expected import listed
 from pg_scheduler.testing.transaction import AnyScheduler, DrainResult, KitScheduler
 from pg_scheduler.worker.runners.thread import ThreadExecutor
@@ -204,30 +205,50 @@ class AsyncTestKit(TestKitBase):
         yield jobs
         jobs += await self._kit.new_jobs(before)
 
-    async def run_due(self, *, raises: bool = True) -> DrainResult:
+    async def run_due(
+        self, *, raises: bool = True, timeout: float | timedelta | None = TIMEOUT_S
+    ) -> DrainResult:
         """Run each job that is due now once, in the order of priority, due time and id.
 
         Args:
             raises: Whether to raise the error of an attempt that fails, also if the job is retried. Its
                 outcome is written before, and jobs after it stay pending.
+            timeout: Seconds of real time, or a timedelta, within which a job must end, as in ``drain()``.
 
         Raises:
             Exception: The error of a job, unless it is ``Retry``.
             RuntimeError: The caller is a job, or a job has rolled back the transaction of the kit.
+            TimeoutError: A job has not ended in time; the message names it.
+            ValueError: ``timeout`` is negative.
         """
-        return await self._kit.run_jobs(only=await self._kit.ids(due=True), raises=raises)
+        only = await self._kit.ids(due=True)
+        bound = AttemptBound(max(len(only), 1), timeout)
+        return await self._kit.run_jobs(only=only, raises=raises, bound=bound)
 
-    async def drain(self, *, raises: bool = True) -> DrainResult:
+    async def drain(
+        self,
+        *,
+        raises: bool = True,
+        max_attempts: int = MAX_ATTEMPTS,
+        timeout: float | timedelta | None = TIMEOUT_S,
+    ) -> DrainResult:
         """Run all jobs that are due now, and those that they make due.
 
         Args:
             raises: Whether to raise the error of an attempt that fails; see ``run_due()``.
+            max_attempts: The maximum number of attempts, since a job that enqueues itself without a delay
+                never ends.
+            timeout: Seconds of real time, or a timedelta, within which a job must end; None for no limit. A
+                plain function cannot be interrupted.
 
         Raises:
             Exception: The error of a job, unless it is ``Retry``.
-            RuntimeError: The caller is a job, or a job has rolled back the transaction of the kit.
+            RuntimeError: The caller is a job, a job has rolled back the transaction of the kit, or more
+                attempts have run; the message names the jobs.
+            TimeoutError: A job has not ended in time; the message names it.
+            ValueError: A value is out of range.
         """
-        return await self._kit.run_jobs(raises=raises)
+        return await self._kit.run_jobs(raises=raises, bound=AttemptBound(max_attempts, timeout))
 
     @overload
     async def run(self, func: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...

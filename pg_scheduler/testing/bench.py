@@ -24,6 +24,7 @@ from pg_scheduler.foreign import is_a
 from pg_scheduler.jobs.outcome import Outcome, describe
 from pg_scheduler.jobs.retry import is_mistake
 from pg_scheduler.jobs.rows import AnyJob, Claim, ExtendedJob
+from pg_scheduler.testing.attempt_bound import AttemptBound
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.completer import Completer
 from pg_scheduler.worker.pipeline.executor import Executor
@@ -80,10 +81,17 @@ class Bench:
         self._executor = Executor(node, self._completer, progress)
         self._executor.has_jitter = False
 
-    async def run(self, claim: Claim) -> None:
-        """Run a claimed job until its end."""
+    async def run(self, claim: Claim, bound: AttemptBound | None = None) -> None:
+        """Run a claimed job until its end.
+
+        Raises:
+            TimeoutError: It has not ended within the bound. The attempt is cancelled.
+        """
         task = self._executor.submit(claim)
-        await asyncio.wait([task])
+        done, _ = await asyncio.wait([task], timeout=None if bound is None else bound.timeout_s)
+        if bound is not None and not done:
+            await self.stop()
+            raise bound.timeout_error([claim])
         task.result()
 
     async def settle(self) -> None:

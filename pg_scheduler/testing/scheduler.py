@@ -16,6 +16,7 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_count, check_delay, check_execution_time
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.testing.assertions import JobAssertions
+from pg_scheduler.testing.attempt_bound import MAX_ATTEMPTS, TIMEOUT_S, AttemptBound
 from pg_scheduler.testing.calling_thread import NESTED
 from pg_scheduler.testing.inspector import Inspector
 from pg_scheduler.testing.worker import ManualRuntime, ManualScheduler
@@ -149,7 +150,13 @@ class TestScheduler(JobAssertions):
 
     # -- running jobs ----------------------------------------------------------------------------------
 
-    async def run_until(self, until: datetime | timedelta) -> int:
+    async def run_until(
+        self,
+        until: datetime | timedelta,
+        *,
+        max_attempts: int = MAX_ATTEMPTS,
+        timeout: float | timedelta | None = TIMEOUT_S,
+    ) -> int:
         """Move the clock to a time, and on the way to every instant at which something is due, and do it.
 
         Jobs run, schedules fire, retries follow their delays, pauses end, jobs and leases expire, the vacuum
@@ -157,52 +164,77 @@ class TestScheduler(JobAssertions):
 
         Args:
             until: The last instant, or the time from now to it. What is due at it runs too.
+            max_attempts: The maximum number of attempts within a second of the clock, since a job that
+                enqueues itself without a delay never ends.
+            timeout: Seconds of real time, or a timedelta, within which one of the attempts that run must end;
+                None for no limit.
 
         Returns:
             The number of attempts that ran.
 
         Raises:
-            ValueError: The time has passed, or is out of range.
-            RuntimeError: The caller is a job.
+            ValueError: The time has passed, or a value is out of range.
+            RuntimeError: The caller is a job, or more attempts have run in a second; the message names the
+                jobs.
+            TimeoutError: No attempt has ended in time; the message names those that run.
         """
         target = self._instant(until)
         if target < self.now:
             raise ValueError(f"until={target} has passed: the clock is at {self.now}; pass a later time")
+        bound = AttemptBound(max_attempts, timeout)
+        bound.move(self.now)
         async with self._running():
-            count = await self._run_all(maintains=True)
+            count = await self._run_all(bound, maintains=True)
             while (step := await self._next_step(target)) is not None:
                 self._clock.now, maintains = step
-                count += await self._run_all(maintains=maintains)
+                bound.move(self.now)
+                count += await self._run_all(bound, maintains=maintains)
             if self._clock.now < target:
                 self._clock.now = target
-                count += await self._run_all(maintains=True)
+                bound.move(self.now)
+                count += await self._run_all(bound, maintains=True)
         return count
 
-    async def drain(self) -> int:
+    async def drain(
+        self, *, max_attempts: int = MAX_ATTEMPTS, timeout: float | timedelta | None = TIMEOUT_S
+    ) -> int:
         """Run all jobs that are due now, and those that they make due; the clock stands still.
+
+        Args:
+            max_attempts: The maximum number of attempts, as in ``run_until()``.
+            timeout: Seconds, or a timedelta, as in ``run_until()``.
 
         Returns:
             The number of attempts that ran.
 
         Raises:
-            RuntimeError: The caller is a job.
+            ValueError: A value is out of range.
+            RuntimeError: The caller is a job, or more attempts have run; the message names the jobs.
+            TimeoutError: No attempt has ended in time; the message names those that run.
         """
+        bound = AttemptBound(max_attempts, timeout)
         async with self._running():
-            return await self._run_all(maintains=True)
+            return await self._run_all(bound, maintains=True)
 
-    async def run_one(self) -> Job | None:
+    async def run_one(self, *, timeout: float | timedelta | None = TIMEOUT_S) -> Job | None:
         """Run the next job that is due now.
+
+        Args:
+            timeout: Seconds of real time, or a timedelta, within which it must end; None for no limit.
 
         Returns:
             The job as it is after the attempt; None if none is due, or if its row is deleted.
 
         Raises:
             RuntimeError: The caller is a job.
+            TimeoutError: It has not ended in time; the message names it.
+            ValueError: ``timeout`` is negative.
         """
+        bound = AttemptBound(timeout=timeout)
         async with self._running():
             worker = await self._worker(maintains=True)
             await worker.plan()
-            if not await worker.run_due(most=1) or worker.last_started is None:
+            if not await worker.run_due(bound, most=1) or worker.last_started is None:
                 return None
             return await self.scheduler.get_job(worker.last_started)
 
@@ -275,12 +307,12 @@ class TestScheduler(JobAssertions):
             await scheduler.run_vacuum()
         return worker
 
-    async def _run_all(self, *, maintains: bool) -> int:
+    async def _run_all(self, bound: AttemptBound, *, maintains: bool) -> int:
         count = 0
         while True:
             worker = await self._worker(maintains=maintains)
             await worker.plan()
-            count += await worker.run_due()
+            count += await worker.run_due(bound)
             if not worker.is_dead and not await worker.plan():  # jobs may add schedules
                 return count
 

@@ -26,6 +26,7 @@ from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.sync.scheduler import SyncScheduler, closed_pool
+from pg_scheduler.testing.attempt_bound import AttemptBound
 from pg_scheduler.testing.bench import OUTCOMES, Bench, Tally, claim_of, raise_of_job
 from pg_scheduler.testing.calling_thread import NESTED
 from pg_scheduler.testing.connections import OwnConnection, isolated
@@ -193,12 +194,15 @@ class KitScheduler(NamingScheduler):
 
     # -- running jobs ----------------------------------------------------------------------------------
 
-    async def run_jobs(self, *, only: set[str] | None = None, raises: bool) -> DrainResult:
+    async def run_jobs(
+        self, *, only: set[str] | None = None, raises: bool, bound: AttemptBound
+    ) -> DrainResult:
         """Run due jobs one after the other.
 
         Args:
             only: The ids of jobs to run once; None for all, until none is due.
             raises: Whether to raise the error of an attempt.
+            bound: What ends it if the jobs do not.
         """
         parts, tally = self._parts, Tally()
         bench = Bench(self._node())
@@ -206,7 +210,7 @@ class KitScheduler(NamingScheduler):
         try:
             with self._running_jobs():
                 await PauseWatcher(bench.node).run_once()
-                while (job_id := await self._run_next(bench, only)) is not None:
+                while (job_id := await self._run_next(bench, only, bound)) is not None:
                     if only is not None:
                         only.discard(job_id)
                     if tally.lost:
@@ -249,7 +253,7 @@ class KitScheduler(NamingScheduler):
             error = raised[0]
         return raise_of_job(error)
 
-    async def _run_next(self, bench: Bench, only: Collection[str] | None) -> str | None:
+    async def _run_next(self, bench: Bench, only: Collection[str] | None, bound: AttemptBound) -> str | None:
         """Run the next due job, and return its id; None if there is none."""
         await self._parts.store.dependencies.mark_uncommitted()
         claims, names = self._parts.store.claims, bench.node.routing.names()
@@ -261,8 +265,9 @@ class KitScheduler(NamingScheduler):
             await claims.explain_expiry(self.worker_id, names, [claim])
             self._parts.events.publish(JobExpired(claim.job_id, claim.job_name, claim.attempt))
         else:
+            bound.count(claim)
             async with isolated(self._connection):
-                await bench.run(claim)
+                await bench.run(claim, bound)
             await bench.settle()
         return claim.job_id
 

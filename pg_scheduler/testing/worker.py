@@ -18,6 +18,7 @@ from pg_scheduler.events import Event, JobStarted
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.workers import NextInstants
+from pg_scheduler.testing.attempt_bound import AttemptBound
 from pg_scheduler.testing.expected import NamingScheduler
 from pg_scheduler.worker.in_flight import Attempt, Revocation
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
@@ -91,6 +92,8 @@ class ManualRuntime(Runtime):
     """Whether the worker has crashed: nothing of it is written any more."""
 
     _locked_since: float | None = None
+    _bound: AttemptBound | None = None
+    """What ends the drain that runs; None for nothing."""
     renewed_at: datetime | None = None
     """When the lease was renewed last, by the virtual clock."""
 
@@ -156,9 +159,15 @@ class ManualRuntime(Runtime):
             await self._pass_while_behind(self.planner)
         return self.planner.jobs_planned > before
 
-    async def run_due(self, *, most: int | None = None) -> int:
-        """Run due jobs until none is left, or so many; return how many were started."""
+    async def run_due(self, bound: AttemptBound, *, most: int | None = None) -> int:
+        """Run due jobs until none is left, or so many; return how many were started.
+
+        Raises:
+            RuntimeError: There are more attempts than the bound allows.
+            TimeoutError: No attempt has ended in time.
+        """
         before = self.jobs_started
+        self._bound = bound
         self.unblocker.request_scan()
         await self._pass_while_behind(self.unblocker)
         self.claimer.rescan()
@@ -209,15 +218,23 @@ class ManualRuntime(Runtime):
         else:
             self.jobs_started += 1
             self.last_started = attempt.claim.job_id
+            if self._bound is not None:
+                self._bound.count(attempt.claim)
 
     async def _wait_for_an_end(self) -> bool:
         """Wait until an attempt has ended, or for the poll interval; return whether attempts ran."""
-        tasks = [each.task for each in self.node.in_flight.attempts.values() if each.task]
+        attempts = [attempt for attempt in self.node.in_flight.attempts.values() if attempt.task]
+        tasks = [attempt.task for attempt in attempts if attempt.task]
         if not tasks:
             return False
         if self.node.config.max_concurrent_jobs > 1:  # a job that runs may wait for the result of another one
             await self._write_results()
         done, _ = await asyncio.wait(tasks, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
+        if self._bound is not None:
+            if done:
+                self._bound.note_end()
+            else:
+                self._bound.check_wait([attempt.claim for attempt in attempts])
         if not done and not self.is_dead:
             await self.pass_of(self.heartbeat)
             await self.plan()

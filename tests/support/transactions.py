@@ -115,8 +115,10 @@ async def _asyncpg(dsn: str, scheduler: Any, **options: Any) -> AsyncIterator[Ap
         await transactions.pop().rollback()
         await begin()
 
-    yield Application(connection, scheduler, connection.execute, commit, rollback, begin)
-    await connection.close()
+    try:
+        yield Application(connection, scheduler, connection.execute, commit, rollback, begin)
+    finally:
+        await connection.close()
 
 
 @asynccontextmanager
