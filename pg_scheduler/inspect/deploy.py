@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pg_scheduler.api.base import Parts
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.foreign import is_ctrl_c, message_of
-from pg_scheduler.inspect.deploy_steps import steps_of
+from pg_scheduler.inspect.deploy_steps import kinds_of, steps_of
 from pg_scheduler.inspect.doctor.check import hint_at_new_name
 from pg_scheduler.inspect.doctor.codes import Severity
 from pg_scheduler.inspect.doctor.findings import count_severities, worst_of
@@ -30,7 +30,7 @@ from pg_scheduler.jobs.limits import limit_keys
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import decode, has_encoded_arguments
 from pg_scheduler.jobs.retry import Abort
-from pg_scheduler.jobs.step_values import STEP, ReturnType, step_value
+from pg_scheduler.jobs.step_values import SIGNAL, STEP, ReturnType, step_value
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.typed import problems
 from pg_scheduler.jobs.validation import check_count, check_kind, check_text
@@ -80,6 +80,8 @@ class DeployCode(StrEnum):
     """The schedules cannot fire: their task, trigger, options or arguments do not fit the code."""
     STEP_TYPE = "STEP-TYPE"
     """Stored values of a step do not fit the return annotation of its function, so the jobs fail."""
+    STEP_KIND = "STEP-KIND"
+    """The function has another kind of step under the name of a stored one, so the jobs fail at it."""
     STEP_GONE = "STEP-GONE"
     """The module of the function names no such step, so the jobs ignore the stored one."""
     NOT_EXAMINED = "NOT-EXAMINED"
@@ -109,6 +111,9 @@ JUDGEMENTS: Final[Mapping[DeployCode, Judgement]] = {
     ),
     DeployCode.STEP_TYPE: Judgement(
         Severity.ERROR, "let the annotation accept former values too, or give the step another name"
+    ),
+    DeployCode.STEP_KIND: Judgement(
+        Severity.ERROR, "give the new step another name, and keep the old one for jobs that have stored it"
     ),
     DeployCode.STEP_GONE: Judgement(
         Severity.WARNING,
@@ -325,12 +330,11 @@ class _DeployCheck:
 
     def _examine_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> bool:
         """Examine a stored step; return False if its value is needed, which the page does not have."""
-        named = steps_of(task.func, step.name)
+        named = steps_of(task.func, step.name, step.kind)
         if named is None:
             return True
         if not named:
-            reason = f"step {_DIGITS.sub('*', step.name)!r} is not in the module of the function"
-            self._findings.add(DeployCode.STEP_GONE, job.task, reason, job.job_id)
+            self._add_missing_step(step, job, task)
             return True
         types = [each.returns for each in named if each.returns is not None]
         if step.kind != STEP or len(types) < len(named):
@@ -347,6 +351,18 @@ class _DeployCheck:
         if len(misfits) == len(types):
             self._findings.add(DeployCode.STEP_TYPE, job.task, f"step {text!r}: {misfits[0]}", job.job_id)
         return True
+
+    def _add_missing_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> None:
+        """Add the finding of a stored step that the code does not have, or has as another kind of step."""
+        name, kinds = _DIGITS.sub("*", step.name), kinds_of(task.func, step.name)
+        if not kinds:
+            reason = f"step {name!r} is not in the module of the function"
+        else:
+            reason = f"step {name!r} is stored as {step.kind!r}, and the code has it as {kinds[0]!r}"
+        # Signals have a name space of their own, so that such a job does not fail, but waits or asks again.
+        conflicts = step.kind != SIGNAL and any(kind != SIGNAL for kind in kinds)
+        code = DeployCode.STEP_KIND if conflicts else DeployCode.STEP_GONE
+        self._findings.add(code, job.task, reason, job.job_id)
 
     async def _examine_schedules(self) -> int:
         """Examine the schedules of callers, and those of the code as its start will write them."""

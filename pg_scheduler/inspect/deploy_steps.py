@@ -12,15 +12,25 @@ from typing import Any, Final, NamedTuple
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.injected import value_of
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.jobs.step_values import ReturnType
+from pg_scheduler.jobs.step_values import CHILD, CURSOR, FIRST, SIGNAL, SLEEP, STEP, ReturnType
 
 CALLING: Final = frozenset({"run", "transaction"})
 """The methods of steps whose second argument is a function that returns the value."""
 
-METHODS: Final = CALLING | {"cursor", "sleep", "wait", "child", "gather", "first"}
+METHODS: Final[Mapping[str, str]] = {
+    "run": STEP,
+    "transaction": STEP,
+    "cursor": CURSOR,
+    "sleep": SLEEP,
+    "wait": SIGNAL,
+    "child": CHILD,
+    "gather": CHILD,
+    "first": FIRST,
+}
+"""The methods of steps, and the kind of the rows that they store."""
 
-WAITS: Final = frozenset({"Wait", "Sleep", "Child"})
-"""The classes of what ``first()`` waits for."""
+WAIT_KINDS: Final[Mapping[str, str]] = {"Wait": SIGNAL, "Sleep": SLEEP, "Child": CHILD}
+"""The classes of what ``first()`` waits for, and the kind of their rows."""
 
 OWN: Final = "steps"
 """The attribute of a job that has these methods, and a usual name of its value."""
@@ -32,16 +42,18 @@ class NamedStep(NamedTuple):
     Attributes:
         text: Its name, or how its names begin.
         is_prefix: Whether the names are computed, so that only their beginning is known.
+        kind: The kind of its row.
         returns: The return type of its function; None if the step has no function, or an unknown one.
     """
 
     text: str
     is_prefix: bool
+    kind: str
     returns: ReturnType | None
 
 
-def steps_of(func: JobFunction, name: str) -> Sequence[NamedStep] | None:
-    """Return the steps that may have stored a name, which the module of a task names; none if it names none.
+def steps_of(func: JobFunction, name: str, kind: str) -> Sequence[NamedStep] | None:
+    """Return the steps that may have stored a row, which the module of a task names; none if it names none.
 
     Returns:
         None if the source of the module cannot be read.
@@ -49,8 +61,16 @@ def steps_of(func: JobFunction, name: str) -> Sequence[NamedStep] | None:
     named = _named_steps(inspect.unwrap(func).__module__)
     if named is None:
         return None
-    exact = [each for each in named if not each.is_prefix and each.text == name]
-    return exact or [each for each in named if each.is_prefix and name.startswith(each.text)]
+    # A step of which nothing is known may be of any kind.
+    named = [step for step in named if step.kind == kind or not step.text]
+    exact = [step for step in named if not step.is_prefix and step.text == name]
+    return exact or [step for step in named if step.is_prefix and name.startswith(step.text)]
+
+
+def kinds_of(func: JobFunction, name: str) -> Sequence[str]:
+    """Return the kinds of the steps with a name that the module of a task names."""
+    named = _named_steps(inspect.unwrap(func).__module__) or ()
+    return sorted({step.kind for step in named if not step.is_prefix and step.text == name})
 
 
 @lru_cache(maxsize=1000)
@@ -75,12 +95,13 @@ def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedS
                 # A name of which nothing is known is that of any step, also of one with another function.
                 function = args[1] if text and method in CALLING and len(args) > 1 else None
                 # The jobs of gather() have names that begin with its own.
-                yield NamedStep(text, is_prefix or method == "gather", _returns(function, namespace))
+                is_prefix = is_prefix or method == "gather"
+                yield NamedStep(text, is_prefix, METHODS[method], _returns(function, namespace))
             case ast.Call(func=ast.Name(id=kind) | ast.Attribute(attr=kind), args=[name, *_]) if (
-                kind in WAITS
+                kind in WAIT_KINDS
             ):
                 text, is_prefix = _name_in(name)
-                yield NamedStep(text, is_prefix, None)
+                yield NamedStep(text, is_prefix, WAIT_KINDS[kind], None)
 
 
 def _aliases_in(tree: ast.Module) -> Iterator[str]:

@@ -108,6 +108,11 @@ FITS = """
         (DeployCode.KEY, [FITS.replace("7", "700")], (1, 1)),
         (DeployCode.SCHEDULE, ["UPDATE scheduler_schedules SET task = 'clichecked.gone'"], (1, 1)),
         (DeployCode.STEP_TYPE, [FITS, STEP.format(name="quote", value='"seven"')], (1, 1)),
+        (
+            DeployCode.STEP_KIND,
+            [FITS, STEP.format(name="quote", value="7").replace("'step'", "'sleep'")],
+            (1, 1),
+        ),
         (DeployCode.STEP_GONE, [FITS, STEP.format(name="quota", value="7")], (0, 1)),
         (DeployCode.NOT_EXAMINED, [FITS, FITS.replace("'1'", "'2'")], (0, 1)),
         (DeployCode.VERSION, [FITS, STEP.format(name="quote", value="7")], (0, 0)),

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, field_validator
 
-from pg_scheduler import current_job
+from pg_scheduler import Sleep, Wait, current_job
 
 
 class Quote(BaseModel):
@@ -53,3 +53,4 @@ async def order(order_id: int) -> None:
     await steps.wait("approval")
     await steps.sleep(name="delivery", delay=1)
     await steps.gather("docs", [])
+    await steps.first("fastest", Wait("cheapest"), Sleep("patience", 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from secrets import token_hex
 from typing import Any
@@ -75,6 +76,8 @@ async def test_values_that_fit_are_no_finding(scheduler: Scheduler, pool: Pool) 
     await insert(pool, "c", {"cool-off": None, "delivery": None}, kind="sleep")
     await insert(pool, "d", {"approval": {"by": "ann"}}, kind="signal")
     await insert(pool, "e", {"docs:0": None}, kind="child")
+    await insert(pool, "g", {"fastest": "cheapest"}, kind="first")
+    await insert(pool, "h", {"cheapest": 1}, kind="signal")
     await insert(pool, "f", {"result:0f3a": {"value": 1}}, kind="result")
     assert found(await check(scheduler)) == []
 
@@ -104,6 +107,39 @@ async def test_steps_that_the_module_does_not_name_are_a_warning(scheduler: Sche
         (DeployCode.STEP_GONE, "step 'pages-*' is not in the module of the function", 2),
         (DeployCode.STEP_GONE, "step 'quota' is not in the module of the function", 1),
     ]
+
+
+KINDS = {
+    "quote": "step",
+    "reserve": "step",
+    "lines": "cursor",
+    "cool-off": "sleep",
+    "docs:0": "child",
+    "fastest": "first",
+    "cheapest": "signal",
+    "approval": "signal",
+}
+"""The kind of a step of each method that the module names."""
+
+
+async def test_steps_whose_kind_changes_are_an_error_in_each_direction(
+    scheduler: Scheduler, pool: Pool
+) -> None:
+    number = 0
+    for name, own in KINDS.items():
+        for kind in sorted({*KINDS.values()} - {own}):
+            number += 1
+            await insert(pool, f"{number}", {name: None}, kind=kind)
+    findings = [(each.code, each.reason) for each in (await check(scheduler)).findings]
+    for name, own in KINDS.items():
+        shown = re.sub(r"\d", "*", name)
+        for kind in sorted({*KINDS.values()} - {own}):
+            # Signals have a name space of their own. The names of the jobs of gather() are computed.
+            code = DeployCode.STEP_GONE if "signal" in {own, kind} or own == "child" else DeployCode.STEP_KIND
+            reason = f"step {shown!r} is stored as {kind!r}, and the code has it as {own!r}"
+            if own == "child":
+                reason = f"step {shown!r} is not in the module of the function"
+            assert (code, reason) in findings, (name, kind)
 
 
 async def test_computed_names_of_steps_are_no_finding_whatever_their_values(
