@@ -338,8 +338,8 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
                 ("assert_scheduled", f"(func, *, {FOUND})"),
                 ("assert_not_scheduled", f"(func=None, *, {FOUND})"),
                 ("scheduling", "()"),
-                ("run_due", "(*, raises=True)"),
-                ("drain", "(*, raises=True)"),
+                ("run_due", "(*, raises=True, timeout=60.0)"),
+                ("drain", "(*, raises=True, max_attempts=5000, timeout=60.0)"),
                 ("advance", "(by=0, *, days=0, hours=0, minutes=0)"),
                 ("run", "(func, *args, **kwargs)"),
             )
