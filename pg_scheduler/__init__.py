@@ -6,6 +6,12 @@ migrate, sync, testing and triggers, and those of the packages integrations and 
 
 import logging
 
+from pg_scheduler_plugins import program as _program
+
+# PID 1 would lose a SIGTERM that comes during the imports below, which take a second.
+if _program.is_python_m("pg_scheduler"):
+    _program.end_pid_1_at_sigterm()
+
 from pg_scheduler.errors import (
     ConfigurationError,
     ConnectionRejectedError,

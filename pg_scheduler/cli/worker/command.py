@@ -13,6 +13,7 @@ from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.tasks import REGISTERED, registered_tasks
 from pg_scheduler.cli.values import Targets, read_duration
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler_plugins.program import ending_at_sigterm
 
 from .inside import verify_tables
 from .logs import configure_logging
@@ -50,6 +51,13 @@ async def worker(
 ) -> ExitCode:
     """Run jobs until SIGTERM or Ctrl-C. A second one cancels the running jobs."""
     _check_options(options)
+    # The first process of a container would lose a SIGTERM that comes while the targets are imported. Until
+    # the handlers of the worker are set, it has claimed nothing, so it ends at once.
+    with ending_at_sigterm(ExitCode.DONE):
+        return await _run(command, targets, options)
+
+
+async def _run(command: Command, targets: Targets, options: WorkerOptions) -> ExitCode:
     if options.processes > 1 and not options.check:
         configure_logging(options.log_format)
         return await _supervise(command, targets, options)
