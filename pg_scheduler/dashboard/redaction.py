@@ -104,6 +104,10 @@ class Redaction:
                 "you may not search keys of limits; write limit: with the whole name of a limit", 0
             )
 
+        # A visible job may wait for a hidden one, whose id a pattern would find character by character.
+        if term.field is TextField.CHILD and not (access.sees_arguments and access.names is None):
+            raise SearchError("you may not search the ids of children; remove child:", 0)
+
     def _check_json(self, term: JsonTerm, access: Access) -> None:
         if not access.sees_arguments:
             raise SearchError("you may not search arguments and metadata; remove arg. and metadata.", 0)

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect.search.terms import (
+    WAIT_FIELDS,
     PriorityTerm,
     Search,
     SearchStatus,
@@ -284,6 +285,8 @@ def _kinds(search: Search) -> frozenset[_Kind]:
                 kinds -= {kind for status in statuses - _PARTS for kind in _certain(status, statuses)}
             case TextTerm(TextField.LIMIT, is_negated=False):
                 kinds &= {_Kind.BLOCKED}
+            case TextTerm(field, is_negated=False) if field in WAIT_FIELDS:
+                kinds &= _UNFINISHED
             case TextTerm(TextField.WORKER, is_negated=False):
                 kinds -= {_Kind.WAITING, _Kind.BLOCKED}
             case TimeTerm(TimeField.FINISHED, is_negated=False):

@@ -30,9 +30,9 @@ ROWS = """
          NULL, NULL),
         ('c', 'report_100%', 1, 'pending', NULL, 0, NULL, NULL, 8, 0, 1,
          '{"args": [], "kwargs": {"user": 42}, "metadata": {"tags": "billing", "tenant": "acme-2"}}',
-         '{"schedule_id": "weekly"}', 'limit:stripe:7'),
+         '{"schedule_id": "weekly", "steps": 1}', 'limit:stripe:7'),
         ('d', 'reportX100', -3, 'pending', NULL, 2, NULL, 'old', 3, 2, 0,
-         '"encoded"', NULL, NULL),
+         '"encoded"', '{"steps": 1}', NULL),
         ('e', 'stop', -9, 'completed', 'w1', 1, -8, NULL, 5, 3, 9,
          '{"args": [null], "metadata": {"tags": [null, 5]}}', NULL, NULL),
         ('f', 'stop', 5, 'pending', NULL, 0, NULL, NULL, 5, 0, 9, '{}', NULL, 'limit:stripe.eu:'),
@@ -42,6 +42,24 @@ ROWS = """
         options, blocked
     )
 """
+
+
+STEPS = """
+    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
+    SELECT id, name, kind, value::jsonb, 1, now(), CASE WHEN has_ended THEN now() END
+    FROM (VALUES
+        ('c', 'approval', 'signal', NULL, false),
+        ('c', 'charge', 'step', '1', true),
+        ('c', 'reminder', 'signal', '1', true),
+        ('d', 'Approval', 'sleep', NULL, false),
+        ('d', 'pack', 'child', '["d:pack:0", "d:pack:1"]', false),
+        ('d', 'ship', 'child', '"ship:7"', false),
+        ('d', 'print', 'child', '"print:7"', true),
+        ('d', 'lines', 'cursor', '7', false),
+        ('g', 'approval', 'signal', NULL, false)
+    ) AS each (id, name, kind, value, has_ended)
+"""
+"""What jobs wait for, besides steps that have ended, and the rest of an older job of an id (g)."""
 
 
 async def find(store: Store, text: str) -> str:
@@ -118,6 +136,19 @@ CASES = [
     ("limit:stripe*", "cf"),
     ("limit:~EU", "f"),
     ("-limit:*", "abdeg"),
+    ("step:approval", "c"),
+    ("step:~approval", "cd"),
+    ("step:pack,charge", "d"),
+    ("step:lines,print,reminder", ""),
+    ("-step:*", "abefg"),
+    ("signal:approval", "c"),
+    ("signal:~APPROVAL", "c"),
+    ("signal:reminder", ""),
+    ("-signal:*", "abdefg"),
+    ("child:ship:7", "d"),
+    ("child:d:pack:*", "d"),
+    ("child:print:7,pack", ""),
+    ("-child:*", "abcefg"),
     ("mail", "ab"),
     ("STOP", "efg"),
     ("-stop", "abcd"),
@@ -129,6 +160,7 @@ CASES = [
 
 async def test_search_selects_the_rows_that_match(store: Store, pool: Pool) -> None:
     await pool.execute(ROWS, NOW)
+    await pool.execute(STEPS)
     assert [(text, await find(store, text)) for text, _ in CASES] == CASES
 
 

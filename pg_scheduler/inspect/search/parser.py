@@ -69,6 +69,9 @@ FIELDS: Final[Mapping[str, str]] = MappingProxyType(
         "crashed": "yes",
         "tag": "billing",
         "limit": "stripe",
+        "step": "delivery",
+        "signal": "approval",
+        "child": "order:7:*",
         "arg.<name>": "42",
         "metadata.<name>": "acme",
     }

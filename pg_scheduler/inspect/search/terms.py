@@ -54,6 +54,16 @@ class TextField(StrEnum):
     ERROR = "error"
     TAG = "tag"
     LIMIT = "limit"
+    STEP = "step"
+    """The step in which an unfinished job waits, whatever it waits for."""
+    SIGNAL = "signal"
+    """The signal for which it waits."""
+    CHILD = "child"
+    """The id of the child for which it waits."""
+
+
+WAIT_FIELDS: Final = frozenset({TextField.STEP, TextField.SIGNAL, TextField.CHILD})
+"""The fields about what a durable job waits for."""
 
 
 class NumberField(StrEnum):

@@ -53,6 +53,38 @@ EXISTS (
 -- fragment: search_json
 ((task_data #>> $1::text[]) ~~ ANY ($2::text[]) OR (task_data #>> $1) ~~* ANY ($3::text[]))
 
+-- Only unfinished jobs with steps have open ones, so that other jobs cost no look at the table of steps. The key of
+-- that table begins with the id of the job, which bounds the rows of one job.
+
+-- fragment: search_step
+(finished_at IS NULL AND (options ->> 'steps') IS NOT NULL AND EXISTS (
+    SELECT FROM {schema}scheduler_steps AS step
+    WHERE step.job_id = examined.job_id AND {is_open_wait}
+      AND (step.name ~~ ANY ($1::text[]) OR step.name ~~* ANY ($2::text[]))
+))
+
+-- fragment: search_signal
+(finished_at IS NULL AND (options ->> 'steps') IS NOT NULL AND EXISTS (
+    SELECT FROM {schema}scheduler_steps AS step
+    WHERE step.job_id = examined.job_id AND {is_open_wait} AND step.kind = 'signal'
+      AND (step.name ~~ ANY ($1::text[]) OR step.name ~~* ANY ($2::text[]))
+))
+
+-- fragment: search_child
+(finished_at IS NULL AND (options ->> 'steps') IS NOT NULL AND EXISTS (
+    SELECT FROM {schema}scheduler_steps AS step
+    CROSS JOIN LATERAL jsonb_array_elements_text(
+        CASE WHEN jsonb_typeof(step.value) = 'array' THEN step.value ELSE jsonb_build_array(step.value) END
+    ) AS child (id)
+    WHERE step.job_id = examined.job_id AND {is_open_wait} AND step.kind = 'child'
+      AND (child.id ~~ ANY ($1::text[]) OR child.id ~~* ANY ($2::text[]))
+))
+
+-- A cursor is open while its attempt runs, and waits for nothing.
+
+-- fragment: is_open_wait
+step.ended_at IS NULL AND step.kind = ANY (ARRAY ['sleep', 'signal', 'child', 'first'])
+
 -- fragment: search_attempt
 EXISTS (
     SELECT FROM {search_numbers} WHERE attempt >= span.low AND attempt <= span.high
