@@ -42,7 +42,7 @@ from pg_scheduler.jobs.codec import Codec, check_codec
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
-from pg_scheduler.jobs.validation import check_count, check_kind
+from pg_scheduler.jobs.validation import check_count, check_delay, check_kind
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.store.connections.pool import Connections
@@ -99,8 +99,8 @@ class Scheduler(
             job with a larger one completes without a kept value.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
-        lease: How long this worker owns its jobs without a heartbeat, from 0.1 s to 365 days; None uses
-            ``LEASE_DURATION``.
+        lease: How long this worker owns its jobs without a heartbeat, in seconds or as a timedelta, from
+            0.1 s to 365 days; None uses ``LEASE_DURATION``.
         retry_policy: Delays before the retries of failed attempts; see RetryPolicy.
         executors: Where jobs run, by the names in ``executor=`` of ``@job``. They are added to "thread", a
             ``ThreadExecutor()``, and "process", a ``ProcessExecutor()``, or replace them.
@@ -175,7 +175,7 @@ class Scheduler(
         max_payload_bytes: int | None = 1_048_576,
         max_result_bytes: int | None = 1_048_576,
         shutdown_timeout: float = 30.0,
-        lease: timedelta | None = None,
+        lease: float | timedelta | None = None,
         retry_policy: RetryPolicy = DEFAULT_RETRY_POLICY,
         executors: Mapping[str, JobExecutor] | None = None,
         stop_grace: float = 10.0,
@@ -201,7 +201,7 @@ class Scheduler(
         if clock is not None and not callable(getattr(clock, "override", None)):
             raise TypeError(f"clock must have a method override(), not {clock!r}; pass a FakeClock")
         if lease is not None:
-            self.LEASE_DURATION = check_kind("lease", lease, timedelta).total_seconds()  # type: ignore[misc]
+            self.LEASE_DURATION = check_delay("lease", lease)  # type: ignore[misc]
         config = SchedulerConfig(
             max_concurrent_jobs=max_concurrent_jobs,
             batch_claim_limit=batch_claim_limit,

@@ -62,7 +62,7 @@ class Settings(TypedDict, total=False):
     max_payload_bytes: int | None
     max_result_bytes: int | None
     shutdown_timeout: float
-    lease: timedelta | None
+    lease: float | timedelta | None
     retry_policy: RetryPolicy
     executors: Mapping[str, JobExecutor] | None
     stop_grace: float
@@ -674,7 +674,8 @@ class BlockingMethods(Blocking):
 
         A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
         the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
-        The log warns of changes that were not written before the process ends.
+        The end of the process writes what is left, on a connection of its own, and logs a warning if it
+        cannot.
 
         Parameters, values and errors are those of ``Scheduler.disable_periodic_job()``.
         """
