@@ -47,6 +47,15 @@ def resolve_in_threads(loop: asyncio.AbstractEventLoop) -> None:
         vars(loop)["getaddrinfo"] = _resolve
 
 
+def resolve_at_once(loop: asyncio.AbstractEventLoop) -> None:
+    """Let an event loop resolve host names in its own thread: a process that ends can start no other one."""
+
+    async def resolve(host: Any, port: Any, **options: int) -> Any:
+        return socket.getaddrinfo(host, port, **options)
+
+    vars(loop)["getaddrinfo"] = resolve
+
+
 async def _resolve(host: Any, port: Any, **options: int) -> Any:
     try:
         return await run_in_thread(socket.getaddrinfo, host, port, **options)

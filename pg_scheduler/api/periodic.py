@@ -45,7 +45,8 @@ class PeriodicMethods(SchedulerMethods):
 
         A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
         the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
-        The log warns of changes that were not written before the process ends.
+        The end of the process writes what is left, on a connection of its own, and logs a warning if it
+        cannot.
 
         Returns:
             False if the key is unknown in this process.

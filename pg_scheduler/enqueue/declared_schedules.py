@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
+import atexit
+import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,10 +12,13 @@ from typing import Any, Final
 
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig, plan_sync
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig, new_row, plan_sync
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.author import with_record
+from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import is_locked_out
+from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.serialization import kinds_of
 
@@ -25,9 +29,60 @@ APART_TIMEOUT_MS: Final = 10
 """The same of a transaction that leaves the schedules whose locks others hold."""
 
 UNWRITTEN: Final = (
-    "schedules not stored: %s; switch them in the event loop, and call await scheduler.shutdown() before the "
-    "pool is closed and the process ends"
+    "schedules not stored at the end of the process: %s: %s; switch them again, and call await "
+    "scheduler.shutdown() before the end"
 )
+
+
+class Switches(dict[str, bool]):
+    """The schedules that this process has enabled or disabled and not written yet, by dedup key.
+
+    What is left at the end of the process is written then: a Scheduler that is not started need not have an
+    event loop, and the pool may be closed by then.
+
+    Attributes:
+        configs: The declarations of these schedules, which may have no row yet.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._process = 0
+        self.configs: dict[str, PeriodicJobConfig] = {}
+
+    def __setitem__(self, dedup_key: str, enabled: bool) -> None:
+        super().__setitem__(dedup_key, enabled)
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            atexit.register(self._write_at_exit)
+
+    def __delitem__(self, dedup_key: str) -> None:
+        super().__delitem__(dedup_key)
+        if not self:
+            self._process = 0
+            atexit.unregister(self._write_at_exit)
+
+    def _write_at_exit(self) -> None:
+        if self._process != os.getpid():  # a forked child, whose parent writes them
+            return
+        try:
+            self._store.connections.run_at_exit(self._write)
+        except Exception as error:  # noqa: BLE001 - the end of the process has no caller that handles it
+            states = (f"{key!r} {'enabled' if enabled else 'disabled'}" for key, enabled in self.items())
+            logger.warning(UNWRITTEN, ", ".join(states), describe(error), extra=record_fields())
+
+    async def _write(self, connection: Connection) -> None:
+        schedules = self._store.schedules
+        for dedup_key, enabled in self.items():
+            if enabled:
+                changed = await schedules.resume(dedup_key, from_now=True, on=connection)
+            else:
+                changed = await schedules.pause(dedup_key, None, on=connection)
+            if changed is None:  # no node has written the schedule yet
+                config = replace(self.configs[dedup_key], enabled=enabled)
+                row = new_row(config, await schedules.now(on=connection))
+                await schedules.insert(row, sorted(kinds_of(config.trigger)), on=connection, via="code")
+        await self._store.locks.notify([PERIODIC], connection=connection)
 
 
 class DeclaredSchedules:
@@ -45,8 +100,7 @@ class DeclaredSchedules:
         """The schedules that the last ``sync()`` could not write, because another transaction holds them."""
         self.ids: list[str] = []
         """The ids of the schedules that the last ``sync()`` wrote or found unchanged."""
-        self._switches: dict[str, bool] = {}
-        self._at_end: weakref.finalize[..., DeclaredSchedules] | None = None
+        self._switches = Switches(store)
         self._rows: dict[str, ScheduleRow] = {}
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
@@ -102,8 +156,7 @@ class DeclaredSchedules:
         """Enable or disable a schedule in memory; return False for an unknown key."""
         if dedup_key not in self._catalogue.configs():
             return False
-        if self._at_end is None:  # of this object, or of the process
-            self._at_end = weakref.finalize(self, _report_unwritten, self._switches)
+        self._switches.configs[dedup_key] = self.configs()[dedup_key]
         self._switches[dedup_key] = enabled
         return True
 
@@ -241,9 +294,3 @@ class DeclaredSchedules:
     def _is_enabled(self, config: PeriodicJobConfig) -> bool:
         row = self._rows.get(config.dedup_key)
         return self._switches.get(config.dedup_key, row.enabled if row else config.enabled)
-
-
-def _report_unwritten(switches: Mapping[str, bool]) -> None:
-    if switches:
-        states = (f"{key!r} {'enabled' if enabled else 'disabled'}" for key, enabled in switches.items())
-        logger.warning(UNWRITTEN, ", ".join(states), extra=record_fields())

@@ -307,11 +307,35 @@ if sys.argv[2] == "without a loop":
 """
 
 
+@pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize("left", ["without shutdown", "pool closed", "without a loop"])
-def test_disabling_that_is_never_written_is_logged_at_the_end_of_the_process(dsn: str, left: str) -> None:
+async def test_disabling_is_written_by_the_end_of_the_process(
+    dsn: str, pool: asyncpg.Pool, left: str, is_stored: bool
+) -> None:
+    if is_stored:
+        periodic(cron="0 3 * * *", dedup_key="the key")(work)
+        async with Scheduler(pool):
+            pass
     command = [sys.executable, "-c", LEAVING, dsn, left]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=50
+    )
+    assert "not stored" not in done.stderr
+    stored = await pool.fetchrow("SELECT owner, paused_at IS NOT NULL FROM scheduler_schedules")
+    assert stored is not None
+    assert tuple(stored) == ("code", True)
+
+
+@pytest.mark.parametrize("left", ["without shutdown", "without a loop"])
+def test_disabling_that_cannot_be_written_is_logged_at_the_end_of_the_process(
+    empty_dsn: str, left: str
+) -> None:
+    command = [sys.executable, "-c", LEAVING, empty_dsn, left]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=50)
-    assert "WARNING:pg_scheduler:schedules not stored: 'the key' disabled; " in done.stderr
+    expected = (
+        "WARNING:pg_scheduler:schedules not stored at the end of the process: 'the key' disabled: Schema"
+    )
+    assert expected in done.stderr
 
 
 def test_disabling_works_without_a_running_event_loop(dsn: str) -> None:

@@ -10,7 +10,7 @@ one reset of a sticky connection, and so do the steps of jobs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
@@ -55,7 +55,10 @@ from pg_scheduler.store.connections.session import (
 from pg_scheduler.store.faults import connecting, raise_translated, reading_dsn, translated
 from pg_scheduler.store.foreign.adapter import AnyConnection, asyncpg_connection_of
 from pg_scheduler.store.foreign.connection import as_foreign
-from pg_scheduler.threads import resolve_in_threads
+from pg_scheduler.threads import resolve_at_once, resolve_in_threads
+
+EXIT_TIMEOUT_S: Final = 10.0
+"""Limit for what the end of the process writes."""
 
 DEFAULT_OPTIONS: Final = ConnectionOptions()
 
@@ -133,6 +136,30 @@ class Connections:
     def close_in_children(self) -> None:
         """Close the sockets of the pool and of connections outside of it in children forked from now on."""
         inherited_sockets.close_in_children(self)
+
+    def run_at_exit(self, run: Callable[[Connection], Awaitable[None]]) -> None:
+        """Run statements on a connection of their own, in an event loop of their own, as the process ends.
+
+        The pool belongs to another event loop, which is closed by then.
+
+        Raises:
+            DatabaseUnavailableError: The server is unavailable.
+            Exception: The error of a statement, or of a password that is read in the event loop of the pool.
+        """
+
+        async def run_on_own() -> None:
+            resolve_at_once(asyncio.get_running_loop())
+            async with asyncio.timeout(EXIT_TIMEOUT_S):
+                with translated(), connecting():
+                    connection = await connect_as_pool(self._pool)
+                try:
+                    async with connection.transaction():
+                        await run(connection)
+                finally:
+                    connection.terminate()
+
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(run_on_own())
 
     def open_connections(self) -> list[asyncpg.Connection]:
         """Return the open connections of the pool."""
