@@ -109,6 +109,17 @@ def test_every_statement_begins_with_a_comment_and_qualifies_its_tables() -> Non
     assert [name for name, text in texts.items() if unqualified.search(re.sub(r"--.*", "", text))] == []
 
 
+def test_paths_that_read_an_instant_try_a_format_with_fractions_of_a_second() -> None:
+    # Before 14.9 and 15.4, datetime() rejects what to_jsonb() writes, and a path takes the error for false.
+    paths = {name: query.text for name, query in QUERIES.items() if ".datetime(" in query.text}
+    assert paths, "limits count attempts that were ended by hand"
+    for name, text in paths.items():
+        code = re.sub(r"--.*", "", text)
+        bare = re.findall(r"(\S+)\.datetime\(\)", code)
+        formatted = re.findall(r'(\S+)\.datetime\("YYYY-MM-DD\\"T\\"HH24:MI:SS\.USTZH:TZM"\)', code)
+        assert {instant.strip("(") for instant in bare} <= {instant.strip("(") for instant in formatted}, name
+
+
 def clear_caches() -> None:
     queries.load_query.cache_clear()
     queries._sources.cache_clear()

@@ -108,7 +108,7 @@ async def claim_on(
     connection: Connection, store: Store, limit: int, worker_id: str = "w1"
 ) -> list[asyncpg.Record]:
     """Claim on a connection of the test, and return the rows."""
-    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True, NO_IDS, True, "", 1)
+    args = (worker_id, [NAME], limit, NOW, [], 0, *FROM_THE_START, True, NO_IDS, True, None, 1)
     *rows, _status_change = await store.statements.fetch("exchange_jobs", *args, on=connection)
     return rows
 

@@ -225,7 +225,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "the fire times of a schedule depend on which worker plans them, since their time zone data differs",
         "install the same version of tzdata on every host",
     ),
-    FindingCode.DB_VERSION: Advice("the server is older than PostgreSQL 14", "upgrade it"),
+    FindingCode.DB_VERSION: Advice(
+        "the server is older than PostgreSQL 14, or its minor release has a fault that a later one corrects",
+        "upgrade it",
+    ),
     FindingCode.DB_COPY: Advice(
         "the database is a copy: its jobs and schedules are those of another one, so no worker starts",
         "pg-scheduler adopt if it replaces the original; pg-scheduler adopt --hold to pause all first",

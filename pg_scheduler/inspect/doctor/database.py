@@ -9,6 +9,7 @@ from typing import Final
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
+from pg_scheduler.inspect.doctor.server_faults import SERVER_FAULTS
 from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
 from pg_scheduler.inspect.store.server import PRIVILEGES, HolderRow, Ping, RightsRow, RoleRow
@@ -108,10 +109,20 @@ async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 def judge_version(number: str, version: str) -> Iterator[Finding]:
-    """Yield a finding if PostgreSQL is too old."""
+    """Yield a finding if PostgreSQL is too old, or if its minor release has known faults."""
+    major, minor = divmod(int(number), 10_000)
     if int(number) < MIN_VERSION:
         evidence = f"the server is PostgreSQL {version}; the library needs 14"
         yield error(FindingCode.DB_VERSION, "server", evidence, "upgrade PostgreSQL to 14 or newer")
+    for fault in SERVER_FAULTS:
+        if correction := fault.correction(major, minor):
+            yield warning(
+                FindingCode.DB_VERSION,
+                f"before {correction}",
+                f"the server is PostgreSQL {version}; before {correction}, {fault.effect}",
+                f"upgrade PostgreSQL to the newest release of {major}, {correction} at least"
+                + (f"; {fault.repair}" if fault.repair else ""),
+            )
 
 
 def judge_clocks(

@@ -382,16 +382,23 @@ coalesce((
             WHEN job.attempt = start.attempt AND (job.status = 'running'
                 OR job.status = 'cancelled' AND job.finished_at > (clock.at - interval '2 seconds')) THEN true
             WHEN coalesce(job.finished_at, job.started_at, clock.at) > (clock.at - interval '2 seconds')
-                THEN jsonb_path_exists_tz(job.errors, {ended_by_hand},
-                    jsonb_build_object('attempt', start.attempt, 'since', clock.at - interval '2 seconds'))
+                THEN jsonb_path_exists_tz(job.errors, {ended_by_hand}, jsonb_build_object(
+                    'attempt', start.attempt, 'since', to_char(clock.at - interval '2 seconds', {instant_format})))
             ELSE false END
         FROM {schema}scheduled_jobs AS job
         WHERE job.job_id = start.job_id
     ), false)
 
+-- fragment: instant_format
+'YYYY-MM-DD"T"HH24:MI:SS.USTZH:TZM'
+
 -- fragment: ended_by_hand
+-- Before 14.9 and 15.4, datetime() without a format rejects fractions of a second, which a path reads as false. An
+-- instant of JSON has none when it is a whole second, so both are tried.
 '$[*] ? ((@.outcome == "cancelled" || @.outcome == "lost") && ($attempt == null || @.attempt == $attempt)
-    && @.ended_at.datetime() > $since.datetime())'
+    && (@.ended_at.datetime("YYYY-MM-DD\"T\"HH24:MI:SS.USTZH:TZM")
+            > $since.datetime("YYYY-MM-DD\"T\"HH24:MI:SS.USTZH:TZM")
+        || @.ended_at.datetime() > $since.datetime("YYYY-MM-DD\"T\"HH24:MI:SS.USTZH:TZM")))'
 
 -- fragment: starts_within
 {schema}scheduler_starts AS start

@@ -145,7 +145,7 @@ ON CONFLICT (job_id) DO UPDATE SET
     blocked_on      = CASE WHEN old.status = 'running' THEN NULL                ELSE EXCLUDED.blocked_on END,
     errors          = CASE WHEN old.status = 'running' THEN old.errors
         ELSE jsonb_path_query_array_tz(old.errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
-            'since', coalesce($11, now()) - interval '2 seconds')) END,
+            'since', to_char(coalesce($11, now()) - interval '2 seconds', {instant_format}))) END,
     progress        = CASE WHEN old.status = 'running' THEN old.progress        END,
     on_end          = CASE
         WHEN old.status = 'running' THEN

@@ -152,7 +152,7 @@ UPDATE {schema}scheduled_jobs SET (
             + make_interval(secs => (new ->> 'misfire_grace_time')::integer),
         0, 0, NULL, NULL, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::jsonb,
         jsonb_path_query_array_tz(errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
-            'since', coalesce($4, now()) - interval '2 seconds')),
+            'since', to_char(coalesce($4, now()) - interval '2 seconds', {instant_format}))),
         new ->> 'unique_key', new ->> 'blocked_on',
         CASE WHEN jsonb_typeof(new -> 'options') = 'object' THEN new -> 'options' END,
         CASE WHEN kept || own <> jsonb_build_object() THEN kept || own END

@@ -25,7 +25,30 @@ from tools.chaos.proxy import Proxy
 def test_postgresql_13_is_an_error() -> None:
     (finding,) = judge_version("130014", "13.14")
     assert (finding.code, finding.severity) == (FindingCode.DB_VERSION, Severity.ERROR)
-    assert list(judge_version("140000", "14.0")) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "version", "corrections"),
+    [
+        ("140003", "14.3", ["before 14.4", "before 14.9"]),
+        ("140004", "14.4", ["before 14.9"]),
+        ("140009", "14.9", []),
+        ("150003", "15.3 (Debian 15.3-0+deb12u1)", ["before 15.4"]),
+        ("150004", "15.4", []),
+        ("160000", "16.0", []),
+        ("180000", "18.0", []),
+    ],
+)
+def test_minor_releases_with_faults_are_warnings_that_name_the_correction(
+    number: str, version: str, corrections: list[str]
+) -> None:
+    findings = list(judge_version(number, version))
+    assert [finding.subject for finding in findings] == corrections
+    for finding in findings:
+        assert (finding.code, finding.severity) == (FindingCode.DB_VERSION, Severity.WARNING)
+        assert finding.evidence.startswith(f"the server is PostgreSQL {version}; {finding.subject}, ")
+        assert finding.remedy is not None
+        assert finding.remedy.startswith("upgrade PostgreSQL to the newest release of ")
 
 
 async def test_round_trip_is_found_above_its_threshold(pool: asyncpg.Pool) -> None:
@@ -130,6 +153,8 @@ async def own(pool: asyncpg.Pool, dsn: str) -> AsyncIterator[asyncpg.Pool]:
     """A pool of a role without privileges."""
     role = f"doctor_{await pool.fetchval('SELECT current_database()')}"
     await pool.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
+    # Before PostgreSQL 15, every role may create tables in this schema.
+    await pool.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     try:
         async with asyncpg.create_pool(dsn, min_size=1, max_size=2, user=role, password="x") as restricted:
             yield restricted
