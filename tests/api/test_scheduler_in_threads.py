@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from collections.abc import Callable
@@ -32,7 +33,7 @@ async def nothing(*args: Any) -> None: ...
 
 async def run(scheduler: Scheduler, func: Callable[[], Any]) -> Any:
     """Run a function as a job, and return its value."""
-    if not asyncio.iscoroutinefunction(func):
+    if not inspect.iscoroutinefunction(func):
         scheduler.register(func, name="test.job")
     return await scheduler.run_job(func, wait_timeout=timedelta(seconds=PATIENCE))
 

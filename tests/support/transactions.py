@@ -206,6 +206,7 @@ def django_connection(dsn: str, alias: str = DATABASE_ALIAS) -> Any:
         settings.configure(DATABASES={})
     if not apps.ready:  # other tests configure settings, too
         django.setup()
+    skip_where_django_rejects(dsn)
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # the loop of the test runs in this thread
     from django.db import connections
 
@@ -215,6 +216,18 @@ def django_connection(dsn: str, alias: str = DATABASE_ALIAS) -> Any:
     if hasattr(connections._connections, alias):
         del connections[alias]
     return connections[alias]
+
+
+def skip_where_django_rejects(dsn: str) -> None:
+    """Skip the test if the server is older than Django supports: Django 6.1 requires PostgreSQL 15."""
+    import django
+    import psycopg
+    from django.db.backends.postgresql.features import DatabaseFeatures
+
+    (oldest,) = DatabaseFeatures.minimum_database_version
+    with psycopg.connect(dsn) as connection:
+        if connection.info.server_version < oldest * 10_000:
+            pytest.skip(f"Django {django.get_version()} requires PostgreSQL {oldest}")
 
 
 def django_address(dsn: str) -> dict[str, Any]:
