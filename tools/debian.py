@@ -57,9 +57,17 @@ COMPONENTS = {
 """Packages by Debian release and component."""
 
 
-def fetch(target: Path, note: Callable[[str], None]) -> None:
-    """Download each missing component into `target / name`; the folder appears once it is complete."""
-    for suite, components in COMPONENTS.items():
+def fetch(
+    target: Path, note: Callable[[str], None], wanted: "dict[str, dict[str, str]]" = COMPONENTS
+) -> None:
+    """Download each missing component into `target / name`; the folder appears once it is complete.
+
+    Args:
+        target: The folder of the components.
+        note: Prints a line.
+        wanted: Packages by Debian release and component.
+    """
+    for suite, components in wanted.items():
         missing = {
             name: packages.split() for name, packages in components.items() if not (target / name).exists()
         }
@@ -73,7 +81,7 @@ def fetch(target: Path, note: Callable[[str], None]) -> None:
                 for name, packages in missing.items():
                     _unpack(apt, packages, Path(scratch, name), target / name)
         except (OSError, subprocess.CalledProcessError) as error:
-            note(f"not available, the tests that need it are skipped: {error}")
+            note(f"not available, what needs it is skipped: {error}")
 
 
 def _apt(suite: str, scratch: Path) -> list[str]:

@@ -35,6 +35,7 @@ class Environment:
 
     def __init__(self, python: str | None = None, *, lowest: bool = False) -> None:
         self.base = python or sys.executable
+        self.has_pip = True
         self.lowest = lowest
         name = "lowest" if lowest else Path(python).name.removeprefix("python") if python else ""
         self.folder = ROOT / (f".venv-{name}" if name else ".venv")
@@ -71,7 +72,7 @@ class Environment:
         else:
             note(f"creating the environment {self.folder.name} (once, up to a minute) ...")
             self._check_base()
-            run([self.base, "-m", "venv", "--clear", str(self.folder)])
+            self._create_empty()
         lock = LOWEST_LOCK if self.lowest else LOCK
         # The lock is complete; some versions of pip resolve an extra such as psycopg[pool] past its line.
         # Most modules are never imported, so Python compiles those that are.
@@ -79,6 +80,15 @@ class Environment:
         self.pip("install", *options, "-r", str(lock))
         self.pip("install", "--no-deps", "--no-build-isolation", "--editable", str(ROOT))
         note(f"environment ready in {time.monotonic() - started:.0f} s")
+
+    def _create_empty(self) -> None:
+        """Create the environment with pip; an interpreter of Debian has no copy of pip to install."""
+        command = [self.base, "-m", "venv", "--clear"]
+        if self.has_pip:
+            run([*command, str(self.folder)])
+        else:
+            run([*command, "--without-pip", str(self.folder)])
+            run([sys.executable, "-m", "pip", "--python", str(self.python), "-qq", "install", "pip"])
 
     def pip(self, *words: str) -> None:
         """Run pip in the environment; it prints errors only."""

@@ -1,14 +1,13 @@
 """The test matrix: every supported Python with every supported PostgreSQL. Standard library only."""
 
 import os
-import shutil
-import sys
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from tools.environment import DevError, Environment, call, note
+from tools.environment import ROOT, DevError, Environment, call, note
+from tools.interpreters import find_python, unpack_python
 from tools.suite import BY_VERSION, NOT_SLOW, parallel
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
@@ -45,6 +44,9 @@ COMBINATIONS = (
 )
 """The same list as in .github/workflows/ci.yml; a test compares the two."""
 
+USUAL = Combination(PYTHONS[0], POSTGRES[-1])
+"""What ``dev.py test`` runs without options, where Python 3.11 starts it."""
+
 
 def select(python: str | None, postgres: str | None, *, lowest: bool) -> list[Combination]:
     """Return the combinations that match the options of the command line; without options, all.
@@ -71,21 +73,6 @@ def select(python: str | None, postgres: str | None, *, lowest: bool) -> list[Co
     return chosen
 
 
-def find_python(version: str) -> str | None:
-    """Return an interpreter of that version: the running one, or one from PATH, pyenv or uv."""
-    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
-        return sys.executable
-    # pyenv's shims are on PATH for every version, and fail for those that are not activated.
-    on_path = shutil.which(f"python{version}")
-    if on_path and "shims" not in Path(on_path).parts:
-        return on_path
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
-    uv = Path.home() / ".local" / "share" / "uv" / "python"
-    program = f"{version}.*/bin/python{version}"
-    found = [*pyenv.glob(program), *uv.glob(f"cpython-{program}")]
-    return str(found[-1]) if found else None
-
-
 def run_matrix(combinations: Sequence[Combination], base: Environment, pytest: list[str]) -> int:
     """Run pytest for each combination, print a table of the results and return the exit code.
 
@@ -106,9 +93,46 @@ def run_matrix(combinations: Sequence[Combination], base: Environment, pytest: l
     return 1 if "failed" in states or "passed" not in states else 0
 
 
+def commit_hour() -> int:
+    """Return the hours from 1970 to the date of the commit that is checked out."""
+    command = ["git", "show", "--no-patch", "--format=%ct", "HEAD"]
+    try:
+        written = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise DevError("--slice needs git and a commit, whose date selects the versions") from error
+    return int(written) // 3600
+
+
+def rotation(hour: int) -> Iterator[Combination]:
+    """Yield the combinations from that of this hour on.
+
+    There are four versions of Python and five of PostgreSQL, so five hours meet each version, and twenty meet
+    each combination. The one that runs anyway makes room for that with the lowest dependencies.
+    """
+    for later in range(hour, hour + len(PYTHONS) * len(POSTGRES)):
+        combination = Combination(PYTHONS[later % len(PYTHONS)], POSTGRES[later % len(POSTGRES)])
+        yield COMBINATIONS[-1] if combination == USUAL else combination
+
+
+def run_slice(hour: int, base: Environment) -> int:
+    """Run the tests that depend on versions most with one combination, and return the exit code.
+
+    Where an interpreter or a server cannot be had, the next combination runs instead. None is no failure.
+    """
+    for combination in rotation(hour):
+        result = run_one(combination, base, [*parallel(), *BY_VERSION])
+        note(f"slice: {describe(combination)}: {result.status}, {result.detail}")
+        if result.status != "absent":
+            return int(result.status == "failed")
+    note("slice: no combination can be had, so none ran")
+    return 0
+
+
 def run_one(combination: Combination, base: Environment, pytest: list[str]) -> Result:
     """Run pytest for one combination, in an environment of its own."""
     python = find_python(combination.python)
+    unpacked = None if python else unpack_python(combination.python, base)
+    python = python or unpacked
     if python is None:
         return Result("absent", f"no python{combination.python} on PATH, in pyenv or in uv")
     try:
@@ -118,7 +142,7 @@ def run_one(combination: Combination, base: Environment, pytest: list[str]) -> R
     environment = base
     if python != base.base or combination.lowest:
         environment = Environment(f"python{combination.python}", lowest=combination.lowest)
-        environment.base = python
+        environment.base, environment.has_pip = python, unpacked is None
     try:
         environment.ensure()
     except DevError as error:
