@@ -207,7 +207,11 @@ def test_prometheus_accepts_the_configuration_of_compose(call: Run, tmp_path: Pa
 
 
 def test_manifests_run_restricted_containers_with_the_probes_of_a_worker() -> None:
-    found = {(each["kind"], each["metadata"]["name"]): each for each in manifests()}
+    found = {
+        (each["kind"], each["metadata"].get("name", each["metadata"].get("generateName"))): each
+        for each in manifests()
+    }
+    assert ("Job", "pg-scheduler-migrate-") in found, "the Job of the last release cannot be changed"
     for (kind, _), each in found.items():
         if kind in {"Deployment", "Job"}:
             pod = each["spec"]["template"]["spec"]
@@ -221,6 +225,7 @@ def test_manifests_run_restricted_containers_with_the_probes_of_a_worker() -> No
     deployment = found["Deployment", "pg-scheduler-worker"]["spec"]
     pod = deployment["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == STOP_S
+    assert pod["shareProcessNamespace"], "else nothing reaps the programs that jobs leave behind"
     (worker,) = pod["containers"]
     probes = ("startupProbe", "livenessProbe", "readinessProbe")
     assert [worker[probe]["httpGet"]["path"] for probe in probes] == ["/startupz", "/livez", "/readyz"]
@@ -231,6 +236,13 @@ def test_manifests_run_restricted_containers_with_the_probes_of_a_worker() -> No
     assert budget["selector"] == deployment["selector"]
     scaled = found["ScaledObject", "pg-scheduler-worker"]["spec"]
     assert scaled["scaleTargetRef"]["name"] == "pg-scheduler-worker"
+
+
+def test_image_installs_the_wheel_that_lies_beside_it() -> None:
+    (install,) = re.findall(r"RUN (.*)", text("compose", "Dockerfile"))
+    assert '"$(ls pg_scheduler-*.whl)[cli,dashboard,metrics]"' in install
+    (copied,) = re.findall(r"COPY (.*requirements.*)", text("compose", "Dockerfile"))
+    assert "pg_scheduler-*.whl" in copied
 
 
 def test_commands_of_the_files_are_accepted_by_the_parser() -> None:
