@@ -14,6 +14,7 @@ if _program.is_python_m("pg_scheduler"):
 
 from pg_scheduler.errors import (
     ConfigurationError,
+    ConnectionLostError,
     ConnectionRejectedError,
     DatabaseCopyError,
     DatabaseUnavailableError,
@@ -99,6 +100,7 @@ __all__ = [
     "ConflictResolution",
     "Connection",
     "ConnectionAdapter",
+    "ConnectionLostError",
     "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseCopyError",

@@ -28,6 +28,7 @@
     ├── DatabaseCopyError                    the database is a copy: adopt it, or hold its jobs
     ├── ServiceCancelledError                the application or a job cancelled a task of the Scheduler
     └── DatabaseUnavailableError             no connection, no answer in time, or writes rejected
+        ├── ConnectionLostError              the connection ended; another one may work at once
         ├── ConnectionRejectedError          the server, or a callable of the pool, rejects connections
         └── PoolClosedError                  the pool was closed before the Scheduler was shut down
 
@@ -49,6 +50,7 @@ from pg_scheduler.validators import validated
 
 __all__ = [
     "ConfigurationError",
+    "ConnectionLostError",
     "ConnectionRejectedError",
     "DatabaseCopyError",
     "DatabaseUnavailableError",
@@ -323,6 +325,14 @@ class DatabaseUnavailableError(SchedulerError):
     """The database was unreachable, did not answer in time, or rejected writes; see ``__cause__``.
 
     If only the response was lost, the call has taken effect.
+    """
+
+
+class ConnectionLostError(DatabaseUnavailableError):
+    """The server, a proxy or the network ended the connection; see ``__cause__``.
+
+    Another connection may work at once: ``pg_terminate_backend()``, ``idle_session_timeout`` and a restart of
+    a pooler end single ones.
     """
 
 

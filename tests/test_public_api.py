@@ -47,6 +47,7 @@ NAMES = [
     "ConflictResolution",
     "Connection",
     "ConnectionAdapter",
+    "ConnectionLostError",
     "ConnectionRejectedError",
     "CurrentJob",
     "DatabaseCopyError",

@@ -13,7 +13,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.store.connections import open_connection, open_pool
 from pg_scheduler.migrate import verify
 from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.store.faults import translated
+from pg_scheduler.store.faults import is_read_only, translated
 
 from .errors import CommandError, ExitCode
 from .settings import Settings
@@ -72,4 +72,5 @@ def naming_dsn(settings: Settings, name: str) -> Iterator[None]:
     except DatabaseUnavailableError as error:
         dsn, origin = settings[name], settings.origin(name)
         hint = f"the DSN is {mask_dsn(dsn)}, from {origin}" if dsn else NO_DSN
-        raise CommandError(ExitCode.UNAVAILABLE, f"{error}; {hint}") from error
+        code = ExitCode.REFUSED if is_read_only(error) else ExitCode.UNAVAILABLE
+        raise CommandError(code, f"{error}; {hint}") from error

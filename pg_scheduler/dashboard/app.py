@@ -47,7 +47,7 @@ from pg_scheduler.dashboard.redaction import IsHidden, Redaction
 from pg_scheduler.dashboard.rendering import render, static_files, static_version
 from pg_scheduler.dashboard.switch import Switch, check_names
 from pg_scheduler.dashboard.team_views import check_views
-from pg_scheduler.errors import DatabaseUnavailableError, SchedulerError
+from pg_scheduler.errors import DatabaseUnavailableError, PayloadError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Bounds, Inspector, ReadSettings
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS
@@ -328,6 +328,8 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
         return await render(found, page.template, request, path, is_json=is_json, status=status)
     except RejectedError as error:
         status, text = error.status, str(error)
+    except PayloadError as error:  # a text of the address has characters that the database lacks
+        status, text = 400, str(error)
     except DatabaseUnavailableError:
         status, text = 503, "the database did not answer in time; reload the page"
     except SchedulerError as error:

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.errors import ConnectionRejectedError, SchedulerError
+from pg_scheduler.errors import ConnectionLostError, ConnectionRejectedError, SchedulerError
 from pg_scheduler.events import types
 from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.foreign import class_name, exc_info_of, is_a, is_ctrl_c, traceback_lines
@@ -175,11 +175,20 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
             template = template.replace(" until %(until)s", ", without a timeout")
         case types.PassFinished(next_in=math.inf):
             template = "%(service)s: pass took %(seconds)s, next pass when notified"
-        case types.ServiceRetrying(next_in=math.inf):
-            template = "%(service)s: database unavailable, no retry: %(error)s"
-        case types.ServiceRetrying(error=ConnectionRejectedError()):
-            template = "%(service)s: connection rejected, retry in %(next_in)s: %(error)s"
+        case types.ServiceRetrying():
+            template = _retrying_template(event)
     return template, _values_of(event)
+
+
+def _retrying_template(event: types.ServiceRetrying) -> str:
+    """Return the message of a pass that is repeated, by what the database or its connection did."""
+    template = TEXTS[type(event)]
+    match event.error:
+        case ConnectionLostError():
+            template = template.replace("database unavailable", "connection lost")
+        case ConnectionRejectedError():
+            template = template.replace("database unavailable", "connection rejected")
+    return template.replace("retry in %(next_in)s", "no retry") if math.isinf(event.next_in) else template
 
 
 def log_subscriber_error(

@@ -20,12 +20,13 @@ from pg_scheduler.events.log import record_fields
 from pg_scheduler.sqlbuiltins import qualify_builtins
 from pg_scheduler.sqltext import qualify
 
+from .engine import check_encoding
 from .plan import Migration, Step, plan, shipped_migrations
 from .records import MIGRATION_TIMEOUT_S, RECORDS, create_records
 from .repair import recreate_tables, restore_records
 from .shape import ADDED_LATER, check_relations, missing_shipped_indexes
 from .sql import UNPIN, create_schema, lock, step_statements
-from .verify import check_shape, home_schema, missing_tables, read_state
+from .verify import check_shape, has_table, home_schema, missing_tables, read_state
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -47,7 +48,6 @@ _MISFITS = (
 
 _SCHEMA_EXISTS = qualify_builtins("SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)")
 _DELETE_RECORDS = "DELETE FROM {schema}scheduler_migrations"
-_RECORDS_EXIST = "SELECT pg_catalog.to_regclass($1) IS NOT NULL"
 
 
 async def migrate(
@@ -77,7 +77,8 @@ async def migrate(
         The versions that were applied or reverted, in that order; empty if there was nothing to do.
 
     Raises:
-        ConfigurationError: This release has no such target version, or the schema's name is invalid.
+        ConfigurationError: This release has no such target version, the schema's name is invalid, or the
+            encoding of the database is SQL_ASCII.
         SchemaMissingError: No schema was given, and no schema of the search path exists.
         SchemaTooNewError: A newer release has applied a migration that this release cannot use, or would have
             to revert; nothing was changed.
@@ -134,6 +135,8 @@ async def _apply(
             state = await read_state(connection, home, shipped)
             repairs.append(f"the records in {RECORDS}")
         steps = plan(state.applied, shipped, target)
+        if any(step.up for step in steps):
+            await check_encoding(connection)
         if missing := missing_tables(state, shipped):
             applied = [migration for migration in shipped if migration.version in state.applied]
             await recreate_tables(connection, home, applied, missing)
@@ -212,8 +215,7 @@ async def _prepare(connection: AnyConnection, home: str) -> bool:
     # Queried first, because IF NOT EXISTS requires the privilege to create in any case.
     if not await connection.fetchval(_SCHEMA_EXISTS, home, timeout=MIGRATION_TIMEOUT_S):
         await connection.execute(create_schema(home), timeout=MIGRATION_TIMEOUT_S)
-    records = qualify(f"{{schema}}{RECORDS}", home)
-    if await connection.fetchval(_RECORDS_EXIST, records, timeout=MIGRATION_TIMEOUT_S):
+    if await has_table(connection, home, RECORDS):
         return False
     await connection.execute(create_records(home), timeout=MIGRATION_TIMEOUT_S)
     return True

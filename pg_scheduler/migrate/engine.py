@@ -1,8 +1,11 @@
-"""Check that the server is PostgreSQL, and not an engine that only speaks its protocol.
+"""Check that jobs can live in a database: its server is PostgreSQL, and its encoding names characters.
 
-Some engines accept advisory locks and ignore them: each worker would take the others for dead, and their jobs
-would run twice. Others have no LISTEN, or no ``ctid``. An engine does not change under its tables, so this is
-checked once, before they are created.
+Some engines only speak the protocol of PostgreSQL. Some accept advisory locks and ignore them: each worker
+would take the others for dead, and their jobs would run twice. Others have no LISTEN, or no ``ctid``. An
+engine does not change under its tables, so this is checked once, before they are created.
+
+SQL_ASCII, which ``initdb`` chooses under ``LANG=C``, is no encoding: the server stores bytes without knowing
+their characters, and cannot convert them to UTF-8, to JSON or to what another client expects.
 """
 
 from __future__ import annotations
@@ -27,6 +30,11 @@ _TRY: Final = qualify_builtins(
 )
 _LISTEN: Final = "LISTEN pg_scheduler_check; UNLISTEN pg_scheduler_check"
 """One transaction, which leaves nothing in a session that a pooler shares."""
+
+_ENCODING: Final = qualify_builtins(
+    "SELECT current_setting('server_encoding') AS encoding, current_database() AS name"
+)
+_NO_ENCODING: Final = "SQL_ASCII"
 
 _VERSION: Final = "SELECT pg_catalog.version()"
 _LACKS: Final = (
@@ -65,3 +73,18 @@ async def _unsupported(connection: AnyConnection, reason: str) -> ConfigurationE
         f"the server is {engine!r}, and {reason}; connect to PostgreSQL 14 or newer: CockroachDB, Aurora "
         "DSQL and YugabyteDB speak its protocol, but are not supported"
     )
+
+
+async def check_encoding(connection: AnyConnection) -> None:
+    """Check that the database has an encoding that the server can convert.
+
+    Raises:
+        ConfigurationError: It has none, SQL_ASCII.
+    """
+    row = await connection.fetchrow(_ENCODING, timeout=QUERY_TIMEOUT_S)
+    if row is not None and row["encoding"] == _NO_ENCODING:
+        raise ConfigurationError(
+            f"the database {row['name']!r} has the encoding SQL_ASCII, in which the server cannot tell "
+            "characters from bytes; create one with CREATE DATABASE ... TEMPLATE template0 ENCODING 'UTF8', "
+            "and migrate that"
+        )

@@ -13,9 +13,7 @@ import hashlib
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import asyncpg
-
-from pg_scheduler.errors import ConfigurationError, SchemaMissingError
+from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.sqlbuiltins import qualify_builtins
 from pg_scheduler.sqltext import qualify
 
@@ -151,10 +149,7 @@ async def _build(connection: AnyConnection, home: str, name: str) -> None:
 
 
 async def _missing(connection: AnyConnection, home: str) -> list[str]:
-    try:
-        state = await read_state(connection, home, shipped_migrations())
-    except asyncpg.UndefinedTableError as error:
-        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler") from error
+    state = await read_state(connection, home, shipped_migrations())
     missing = missing_shipped_indexes(state.parts)
     return missing if state.is_newest else [name for name in missing if name in LATER_INDEXES]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import asyncpg
-
+from pg_scheduler.errors import SchemaMissingError
 from pg_scheduler.sqltext import quote_identifier
 
 from .plan import Step, plan, shipped_migrations, steps_between
@@ -35,9 +34,10 @@ async def pending_steps(
         MigrationChangedError: An applied migration differs from the shipped one.
     """
     shipped = shipped_migrations()
+    home = await home_schema(connection, schema)
     try:
-        state = await read_state(connection, await home_schema(connection, schema), shipped)
-    except asyncpg.UndefinedTableError:
+        state = await read_state(connection, home, shipped)
+    except SchemaMissingError:
         return plan({}, shipped, target)
     return plan(state.applied, shipped, target)
 

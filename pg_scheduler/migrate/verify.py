@@ -1,6 +1,8 @@
 """Check that a database has the migrations of this release, and the tables that they make.
 
-Every node does so at every start, so a check that succeeds takes one query and no lock.
+Every node does so at every start, so a check that succeeds takes two queries and no lock. The first one looks
+for the table of the records, because a query of a table that does not exist leaves an ERROR in the server's
+log.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ HOME_SCHEMA = qualify_builtins("""
     )
 """)
 SEARCH_PATH = qualify_builtins("SELECT current_setting('search_path')")
+_EXISTS = "SELECT pg_catalog.to_regclass($1) IS NOT NULL"
 _APPLIED = qualify_builtins("""
     SELECT record.version, record.checksum, record.needs,
         NULL::text AS relation, NULL::text AS kind, NULL::text AS name, NULL::text AS value
@@ -94,6 +97,12 @@ async def home_schema(connection: AnyConnection, schema: str | None = None) -> s
     return home
 
 
+async def has_table(connection: AnyConnection, schema: str, table: str) -> bool:
+    """Return whether the schema has a table."""
+    name = qualify(f"{{schema}}{table}", schema)
+    return bool(await connection.fetchval(_EXISTS, name, timeout=QUERY_TIMEOUT_S))
+
+
 def no_schema(search_path: str) -> SchemaMissingError:
     """Return the error for a search path that leads to no schema."""
     return SchemaMissingError(
@@ -109,8 +118,7 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
     Migrations of a newer release are accepted if they remove nothing that this one uses. Whether all tables
     and their columns, constraints and indexes exist is not checked then.
 
-    With ``schema`` (from ``home_schema``) this takes a single query. If the tables are missing, that query
-    fails, which aborts a transaction of the caller.
+    With ``schema`` (from ``home_schema``) this takes two queries, of which none fails.
 
     Args:
         connection: A connection to the database.
@@ -134,10 +142,7 @@ async def verify_parts(
         SchemaError: As ``verify`` does.
     """
     shipped = shipped_migrations()
-    try:
-        state = await read_state(connection, home, shipped)
-    except asyncpg.UndefinedTableError as error:
-        raise SchemaMissingError(f"schema {home!r} has no tables of pg_scheduler") from error
+    state = await read_state(connection, home, shipped)
     check_relations(state.parts, home, ignored=ADDED_LATER)
     check(state.applied, shipped)
     missing = [f"{migration.version:04}" for migration in shipped if migration.version not in state.applied]
@@ -161,11 +166,14 @@ async def verify_parts(
 
 
 async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[Migration]) -> SchemaState:
-    """Return the recorded migrations and the existing tables of the schema, with one query.
+    """Return the recorded migrations and the existing tables of the schema.
 
     Raises:
+        SchemaMissingError: The schema has no table of the records.
         SchemaMismatchError: The table of the records lacks a column.
     """
+    if not await has_table(connection, schema, RECORDS):
+        raise SchemaMissingError(f"schema {schema!r} has no tables of pg_scheduler")
     query = qualify(_STATE, schema)
     # A schema with older migrations has tables that later ones drop.
     names = [*dict.fromkeys(name for each in shipped for name in table_names([each])), RECORDS]

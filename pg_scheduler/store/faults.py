@@ -7,6 +7,8 @@ it.
 
 from __future__ import annotations
 
+import json
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ import asyncpg
 
 from pg_scheduler.errors import (
     ConfigurationError,
+    ConnectionLostError,
     ConnectionRejectedError,
     DatabaseUnavailableError,
     PayloadError,
@@ -29,7 +32,12 @@ from pg_scheduler.errors import (
 REFUSALS: Final = (asyncpg.PostgresError, SchemaError, PayloadError)
 """Errors of a statement that the database received and rejected."""
 
-RECORD_REFUSALS: Final = (asyncpg.PostgresError, SchemaForbiddenError)
+
+class UnstorableTextError(PayloadError):
+    """A text has a character that the encoding of the database lacks."""
+
+
+RECORD_REFUSALS: Final = (asyncpg.PostgresError, SchemaForbiddenError, UnstorableTextError)
 """Errors after which a service continues without a record that only people read."""
 
 ROW_ERRORS: Final = (asyncpg.PostgresError, ValueError)
@@ -56,9 +64,28 @@ TRANSIENT_STATES: Final = frozenset({"25006", "25P03", "25P04", "55P03", "55006"
 process was suspended in it, lock not available, object in use."""
 
 
+UNSTORABLE: Final = frozenset({"22021", "22P05"})
+"""A text has a character that the encoding of the database lacks."""
+
+_BYTE: Final = re.compile("0x([0-9a-f]{2})")
+_ESCAPE: Final = re.compile(r"(?:\\u[0-9a-f]{4})+(?=(?:\.\.\.)?$)", re.IGNORECASE | re.MULTILINE)
+
+LOST_STATES: Final = frozenset({"08003", "08006", "25P03", "25P04", "57P01", "57P02", "57P05"})
+"""The connection ended: it failed, was idle too long, was terminated, or the server stopped."""
+
+LOST_CLASSES: Final = (ConnectionResetError, BrokenPipeError)
+
+ENDED_WHILE_IDLE: Final = (
+    "the server, or a proxy before it, ended the connection while no statement ran on it, as by "
+    "pg_terminate_backend(), idle_session_timeout or a restart"
+)
+"""Replaces asyncpg's text, which has two numbers of states. The reason of the server has arrived before the
+end of the connection, and asyncpg keeps it to itself."""
+
 DEADLOCK: Final = "40P01"
 FORBIDDEN: Final = "42501"
 LOCK_NOT_AVAILABLE: Final = "55P03"
+READ_ONLY: Final = "25006"
 SERIALIZATION_FAILURE: Final = "40001"
 MISSING: Final = frozenset({"3F000", "42703", "42883", "42P01"})
 """Schema, column, function or table that does not exist."""
@@ -151,6 +178,8 @@ def _remove_values(error: BaseException) -> None:
 
 
 def _summarize(error: BaseException) -> str:
+    if type(error) is asyncpg.InternalClientError:  # those of subclasses have texts for people
+        return ENDED_WHILE_IDLE
     text = _summary(error) or ("no answer in time" if isinstance(error, TimeoutError) else "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -183,6 +212,11 @@ def is_refusal(error: BaseException) -> bool:
 def _is_of_trigger(error: BaseException) -> bool:
     """Return whether a function raised an error: no statement of this library calls one of another kind."""
     return bool(getattr(error, "context", None))
+
+
+def is_read_only(fault: Exception) -> bool:
+    """Return whether a statement failed because this session may not write."""
+    return sqlstate_of(fault.__cause__) == READ_ONLY
 
 
 def is_locked_out(fault: Exception) -> bool:
@@ -306,7 +340,40 @@ def raise_translated(error: Exception) -> None:
             f"this database role lacks a privilege on the scheduler's tables ({_summary(error)}); grant "
             "it as their owner (the documentation lists, under Roles, the privileges of each role)"
         ) from error
+    if state in UNSTORABLE:
+        raise UnstorableTextError(_describe_unstorable(error)) from error
     if what := TOO_LARGE.get(constraint_of(error) or ""):
         raise PayloadError(f"{what}; store large data elsewhere and pass a reference to it") from error
+    if state == READ_ONLY:
+        raise DatabaseUnavailableError(
+            f"{_summarize(error)}; connect to the primary, or set default_transaction_read_only = off for "
+            "this role and database"
+        ) from error
+    if state in LOST_STATES or isinstance(error, LOST_CLASSES) or type(error) is asyncpg.InternalClientError:
+        raise ConnectionLostError(_summarize(error)) from error
     if is_transient(error):
         raise DatabaseUnavailableError(_summarize(error)) from error
+
+
+def _describe_unstorable(error: BaseException) -> str:
+    """Return the message for a text that the database cannot store."""
+    text = _summary(error)
+    character = _unstorable_character(error)
+    shown = f"the character {character!r}" if character else "a character"
+    return (
+        f"the encoding of the database lacks {shown} of a text ({text}); use other characters, or a database "
+        "with the encoding UTF8"
+    )
+
+
+def _unstorable_character(error: BaseException) -> str:
+    """Return the character that the encoding of the database lacks; empty if the server does not name it."""
+    if encoded := _BYTE.findall(_summary(error)):
+        return bytes.fromhex("".join(encoded)).decode("utf-8", "replace")
+    source = _source_of(error)
+    context = getattr(source, "context", None) or getattr(getattr(source, "diag", None), "context", None)
+    if isinstance(context, str) and (escaped := _ESCAPE.search(context)):
+        # The server's context ends with the escape that it could not convert.
+        text: str = json.loads(f'"{escaped[0]}"')
+        return text[-1].encode("utf-8", "replace").decode()
+    return ""

@@ -28,7 +28,7 @@ from pg_scheduler.store.connections.options import (
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
-from pg_scheduler.store.faults import REFUSALS, is_locked_out, is_refusal, translated
+from pg_scheduler.store.faults import REFUSALS, UnstorableTextError, is_locked_out, is_refusal, translated
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.locks import Blocker, LockRepository, due_message
 from pg_scheduler.store.passed_results import PassedResultRepository
@@ -39,10 +39,6 @@ Changes: TypeAlias = Mapping[tuple[str, int], RowChange]
 
 INVALID_VALUES: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 """Errors of a statement that reads values from a JSON document, which may be written by hand."""
-
-UNSTORABLE_TEXTS: Final = (asyncpg.UntranslatableCharacterError, asyncpg.CharacterNotInRepertoireError)
-"""Errors of a text with characters that the encoding of the database lacks."""
-
 
 REPORT_TIMEOUT_MS: Final = 500
 """Longest wait of an outcome for a lock whose holder is looked up meanwhile."""
@@ -116,7 +112,7 @@ class ResultRepository:
         changes = _changes_of(outcomes)
         try:
             return await self._write_all(changes, worker_id, deleted)
-        except UNSTORABLE_TEXTS:
+        except UnstorableTextError:
             return await self._write_all(_in_ascii(changes), worker_id, deleted)
 
     async def settle_unlocked(
@@ -136,7 +132,7 @@ class ResultRepository:
         changes = _changes_of(outcomes)
         try:
             return await self._write_unlocked(changes, worker_id, deleted, follows=follows)
-        except UNSTORABLE_TEXTS:
+        except UnstorableTextError:
             return await self._write_unlocked(_in_ascii(changes), worker_id, deleted, follows=follows)
 
     async def find_blockers(self, worker_id: str, claim: Claim, outcome: Outcome) -> list[Blocker]:
@@ -182,7 +178,7 @@ class ResultRepository:
         try:
             async with self._statements.transaction(within=transaction) as savepoint:
                 return False if await self._settle_held(changes, worker_id, savepoint) else None
-        except UNSTORABLE_TEXTS:
+        except UnstorableTextError:
             return False if await self._settle_held(_in_ascii(changes), worker_id, transaction) else None
 
     async def transaction_id(self, connection: Connection) -> int:
@@ -519,7 +515,7 @@ class ProgressRepository(Repository):
         """
         try:
             return await self._write(worker_id, reports, in_ascii=False)
-        except UNSTORABLE_TEXTS:
+        except UnstorableTextError:
             return await self._write(worker_id, reports, in_ascii=True)
         except asyncpg.PostgresError as error:
             if not is_refusal(error):

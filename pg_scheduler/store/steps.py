@@ -11,7 +11,7 @@ from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import StoredStep
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.results import UNSTORABLE_TEXTS
+from pg_scheduler.store.faults import UnstorableTextError
 from pg_scheduler.store.statements import Repository
 
 OWN: Final = "own"
@@ -107,11 +107,8 @@ class StepRepository(Repository):
                 rows = await self._statements.fetch(
                     "store_step", *args, self._statements.now, must_be_new, on=connection
                 )
-            except UNSTORABLE_TEXTS as error:
-                raise PayloadError(
-                    f"step {name!r}: the encoding of the database lacks a character of the name or the "
-                    "value; use other characters, or a database with the encoding UTF8"
-                ) from error
+            except UnstorableTextError as error:
+                raise PayloadError(f"step {name!r}: {error}") from error.__cause__
             if not rows:
                 raise JobLostError(claim.job_id)
             (row,) = rows

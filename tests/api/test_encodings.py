@@ -1,24 +1,48 @@
-"""Databases whose encoding lacks characters of a job's error message."""
+"""Databases whose encoding lacks characters of jobs: names, arguments, results, errors and searches."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from urllib.parse import urlencode
 
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, PollingConfig, Scheduler, current_job
+from pg_scheduler import (
+    ConfigurationError,
+    JobSpec,
+    JobStatus,
+    PayloadError,
+    PollingConfig,
+    Scheduler,
+    SchedulerError,
+    current_job,
+)
+from pg_scheduler.dashboard import dashboard
+from pg_scheduler.dashboard.app import STREAMS
+from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.embedded import Server
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, ServiceFaulted
+from pg_scheduler.inspect import Inspector
+from pg_scheduler.migrate import migrate
+from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.store.faults import UnstorableTextError
+from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.store import Store
+from pg_scheduler.triggers import Every
 from tests.conftest import run_on
+from tests.dashboard.client import request
+from tests.dashboard.conftest import read_all
+from tests.support.cases import each_case
 from tests.support.worker import Recorder, now
 
 OWL = "🦉 Ünïcode"
 
 
-@pytest.fixture(params=["LATIN1", "SQL_ASCII", "UTF8"])
+@pytest.fixture(params=["LATIN1", "EUC_JP", "UTF8"])
 def encoding(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -26,6 +50,13 @@ def encoding(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def encoded_dsn(server: Server, encoding: str) -> Iterator[str]:
     """The DSN of an empty database with the encoding."""
+    with database_with(server, encoding) as dsn:
+        yield dsn
+
+
+@contextmanager
+def database_with(server: Server, encoding: str) -> Iterator[str]:
+    """Yield the DSN of an empty database with an encoding."""
     name = f"test_{uuid.uuid4().hex}"
 
     async def create(connection: asyncpg.Connection) -> None:
@@ -67,9 +98,9 @@ async def test_job_fails_when_the_encoding_lacks_characters_of_its_error(
     assert row is not None
     assert row.status is (JobStatus.PENDING if max_retries else JobStatus.FAILED)
     escaped = OWL.encode("ascii", "backslashreplace").decode()
-    assert row.error_message == f"ValueError: {escaped if encoding == 'LATIN1' else OWL}"
+    assert row.error_message == f"ValueError: {OWL if encoding == 'UTF8' else escaped}"
     (error,) = row.errors
-    assert error.message == (escaped if encoding == "LATIN1" else OWL)
+    assert error.message == (OWL if encoding == "UTF8" else escaped)
     assert error.traceback is not None
     assert error.traceback.endswith(f"ValueError: {error.message}\n")
     await seen.until(JobCompleted, job_id=await encoded.schedule(succeed, execution_time=now()))
@@ -110,7 +141,7 @@ async def test_reason_without_a_value_is_escaped_when_the_encoding_lacks_its_cha
     assert result is not None
     assert result.status is JobStatus.COMPLETED
     assert result.no_value_reason is not None
-    shown = OWL.encode("ascii", "backslashreplace").decode() if encoding == "LATIN1" else OWL
+    shown = OWL if encoding == "UTF8" else OWL.encode("ascii", "backslashreplace").decode()
     assert shown in result.no_value_reason
 
 
@@ -166,3 +197,130 @@ async def test_step_reports_that_the_encoding_lacks_characters_of_its_value(
     else:
         (failed,) = await seen.until(JobFailed)
         assert failed.error.startswith("PayloadError: step 'look': the encoding of the database lacks")
+
+
+@pytest.fixture
+def latin1_dsn(server: Server) -> Iterator[str]:
+    """The DSN of an empty LATIN1 database."""
+    with database_with(server, "LATIN1") as dsn:
+        yield dsn
+
+
+@pytest.fixture
+async def latin1_pool(latin1_dsn: str) -> AsyncIterator[asyncpg.Pool]:
+    """A pool of a LATIN1 database with the tables."""
+    async with asyncpg.create_pool(latin1_dsn, min_size=1, max_size=5) as pool:
+        async with pool.acquire() as connection:
+            await migrate(connection)
+        yield pool
+
+
+@pytest.fixture
+async def latin1(latin1_pool: asyncpg.Pool) -> AsyncIterator[Scheduler]:
+    """A Scheduler that is not started, on the LATIN1 database."""
+    scheduler = Scheduler(latin1_pool)
+    yield scheduler
+    await scheduler.shutdown()
+
+
+async def take(text: str) -> None: ...
+
+
+VALUES: dict[str, object] = {
+    "text": OWL,
+    "varchar": OWL,
+    "text[]": [OWL],
+    "varchar[]": [OWL],
+    "json": f'"{OWL}"',
+    "jsonb": f'"{OWL}"',
+}
+"""A value with the character for each type of the parameters of statements that has texts."""
+
+CALLS: list[Callable[[Scheduler], Awaitable[object]]] = [
+    lambda scheduler: scheduler.enqueue(OWL),
+    lambda scheduler: scheduler.enqueue("task", args=(OWL,)),
+    lambda scheduler: scheduler.enqueue("task", job_id=OWL),
+    lambda scheduler: scheduler.enqueue("task", metadata={"note": OWL}),
+    lambda scheduler: scheduler.enqueue("task", unique=OWL),
+    lambda scheduler: scheduler.enqueue("task", after=[OWL]),
+    lambda scheduler: scheduler.schedule_bulk([JobSpec(take, now(), args=(text,)) for text in ("", OWL)]),
+    lambda scheduler: scheduler.schedule_bulk([JobSpec(take, now(), args=(OWL,)) for _ in range(3000)]),
+    lambda scheduler: scheduler.retry_job(OWL),
+    lambda scheduler: scheduler.run_job_now(OWL),
+    lambda scheduler: scheduler.get_job(OWL),
+    lambda scheduler: scheduler.cancel_job(OWL),
+    lambda scheduler: scheduler.signal(OWL, "paid"),
+    lambda scheduler: scheduler.tasks.pause(OWL),
+    lambda scheduler: scheduler.schedules.add("task", trigger=Every(hours=1), args=(OWL,)),
+    lambda scheduler: scheduler.schedules.get(OWL),
+    lambda scheduler: scheduler.schedules.pause(OWL),
+    lambda scheduler: Inspector(scheduler).search_jobs(f"arg.0:{OWL}"),
+]
+
+
+@each_case("call", CALLS)
+async def test_call_names_a_character_that_the_encoding_lacks(
+    call: Callable[[Scheduler], Awaitable[object]], latin1: Scheduler
+) -> None:
+    with pytest.raises(PayloadError) as caught:
+        await call(latin1)
+    assert "the character '\N{OWL}'" in str(caught.value)
+    assert str(caught.value).endswith("use other characters, or a database with the encoding UTF8")
+
+
+async def test_every_statement_names_a_text_that_the_encoding_lacks(latin1_pool: asyncpg.Pool) -> None:
+    """Each statement is called with the character in one of its texts at a time."""
+    pool, calls = latin1_pool, 0
+    silent: list[tuple[str, int, Exception | None]] = []
+    statements = Store(Connections(pool)).statements
+    async with pool.acquire() as connection:
+        for name, query in load_queries("public").items():
+            prepared = await connection.prepare(query.text)
+            types = [parameter.name for parameter in prepared.get_parameters()]
+            for place, kind in enumerate(types):
+                if kind not in VALUES:
+                    continue
+                values: list[object] = [None] * len(types)
+                values[place] = VALUES[kind]
+                calls += 1
+                transaction = connection.transaction()
+                await transaction.start()
+                try:
+                    await statements.fetch(name, *values, on=connection)
+                except UnstorableTextError:
+                    continue
+                except (asyncpg.PostgresError, SchedulerError) as error:
+                    silent.append((name, place, error))
+                else:
+                    silent.append((name, place, None))
+                finally:
+                    await transaction.rollback()
+    assert calls > 400
+    assert silent == []
+
+
+PARAMETERS = ("id", "q", "name", "task", "group", "after", "term", "key", "state", "range", "page", "error")
+"""The parameters of pages that have texts of the application."""
+
+
+async def test_no_page_fails_when_the_encoding_lacks_a_character_of_its_address(latin1: Scheduler) -> None:
+    board = dashboard(latin1, authorize=read_all)
+    failed = []
+    for path in (*PAGES, *(stream for stream in STREAMS if stream != "/live")):
+        for parameter in PARAMETERS:
+            answer = await request(board, f"{path}?{urlencode({parameter: OWL})}")
+            if answer.status not in {200, 400, 404}:
+                failed.append((path, parameter, answer.status))
+    assert failed == []
+    search = await request(board, f"/jobs?{urlencode({'q': OWL})}")
+    assert "the encoding of the database lacks the character" in search.text
+
+
+def test_migrations_refuse_a_database_without_an_encoding(server: Server) -> None:
+    async def refuse(connection: asyncpg.Connection) -> None:
+        with pytest.raises(ConfigurationError, match=r"SQL_ASCII.*ENCODING 'UTF8'"):
+            await migrate(connection)
+        assert await connection.fetchval("SELECT to_regclass('scheduler_migrations')") is None
+
+    with database_with(server, "SQL_ASCII") as dsn:
+        run_on(dsn, refuse)

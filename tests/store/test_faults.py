@@ -10,13 +10,14 @@ import asyncpg
 import pytest
 
 from pg_scheduler.errors import (
+    ConnectionLostError,
     DatabaseUnavailableError,
     SchemaError,
     SchemaForbiddenError,
     SchemaMissingError,
 )
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.faults import is_transient, translated
+from pg_scheduler.store.faults import ENDED_WHILE_IDLE, is_transient, translated
 from pg_scheduler.store.statements import MAX_ATTEMPTS, Transaction
 from pg_scheduler.store.store import Store
 from tests.support.cases import each_case
@@ -35,12 +36,10 @@ TRANSIENT: list[BaseException] = [
     asyncpg.IdleSessionTimeoutError("x"),
     asyncpg.IdleInTransactionSessionTimeoutError("x"),  # 25P03: this process was suspended in one
     asyncpg.PostgresIOError("x"),  # 58030
-    asyncpg.ReadOnlySQLTransactionError("x"),  # 25006
     asyncpg.LockNotAvailableError("x"),  # 55P03
     asyncpg.ObjectInUseError("x"),  # 55006
     asyncpg.InvalidCachedStatementError("x"),  # 0A000, as a feature that is not supported
     asyncpg.InterfaceError("pool is closed"),
-    asyncpg.InternalClientError("broke off"),
     asyncpg.ProtocolError("broke off"),
     ConnectionResetError(),
     ConnectionRefusedError(),
@@ -153,6 +152,39 @@ def test_translated_raises_unavailable_for_a_transient_error(error: BaseExceptio
     if not isinstance(error, DatabaseUnavailableError):
         assert caught.value.__cause__ is error
         assert str(caught.value) == (f"{name(error)}: {error}" if str(error) else name(error))
+
+
+def test_translated_names_the_remedy_where_a_session_may_not_write() -> None:
+    with (
+        pytest.raises(DatabaseUnavailableError, match="set default_transaction_read_only = off"),
+        translated(),
+    ):
+        raise asyncpg.ReadOnlySQLTransactionError("cannot execute INSERT in a read-only transaction")
+
+
+LOST: list[Exception] = [
+    asyncpg.AdminShutdownError("x"),
+    asyncpg.CrashShutdownError("x"),
+    asyncpg.IdleSessionTimeoutError("x"),
+    asyncpg.IdleInTransactionSessionTimeoutError("x"),
+    asyncpg.ConnectionDoesNotExistError("x"),
+    asyncpg.ConnectionFailureError("x"),
+    ConnectionResetError("x"),
+    BrokenPipeError("x"),
+]
+
+
+@each_case("error", LOST, ids=name)
+def test_translated_raises_connection_lost_for_a_connection_that_ended(error: Exception) -> None:
+    with pytest.raises(ConnectionLostError) as caught, translated():
+        raise error
+    assert caught.value.__cause__ is error
+
+
+def test_translated_describes_a_connection_that_ended_while_it_was_idle() -> None:
+    with pytest.raises(ConnectionLostError) as caught, translated():
+        raise asyncpg.InternalClientError("cannot switch to state 11; another operation (2) is in progress")
+    assert str(caught.value) == ENDED_WHILE_IDLE
 
 
 def test_translated_describes_a_timeout_without_a_message() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Final, TypeAlias
 
@@ -12,12 +13,14 @@ import asyncpg
 import pytest
 from asyncpg.pool import PoolConnectionProxy
 
-from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+from pg_scheduler.errors import ConnectionLostError, DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.store.connections.listen import Subscription
 from pg_scheduler.store.connections.options import PLANNER_SETTINGS, ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.faults import ENDED_WHILE_IDLE, translated
 from pg_scheduler.store.store import Store
+from tests.conftest import run_on
 from tests.support.store import LEASE, Pool, worker
 from tests.support.worker import PATIENCE
 from tools.chaos.proxy import Proxy
@@ -89,6 +92,58 @@ async def test_every_route_raises_pool_closed_when_the_pool_is_closed(dsn: str, 
     with pytest.raises(PoolClosedError, match=r"shutdown\(\) before pool\.close\(\)"):
         async with way(connections):
             pass
+
+
+def terminate_while_blocked(dsn: str, process_id: int) -> None:
+    """End a session of the server, while the event loop of the caller is blocked, and wait for its end."""
+
+    async def terminate(connection: asyncpg.Connection) -> None:
+        assert await connection.fetchval("SELECT pg_terminate_backend($1, 10000)", process_id)
+
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(run_on, dsn, terminate).result()
+
+
+@pytest.mark.parametrize("way", [*WAYS, Connections.checkout])
+@pytest.mark.parametrize("rounds", [0, 2])
+async def test_every_route_names_the_end_of_its_idle_connection(dsn: str, way: Way, rounds: int) -> None:
+    """After two rounds of the loop, asyncpg has read the last message of the server, but not the end."""
+
+    async def use(connections: Connections) -> None:
+        async with way(connections) as connection:
+            terminate_while_blocked(dsn, await connection.fetchval("SELECT pg_backend_pid()"))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+            with translated():  # as the user of a connection that is checked out
+                await connection.fetchval("SELECT 1")
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5) as pool:
+        connections = Connections(pool)
+        with pytest.raises(ConnectionLostError) as caught:
+            await use(connections)
+        assert "cannot switch" not in str(caught.value)
+        if rounds:
+            assert isinstance(caught.value.__cause__, asyncpg.InternalClientError)
+            assert str(caught.value) == ENDED_WHILE_IDLE
+        await connections.release_held()
+
+
+async def test_route_names_the_end_of_a_connection_whose_socket_was_severed(
+    proxied: tuple[Proxy, str],
+) -> None:
+    proxy, dsn = proxied
+
+    async def use(pool: Pool) -> None:
+        async with Connections(pool).acquire() as connection:
+            waiting = asyncio.create_task(connection.execute("SELECT pg_sleep(60)"))
+            await asyncio.sleep(0)
+            proxy.reset()
+            await waiting
+
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+        with pytest.raises(ConnectionLostError):
+            await use(pool)
+        proxy.heal()
 
 
 async def test_transaction_raises_unavailable_when_its_connection_breaks(small: Pool) -> None:

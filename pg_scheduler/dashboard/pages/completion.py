@@ -19,6 +19,7 @@ from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.redaction import IsHidden
 from pg_scheduler.dashboard.texts import plain, visible
+from pg_scheduler.errors import PayloadError
 from pg_scheduler.inspect import SearchError
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.search.terms import SearchStatus
@@ -142,14 +143,15 @@ async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
 async def _read(request: PageRequest, q: str, typed: str) -> Sample:
     """Read a sample: jobs that the search finds and that have the beginning of the value, else any of both.
 
-    A search that is not complete yet, or that compares with hidden values, finds none.
+    A search that is not complete yet, that compares with hidden values, or that has a character that the
+    database lacks, finds none.
     """
     field, colon, value = typed.removeprefix("-").partition(":")
     if colon and value and not value.endswith(('"', "*")):
         beginning = value.removeprefix('"')
-        with suppress(SearchError):
+        with suppress(SearchError, PayloadError):
             return await _search(request, f"{q} {field}:{quoted(beginning)}*")
-    with suppress(SearchError):
+    with suppress(SearchError, PayloadError):
         return await _search(request, q)
     return await Sample.of((), request)
 

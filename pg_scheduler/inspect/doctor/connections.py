@@ -9,7 +9,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.store.doctor import SettingRow
+from pg_scheduler.inspect.store.doctor import OFF, SettingRow
 from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.inspect.texts import counted, listed, on_host
 from pg_scheduler.jobs.model import Worker
@@ -27,9 +27,15 @@ POOLER_REMEDY: Final = (
 )
 SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 or more"
 
+STANDBY: Final = "the server is a standby, which sends no notifications; examine the primary"
+
 
 @check(FindingCode.LISTEN_NO_DELIVERY)
 async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    settings = await facts.once(facts.store.doctor.settings)
+    if settings.get("in_hot_standby", OFF).value == "on":
+        yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, STANDBY)
+        return
     is_direct = facts.store.statements.connections.has_direct_dsn
     arrives = await facts.store.server.receives_notification(thresholds.notification_s)
     if arrives is None:

@@ -13,6 +13,7 @@ from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, 
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.audit import AuditFilters
+from pg_scheduler.inspect.store.doctor import OFF, SettingRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, on_host, short
 from pg_scheduler.jobs.model import Worker
@@ -36,6 +37,8 @@ PARAMETERS: Final = "parameters"
 
 MAX_NAMES: Final = 20
 """Names with different parameters that are reported."""
+
+START: Final = "start a worker"
 
 ZONE_DATA: Final = "tzdata"
 """Where workers report the version of their time zone data."""
@@ -65,7 +68,7 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
         yield UnmadeCheck(FindingCode.WORKER_DRAINING, reason)
     backlog = await facts.once(facts.backlog) if draining else BacklogRows([], False, False)
     for finding in (
-        *judge_lives(workers, now),
+        *judge_lives(workers, now, how_to_start(await facts.once(facts.store.doctor.settings))),
         *judge_drained_names(backlog, alive, now, thresholds.late_s),
         *judge_drains(draining, requested, now, thresholds.draining_s),
         *judge_mixture(alive),
@@ -89,8 +92,21 @@ async def _read_requests(facts: SharedFacts, draining: Sequence[Worker]) -> dict
     return requested
 
 
-def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
-    """Yield findings about missing and dead workers."""
+def how_to_start(settings: Mapping[str, SettingRow]) -> str:
+    """Return what starts a worker, as far as sessions like this one may write."""
+    read_only = settings.get("default_transaction_read_only", OFF)
+    if settings.get("in_hot_standby", OFF).value == "on":
+        return "start a worker that connects to the primary: this server is a standby"
+    if read_only.value == "on":
+        return (
+            f"default_transaction_read_only is on for this role (from: {read_only.source}): set it to off "
+            "for the role and the database of the workers, and start one"
+        )
+    return START
+
+
+def judge_lives(workers: Sequence[Worker], now: datetime, remedy: str = START) -> Iterator[Finding]:
+    """Yield findings about missing and dead workers; the remedy is that of a missing one."""
     claiming = [each for each in workers if each.is_alive and not each.is_stopping and _runs_jobs(each)]
     if not claiming:
         idle = [each for each in workers if each.is_alive and not each.is_stopping]
@@ -100,7 +116,7 @@ def judge_lives(workers: Sequence[Worker], now: datetime) -> Iterator[Finding]:
             FindingCode.WORKER_NONE,
             "workers",
             f"no live worker runs jobs{others}",
-            "start a worker",
+            remedy,
         )
     for worker in workers:
         if not worker.is_alive:

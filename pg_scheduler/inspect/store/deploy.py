@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeVar
 
-import asyncpg
-
+from pg_scheduler.errors import SchemaMissingError
 from pg_scheduler.migrate.plan import check, shipped_migrations
-from pg_scheduler.migrate.verify import read_state
+from pg_scheduler.migrate.verify import has_table, read_state
 from pg_scheduler.store.statements import Repository
 
 PAGE_ROWS: Final = 5000
@@ -19,6 +18,9 @@ MAX_READ_BYTES: Final = 512 * 1024
 """Bytes, as stored, of the large arguments that one statement reads; a single job may have more."""
 
 FIRST: Final = datetime.min.replace(tzinfo=UTC)
+
+JOBS: Final = "scheduled_jobs"
+"""The table of jobs, which the releases before the first migration have too."""
 
 SCANS: Final = {"check_waiting": (0, FIRST, ""), "check_blocked": ("", 0, FIRST, "")}
 """The statements that together return every unfinished job, and the position before the first."""
@@ -69,6 +71,7 @@ class DeployRepository(Repository):
         """Return the tables that migrations have made; none in a database of pg-scheduler 0.2.
 
         Raises:
+            SchemaMissingError: There is no table of jobs, as before the first deployment.
             SchemaTooNewError: A newer release has changed the tables so that this one cannot use them.
             MigrationChangedError: An applied migration differs from the shipped one.
         """
@@ -77,7 +80,9 @@ class DeployRepository(Repository):
         async with self._statements.connections.acquire() as connection:
             try:
                 state = await read_state(connection, schema, shipped)
-            except asyncpg.UndefinedTableError:
+            except SchemaMissingError as error:
+                if not await has_table(connection, schema, JOBS):
+                    raise SchemaMissingError(f"{error.problem}, so there is nothing to check yet") from error
                 return frozenset()
         check(state.applied, shipped)
         return state.tables if state.applied else frozenset()

@@ -31,6 +31,7 @@ SETTINGS: Final = (
     *("server_version_num", "server_version", "autovacuum", "track_counts"),
     *("autovacuum_freeze_max_age", "autovacuum_multixact_freeze_max_age"),
     *("statement_timeout", "transaction_timeout", "default_transaction_isolation"),
+    *("default_transaction_read_only", "in_hot_standby"),
     *("max_connections", "superuser_reserved_connections", "reserved_connections"),
 )
 """The settings that checks judge; servers before PostgreSQL 16 lack some of them."""
@@ -88,6 +89,10 @@ class SettingRow(NamedTuple):
 
     value: str
     source: str
+
+
+OFF: Final = SettingRow("off", "default")
+"""A setting that the server does not have."""
 
 
 class QuarantinedRow(NamedTuple):

@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 
 from pg_scheduler import events
-from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError, SchemaMissingError
+from pg_scheduler.errors import (
+    ConnectionLostError,
+    ConnectionRejectedError,
+    DatabaseUnavailableError,
+    SchemaMissingError,
+)
 from pg_scheduler.events import (
     Event,
     EventBus,
@@ -343,6 +348,12 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         ServiceRetrying("notifier", UNAVAILABLE, next_in=float("inf")),
         "WARNING",
         "notifier: database unavailable, no retry: DatabaseUnavailableError: connection refused",
+        {},
+    ),
+    (
+        ServiceRetrying("claimer", ConnectionLostError("terminated"), next_in=0.062),
+        "WARNING",
+        "claimer: connection lost, retry in 62 ms: ConnectionLostError: terminated",
         {},
     ),
     (
