@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from pg_scheduler.dsn_options import check_options
 from pg_scheduler.errors import ConfigurationError
 
 MASK: Final = "***"
@@ -28,7 +29,7 @@ _SECRETS: Final = frozenset({"password", "sslpassword"})
 
 
 def normalise_dsn(dsn: str, name: str) -> str:
-    """Return the DSN as asyncpg takes it: the dialects of SQLAlchemy are accepted.
+    """Return a DSN with the scheme of PostgreSQL: the dialects of SQLAlchemy are accepted.
 
     Args:
         dsn: The connection string.
@@ -40,13 +41,13 @@ def normalise_dsn(dsn: str, name: str) -> str:
 
     Example:
         >>> normalise_dsn("postgresql+asyncpg://app@db/shop?ssl=require", "dsn")
-        'postgresql://app@db/shop?sslmode=require'
+        'postgresql://app@db/shop?ssl=require'
     """
     if not isinstance(dsn, str):
         raise TypeError(f"{name} must be a str such as {EXPECTED}, not {type(dsn).__name__}")
     scheme, separator, rest = dsn.strip().partition("://")
     if dialect := _DIALECT.fullmatch(scheme):
-        scheme, rest = dialect[1], re.sub("([?&])ssl=", r"\1sslmode=", rest)
+        scheme = dialect[1]
     checked = check_dsn(f"{scheme}{separator}{rest}", name)
     return f"postgresql://{checked.partition('://')[2]}"
 
@@ -59,8 +60,8 @@ def check_dsn(dsn: str, name: str) -> str:
         name: The setting that it comes from, for the message.
 
     Raises:
-        ConfigurationError: It is no URL of PostgreSQL, or has special characters that are not encoded. The
-            message does not quote it.
+        ConfigurationError: It is no URL of PostgreSQL, has special characters that are not encoded, or an
+            option that cannot be used. The message does not quote it.
 
     Example:
         >>> check_dsn("postgresql://app:p%40ss@db/shop", "direct_dsn")
@@ -81,6 +82,7 @@ def check_dsn(dsn: str, name: str) -> str:
             f"{name} has a host, port or option that cannot be read; expected {EXPECTED} with a port from 1 "
             f"to {MAX_PORT}, options as ?name=value, and special characters written as %40, %3A, %26 ..."
         )
+    check_options(dsn, name)
     return dsn
 
 

@@ -45,6 +45,7 @@ from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
 from pg_scheduler.jobs.validation import check_count, check_delay, check_kind
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
+from pg_scheduler.store.connections.opening import open_own_pool
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.faults import connecting, reading_dsn, translated
 from pg_scheduler.store.store import Store
@@ -303,7 +304,7 @@ class Scheduler(
         dsn = normalise_dsn(url, "url")
         resolve_in_threads(asyncio.get_running_loop())
         with translated(), connecting(), reading_dsn("url"):
-            pool = await asyncpg.create_pool(dsn, min_size=1, max_size=pool_size)
+            pool = await open_own_pool(dsn, "url", min_size=1, max_size=pool_size)
         try:
             scheduler = cls(pool, **settings)
             if start:
@@ -342,8 +343,8 @@ class Scheduler(
             SchemaError: A newer version of the library has migrated the database. With
                 ``migrations="verify"``, a table or a migration is missing.
             ConfigurationError: A periodic job uses an advisory lock and the pool has one connection, a codec
-                or ``reset=`` callable of the pool breaks the Scheduler's statements, or the server is not
-                PostgreSQL.
+                or ``reset=`` callable of the pool breaks the Scheduler's statements, a pooler loses prepared
+                statements of the pool, or the server is not PostgreSQL.
             ConnectionRejectedError: The server, or a callable of the pool, rejects connections.
             DatabaseUnavailableError: The database is unavailable, or the pool was closed.
         """
@@ -435,6 +436,7 @@ class Scheduler(
         )
         parts.declared.check_locks()
         await parts.store.migrate(parts.config.migrations)
+        await parts.store.connections.check_pooler()
         if self._guards_copies:
             await parts.store.identity.guard(parts.config.on_copy)
         runtime = self._runtime_class(self._node())

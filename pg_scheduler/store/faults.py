@@ -258,7 +258,7 @@ def reading_dsn(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except ssl.SSLCertVerificationError:  # a ValueError too
+    except (ConfigurationError, ssl.SSLCertVerificationError):  # ValueErrors too
         raise
     except asyncpg.ClientConfigurationError as error:
         raise ConfigurationError(f"{name} is invalid: {error}") from None
@@ -269,6 +269,12 @@ def reading_dsn(name: str) -> Iterator[None]:
 
 
 def _describe_rejection(error: Exception) -> str:
+    if isinstance(error, asyncpg.UndefinedObjectError):
+        return (
+            f"the server rejected a connection ({error.sqlstate}, {_summarize(error)}); asyncpg sends each "
+            "option of a DSN that it does not know as a setting: remove it, or let Scheduler.connect() "
+            "translate it"
+        )
     if isinstance(error, asyncpg.PostgresError):
         return (
             f"the server rejected a connection ({error.sqlstate}, {_summarize(error)}); check the role, its "
@@ -323,7 +329,7 @@ def raise_translated(error: Exception) -> None:
         raise ConfigurationError(
             f"a prepared statement of a pool's connection is gone ({error.sqlstate}): a reset= callable runs "
             "DISCARD ALL or DEALLOCATE, or a pooler shares the session; pass statement_cache_size=0 to "
-            "asyncpg.create_pool()"
+            "asyncpg.create_pool(), or write pgbouncer=true as an option of the DSN"
         ) from error
     _remove_values(error)
     state = sqlstate_of(error)

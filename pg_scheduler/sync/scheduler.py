@@ -19,6 +19,7 @@ from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, No
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.validation import check_count
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.store.connections.opening import create_pool
 from pg_scheduler.sync.methods import BlockingMethods, Settings
 from pg_scheduler.sync.portal import CLOSED, Portal
 from pg_scheduler.sync.uwsgi import check_uwsgi_threads
@@ -200,7 +201,7 @@ class SyncScheduler(BlockingMethods):
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[PortalScheduler]:
-        pool = await asyncpg.create_pool(self._dsn, min_size=0, max_size=self._pool_size)
+        pool = await create_pool(self._dsn, "dsn", min_size=0, max_size=self._pool_size)
         try:
             scheduler = PortalScheduler(pool, **self._settings)
             for name in CLASS_ATTRIBUTES:
@@ -275,7 +276,9 @@ def closed_pool(dsn: str | None = None, size: int = 1) -> asyncpg.Pool:
     """Return a pool that opens no connection."""
     loop = asyncio.new_event_loop()
     loop.close()
-    return asyncpg.create_pool(dsn, min_size=0, max_size=size, loop=loop)
+    if dsn is None:
+        return asyncpg.create_pool(min_size=0, max_size=size, loop=loop)
+    return create_pool(dsn, "dsn", min_size=0, max_size=size, loop=loop)
 
 
 async def _close_pool(pool: asyncpg.Pool) -> None:

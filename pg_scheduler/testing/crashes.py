@@ -17,6 +17,7 @@ from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.validation import check_delay, check_seconds
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.connections.opening import create_pool
 from pg_scheduler.testing.crashing_worker import (
     CrashingWorker,
     Moment,
@@ -224,7 +225,7 @@ class _Plan:
     async def run(self, point: Point | None = None) -> _Run:
         """Run the job in a new database, with a crash at the point."""
         with self.database() as dsn:
-            pool = await asyncpg.create_pool(dsn, min_size=1, connection_class=NumberedConnection)
+            pool = await create_pool(dsn, "the DSN", min_size=1, connection_class=NumberedConnection)
             try:
                 return await self._run(pool, point)
             except Exception as error:

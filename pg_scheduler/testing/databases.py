@@ -14,6 +14,7 @@ import asyncpg
 from pg_scheduler import embedded
 from pg_scheduler.embedded import Server
 from pg_scheduler.migrate import migrate
+from pg_scheduler.store.connections.opening import open_connection_to
 
 FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 """Settings of the private server: its data need not survive."""
@@ -51,7 +52,7 @@ def _run(dsn: str, work: Callable[[asyncpg.Connection], Awaitable[Any]]) -> None
     """Run a coroutine function with a connection, in a thread: the caller's may have an event loop."""
 
     async def run() -> None:
-        connection = await asyncpg.connect(dsn)
+        connection = await open_connection_to(dsn, "the DSN of the tests")
         try:
             await work(connection)
         finally:

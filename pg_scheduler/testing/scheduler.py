@@ -11,10 +11,11 @@ from typing import Any, ClassVar, Final, Self
 import asyncpg
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.dsn import check_dsn
+from pg_scheduler.dsn import normalise_dsn
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_count, check_delay, check_execution_time
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.store.connections.opening import open_own_pool
 from pg_scheduler.testing.assertions import JobAssertions
 from pg_scheduler.testing.attempt_bound import MAX_ATTEMPTS, TIMEOUT_S, AttemptBound
 from pg_scheduler.testing.calling_thread import NESTED
@@ -79,7 +80,7 @@ class TestScheduler(JobAssertions):
         check_count("concurrency", concurrency, least=1)
         start = datetime.now(UTC) if now is None else check_execution_time(now, name="now")
         self._clock = FakeClock(start)
-        self._given = check_dsn(pool, "the DSN") if isinstance(pool, str) else pool
+        self._given = normalise_dsn(pool, "the DSN") if isinstance(pool, str) else pool
         self._settings = {
             **settings,
             "max_concurrent_jobs": concurrency,
@@ -96,7 +97,7 @@ class TestScheduler(JobAssertions):
         if self._inspector is not None:
             raise RuntimeError("TestScheduler has already started; use the one of the outer async with block")
         given = self._given
-        self._pool = await asyncpg.create_pool(given, min_size=1) if isinstance(given, str) else given
+        self._pool = await open_own_pool(given, "the DSN", min_size=1) if isinstance(given, str) else given
         try:
             self._scheduler = scheduler = ManualScheduler(self._pool, clock=self._clock, **self._settings)
             self._runs = scheduler.count_runs()

@@ -28,7 +28,8 @@ TOO_SMALL: Final = (
     "Give it max_size of 4 or more, or pass direct_dsn="
 )
 NOT_RECEIVING: Final = (
-    "notifications do not arrive, as behind PgBouncer in transaction mode: polling alone. Pass direct_dsn="
+    "notifications do not arrive, as behind PgBouncer in transaction mode: polling alone. "
+    "Pass direct_dsn= or --direct-dsn"
 )
 
 

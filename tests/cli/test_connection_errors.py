@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import asyncpg
 import pytest
 
 from pg_scheduler import embedded
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.dsn import address_parts
 from pg_scheduler.inspect.store import connections
 from tests.cli.conftest import Run
 from tests.conftest import FAST, Connection, run_on
@@ -132,6 +133,64 @@ def test_session_that_an_administrator_ends_is_unavailable(call: Run, dsn: str) 
     thread.join(PATIENCE)
     reason = re.compile("administrator command|connection was closed")  # the latter by older asyncpg
     assert (ran.code, bool(reason.search(ran.err))) == (ExitCode.UNAVAILABLE, True), ran.err
+
+
+COMMON = (
+    "connect_timeout=10&channel_binding=prefer&keepalives=1&keepalives_idle=30&gssencmode=disable&pgbouncer=true"
+    "&load_balance_hosts=random&fallback_application_name=web&tcp_user_timeout=5000&requiressl=0&client_encoding=utf8"
+)
+"""Options that asyncpg would send to the server, which rejects them."""
+
+
+def with_options(dsn: str, options: str) -> str:
+    return f"{dsn}{'&' if '?' in dsn else '?'}{options}"
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "jobs list", "migrate --check", "worker --check tests.cli.worker_jobs"]
+)
+def test_dsn_with_options_of_libpq_and_of_hosting_services_works(call: Run, dsn: str, command: str) -> None:
+    ran = call(
+        *command.split(), "--dsn", with_options(dsn, COMMON), "--direct-dsn", with_options(dsn, COMMON)
+    )
+    assert ran.code == ExitCode.DONE, ran.err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("sslmode=verify-full&sslrootcert=/nowhere/ca.pem", "sslrootcert of the DSN.*/nowhere/ca.pem"),
+        ("sslcert=/nowhere/app.pem", "sslcert of the DSN.*/nowhere/app.pem"),
+        ("service=none", "the service 'none', which is not defined in"),
+        ("schema=public", "has the option schema: .*--schema"),
+        ("pool_size=5", "has the option pool_size: "),
+        ("gssencmode=require", "has the option gssencmode: "),
+        ("nonsense=1", "42704.*nonsense.*remove it"),
+    ],
+)
+@pytest.mark.parametrize("command", ["jobs list", "worker tests.cli.worker_jobs"])
+def test_option_of_the_dsn_that_cannot_be_used_is_named(
+    call: Run, dsn: str, command: str, options: str, expected: str
+) -> None:
+    ran = call(*command.split(), "--dsn", with_options(dsn, options))
+    code = ExitCode.REFUSED if options == "nonsense=1" else ExitCode.USAGE
+    assert (ran.code, bool(re.search(expected, ran.err))) == (code, True), ran.err
+
+
+def test_service_of_the_environment_is_used(
+    call: Run, dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = dict(parse_qsl(urlsplit(dsn).query))
+    values = {**query, **address_parts(dsn), "user": urlsplit(dsn).username or "postgres"}
+    values["dbname"] = values.pop("database")
+    services = tmp_path / "services.conf"
+    services.write_text("\n".join(["[prod]", *(f"{name}={value}" for name, value in values.items())]))
+    monkeypatch.setenv("PGSERVICEFILE", str(services))
+    monkeypatch.setenv("PGSERVICE", "prod")
+    assert call("status").code == ExitCode.DONE
+    monkeypatch.setenv("PGSERVICE", "test")
+    ran = call("status")
+    assert (ran.code, f"not defined in {services}" in ran.err) == (ExitCode.USAGE, True), ran.err
 
 
 def test_unknown_host_is_unavailable(call: Run) -> None:

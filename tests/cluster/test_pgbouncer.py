@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,6 +23,8 @@ from pg_scheduler import (
     Scheduler,
     periodic,
 )
+from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.cli.main import run
 from pg_scheduler.dsn import address_parts
 from pg_scheduler.events import (
     JobCancelled,
@@ -31,7 +35,9 @@ from pg_scheduler.events import (
     ListenerLost,
 )
 from pg_scheduler.schedules.declared import PeriodicCatalogue
+from pg_scheduler.sync import SyncScheduler
 from tests.cluster.bouncer import SERVER_CONNECTIONS, bouncer, find_program
+from tests.cluster.pooled_jobs import make_durable
 from tests.support.transactions import KINDS, application, settled
 from tests.support.worker import PATIENCE, Gate, Recorder
 
@@ -276,6 +282,77 @@ async def test_concurrent_calls_all_end_when_the_pool_caches_statements_of_share
                 results = await asyncio.gather(*map(call, range(20)), return_exceptions=True)
             kinds |= {type(result) for result in results}
     assert kinds <= {ConfigurationError, TimeoutError}
+
+
+@pytest.mark.parametrize("suite", [OLD], indirect=True)
+async def test_start_refuses_a_pool_whose_statements_a_pooler_loses_before_it_claims(
+    pgbouncer_dsn: str, pooled: asyncpg.Pool
+) -> None:
+    job_id = await make_scheduler(pooled).schedule(note, execution_time=now())
+    async with asyncpg.create_pool(pgbouncer_dsn, min_size=1, max_size=6) as cached:
+        for _ in range(3):
+            scheduler = make_scheduler(cached)
+            scheduler.register(note)
+            with pytest.raises(ConfigurationError, match=r"statement_cache_size=0.*pgbouncer=true"):
+                await scheduler.start()
+            assert not scheduler.is_running
+    assert await pooled.fetchval("SELECT status FROM scheduled_jobs WHERE job_id = $1", job_id) == "pending"
+    assert await pooled.fetchval("SELECT count(*) FROM scheduler_workers") == 0
+
+
+async def test_scheduler_with_a_pool_of_its_own_works_through_pgbouncer(
+    pgbouncer_dsn: str, rotating_dsn: str
+) -> None:
+    for through in (pgbouncer_dsn, rotating_dsn, f"{pgbouncer_dsn}&pgbouncer=true"):
+        async with Scheduler.connect(through, start=False) as scheduler:
+            seen = Recorder(scheduler)
+            await scheduler.start()
+            job_ids = [await scheduler.enqueue(make_durable, args=(number,)) for number in range(10)]
+            await seen.until(JobCompleted, len(job_ids))
+            await scheduler.shutdown()
+
+
+async def test_blocking_scheduler_works_through_pgbouncer_by_an_option_of_the_dsn(pgbouncer_dsn: str) -> None:
+    def call() -> None:
+        with SyncScheduler(f"{pgbouncer_dsn}&pgbouncer=true") as scheduler:
+            for number in range(10):
+                scheduler.enqueue(note, job_id=str(number))
+                assert scheduler.get_job(str(number)) is not None
+
+    await asyncio.to_thread(call)
+
+
+@pytest.mark.parametrize("suite", [OLD], indirect=True)
+def test_command_line_works_through_pgbouncer_without_a_direct_dsn(
+    pgbouncer_dsn: str, dsn: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command works: the worker, with its check and its child processes, and the others."""
+    at = ("--dsn", pgbouncer_dsn)
+    for number in range(20):
+        assert run(["jobs", "add", "pooled.durable", "--args", f"[{number}]", *at]) == ExitCode.DONE
+    for command in (
+        ["worker", "--check", "tests.cluster.pooled_jobs"],
+        ["check", "tests.cluster.pooled_jobs"],
+        ["worker", "--drain", "tests.cluster.pooled_jobs"],
+        ["jobs", "list"],
+        ["status"],
+        ["migrate", "--check"],
+    ):
+        if command[:2] == ["worker", "--drain"]:  # which ends its process
+            program = [sys.executable, "-m", "pg_scheduler", *command, *at]
+            ran = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+            assert ran.returncode == ExitCode.DONE, ran.stderr
+        else:
+            assert run([*command, *at]) == ExitCode.DONE, (command, capsys.readouterr().err)
+
+    async def count() -> Any:
+        connection = await asyncpg.connect(dsn)
+        query = "SELECT status, attempt, count(*)::int FROM scheduled_jobs GROUP BY 1, 2"
+        rows = [tuple(row) for row in await connection.fetch(query)]
+        await connection.close()
+        return rows
+
+    assert asyncio.run(count()) == [("completed", 1, 20)]
 
 
 async def test_call_that_waits_for_an_open_transaction_leaves_shared_sessions_clean(

@@ -635,3 +635,11 @@ async def test_enqueuer_role_sends_signals_with_the_privileges_for_that(roles: R
     ):
         with pytest.raises(DENIED):
             await pool.execute(statement)
+
+
+async def test_command_that_adds_jobs_is_one_of_the_operator(
+    roles: Roles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for role, code in ((ENQUEUER, ExitCode.REFUSED), (OPERATOR, ExitCode.DONE)):
+        command = ["--schema", "jobs", "jobs", "add", "mail.send", "--dsn", roles.dsn(role)]
+        assert await asyncio.to_thread(run, command) == code, capsys.readouterr().err

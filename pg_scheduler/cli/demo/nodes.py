@@ -22,6 +22,7 @@ import asyncpg
 from pg_scheduler import RetryPolicy, Scheduler
 from pg_scheduler.cli.errors import UsageError
 from pg_scheduler.cli.settings import DEMO_NODE
+from pg_scheduler.store.connections.opening import create_pool
 
 from . import jobs
 from .jobs import Ledger
@@ -56,7 +57,7 @@ def application_name(node: str, pid: int) -> str:
 
 @asynccontextmanager
 async def _open(**settings: Any) -> AsyncIterator[Scheduler]:
-    dsn, name = os.environ.get("PG_SCHEDULER_DSN"), os.environ.get(DEMO_NODE)
+    dsn, name = os.environ.get(DSN), os.environ.get(DEMO_NODE)
     if not dsn:
         raise UsageError("PG_SCHEDULER_DSN is not set; set it to postgresql://user:password@host/database")
     if name is None:
@@ -67,8 +68,10 @@ async def _open(**settings: Any) -> AsyncIterator[Scheduler]:
         asyncio.get_running_loop().add_reader(sys.stdin, os._exit, 1)
     connection = {"application_name": application_name(name, os.getpid())}
     async with (
-        asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings=connection) as pool,
-        asyncpg.create_pool(dsn, min_size=1, max_size=4, server_settings=connection) as ledger_pool,
+        create_pool(dsn, "PG_SCHEDULER_DSN", min_size=1, max_size=5, server_settings=connection) as pool,
+        create_pool(
+            dsn, "PG_SCHEDULER_DSN", min_size=1, max_size=4, server_settings=connection
+        ) as ledger_pool,
     ):
         ledger = Ledger(ledger_pool, name)
         await ledger.create()
@@ -77,6 +80,7 @@ async def _open(**settings: Any) -> AsyncIterator[Scheduler]:
         yield Scheduler(pool, max_concurrent_jobs=SLOTS, retry_policy=retry, identity=name, **settings)
 
 
+DSN: Final = "PG_SCHEDULER_DSN"
 START_STOP_TIMEOUT_S: Final = 20.0
 SETTLE_DELAY_S: Final = 0.05
 HAS_UNSETTLED_JOBS: Final = """

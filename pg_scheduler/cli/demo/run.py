@@ -14,11 +14,10 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
-import asyncpg
-
 from pg_scheduler import Scheduler, embedded
 from pg_scheduler.cli.errors import CommandError, ExitCode
-from pg_scheduler.dsn import check_dsn
+from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.store.connections.opening import create_pool, open_connection_to
 
 from .afterwards import show_dashboard
 from .jobs import Ledger
@@ -36,7 +35,7 @@ def database() -> Iterator[str]:
     """Yield the address of the database to use; start a server if none is configured."""
     dsn = os.environ.get("PG_SCHEDULER_DSN") or embedded.server_dsn()
     if dsn:
-        yield check_dsn(dsn, "the DSN of the demo")
+        yield normalise_dsn(dsn, "the DSN of the demo")
     else:
         with embedded.server() as server:
             yield server.dsn()
@@ -46,7 +45,7 @@ def database() -> Iterator[str]:
 async def temporary_schema(dsn: str) -> AsyncIterator[str]:
     """Create a schema, yield an address that selects it, and drop it at the end."""
     name = f"demo_{uuid.uuid4().hex[:8]}"
-    connection = await asyncpg.connect(dsn)
+    connection = await open_connection_to(dsn, "the DSN of the demo")
     try:
         await connection.execute(f'CREATE SCHEMA "{name}"')
         try:
@@ -69,7 +68,7 @@ async def run_demo(dsn: str, screen: Screen, port: int | None) -> ExitCode:
     """Run the demo on a database and return the exit code."""
     async with (
         temporary_schema(dsn) as demo_dsn,
-        asyncpg.create_pool(demo_dsn, min_size=1, max_size=4) as pool,
+        create_pool(demo_dsn, "the DSN of the demo", min_size=1, max_size=4) as pool,
     ):
         scheduler = Scheduler(pool)  # never started: it only enqueues, as a web service would
         await scheduler.initialize_db()

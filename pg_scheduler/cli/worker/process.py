@@ -51,7 +51,7 @@ async def open_scheduler(
                 command.settings["dsn"],
                 application_name=APPLICATION_NAME,
                 max_size=POOL_SIZE,
-                is_pooled=direct_dsn is not None,
+                runs_worker=True,
             ) as pool:
                 scheduler = Scheduler(pool, schema=command.schema, direct_dsn=direct_dsn)
                 configure(scheduler, **_settings_of(options))

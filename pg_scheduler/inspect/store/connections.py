@@ -11,6 +11,7 @@ from typing import Any, Final
 import asyncpg
 
 from pg_scheduler.sqltext import quote_identifier
+from pg_scheduler.store.connections.opening import create_pool, open_connection_to, open_own_pool
 from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS, ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.connections.session import Connection, transact_with
@@ -23,6 +24,7 @@ ANSWER_MARGIN_S: Final = 3.0
 CONNECT_TIMEOUT_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 5.0
 MAX_POOL_SIZE: Final = 2
+DSN: Final = "the DSN"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ async def open_connection(
     """
     resolve_in_threads(asyncio.get_running_loop())
     with _opening():
-        connection = await asyncpg.connect(dsn, **_options(application_name))
+        connection = await open_connection_to(dsn, DSN, **_options(application_name))
     try:
         with translated():
             yield connection
@@ -122,17 +124,19 @@ async def open_connection(
 
 @asynccontextmanager
 async def open_pool(
-    dsn: str | None, *, application_name: str, max_size: int = MAX_POOL_SIZE, is_pooled: bool = True
+    dsn: str | None, *, application_name: str, max_size: int = MAX_POOL_SIZE, runs_worker: bool = False
 ) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
     """Open a pool, and close it at the end. The parameters and errors are those of `open_connection()`.
 
-    With ``is_pooled``, the DSN may lead to a pooler, which does not keep prepared statements.
+    The DSN may lead to a pooler, so statements are not cached. With ``runs_worker`` they are, unless it does.
     """
     resolve_in_threads(asyncio.get_running_loop())
+    options = {**_options(application_name), "min_size": 1, "max_size": max_size}
     with _opening():
-        pool = await asyncpg.create_pool(
-            dsn, min_size=1, max_size=max_size, **_options(application_name, is_pooled=is_pooled)
-        )
+        if runs_worker:
+            pool = await open_own_pool(dsn, DSN, **options)
+        else:
+            pool = await create_pool(dsn, DSN, statement_cache_size=0, **options)
     try:
         yield pool
     finally:
@@ -140,16 +144,11 @@ async def open_pool(
             await pool.close()
 
 
-def _options(application_name: str, *, is_pooled: bool = True) -> dict[str, Any]:
-    cache = {"statement_cache_size": 0} if is_pooled else {}
-    return {
-        "timeout": CONNECT_TIMEOUT_S,
-        "server_settings": {"application_name": application_name},
-        **cache,
-    }
+def _options(application_name: str) -> dict[str, Any]:
+    return {"timeout": CONNECT_TIMEOUT_S, "server_settings": {"application_name": application_name}}
 
 
 @contextmanager
 def _opening() -> Iterator[None]:
-    with translated(), connecting(), reading_dsn("the DSN"):
+    with translated(), connecting(), reading_dsn(DSN):
         yield

@@ -12,27 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from pg_scheduler.dsn import normalise_dsn
-
-MAPPED: Final = frozenset(
-    {
-        "gsslib",
-        "krbsrvname",
-        "options",
-        "passfile",
-        "service",
-        "sslcert",
-        "sslcrl",
-        "sslkey",
-        "sslmode",
-        "sslnegotiation",
-        "sslpassword",
-        "sslrootcert",
-        "ssl_max_protocol_version",
-        "ssl_min_protocol_version",
-        "target_session_attrs",
-    }
-)
-"""Options of libpq that asyncpg has, or sends to the server."""
+from pg_scheduler.dsn_options import NAMES, check_options
+from pg_scheduler.errors import ConfigurationError
 
 IGNORED: Final = frozenset(
     {
@@ -42,17 +23,15 @@ IGNORED: Final = frozenset(
         "cursor_factory",
         "fallback_application_name",
         "isolation_level",
-        "keepalives",
-        "keepalives_count",
-        "keepalives_idle",
-        "keepalives_interval",
         "pool",
         "prepare_threshold",
         "server_side_binding",
-        "tcp_user_timeout",
     }
 )
 """Options that a worker does not need: it has its own, or they belong to Django's driver."""
+
+MAPPED: Final = NAMES - IGNORED
+"""Options of libpq that a DSN may have; one that cannot be used is an error that names it."""
 
 ASSUME_ROLE: Final = "assume_role"
 """Django's name of a setting of the server, ``role``."""
@@ -95,6 +74,12 @@ def dsn_of(alias: str, dsn: str | None = None) -> str:
             f"a worker cannot use {unknown[0]!r} in DATABASES[{alias!r}]['OPTIONS']; write its address as "
             "OPTIONS['DSN'] in TASKS: postgresql://user@host:5432/database?name=value"
         )
+    try:
+        check_options(
+            f"postgresql://?{urlencode(query, quote_via=quote)}", f"DATABASES[{alias!r}]['OPTIONS']"
+        )
+    except ConfigurationError as error:
+        raise ImproperlyConfigured(str(error)) from error
     for name in ("HOST", "PORT"):  # lists of hosts and folders of sockets have no other place
         if settings[name]:
             query[name.lower()] = settings[name]

@@ -65,7 +65,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
         dsn_of(settings.database, settings.dsn),
         application_name=APPLICATION_NAME,
         max_size=POOL_SIZE,
-        is_pooled=False,
+        runs_worker=True,
     ) as pool:
         yield Scheduler(
             pool,

@@ -36,6 +36,12 @@ def is_initialized(pool: asyncpg.Pool) -> bool:
     return bool(created._initialized)  # noqa: SLF001
 
 
+def caches_statements(pool: asyncpg.Pool) -> bool:
+    """Return whether the connections of the pool keep prepared statements, as they do by default."""
+    given: Any = pool
+    return bool(given._connect_kwargs.get("statement_cache_size") != 0)  # noqa: SLF001
+
+
 def open_connections(pool: asyncpg.Pool) -> list[asyncpg.Connection]:
     """Return the connections that the pool has opened, idle and in use."""
     opened: Any = pool
@@ -110,7 +116,7 @@ async def open_beside_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
 def copy_of(pool: asyncpg.Pool) -> asyncpg.Pool:
     """Return a pool of at most two connections like those of the pool, for the event loop of the caller."""
     opened: Any = pool
-    settings = dict(opened._connect_kwargs) | _classes(pool)  # noqa: SLF001
+    settings = dict(opened._connect_kwargs) | classes_of(pool)  # noqa: SLF001
     settings |= {"init": opened._init, "setup": opened._setup}  # noqa: SLF001
     if hasattr(opened, "_connect"):  # asyncpg 0.30 lets a pool bring its own
         settings["connect"] = opened._connect  # noqa: SLF001
@@ -131,14 +137,7 @@ async def connect_as_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
     if callable(password := settings.get("password")):
         settings["password"] = partial(_call_in, loop_of(pool), password)
     arguments = opened._connect_args  # noqa: SLF001
-    connection: asyncpg.Connection = await connect(*arguments, **_classes(pool), **settings)
-    return connection
-
-
-async def connect_to(dsn: str, pool: asyncpg.Pool, **settings: Any) -> asyncpg.Connection:
-    """Connect to a DSN with the classes of the pool, in the event loop of the caller."""
-    connect: Any = asyncpg.connect
-    connection: asyncpg.Connection = await connect(dsn, **_classes(pool), **settings)
+    connection: asyncpg.Connection = await connect(*arguments, **classes_of(pool), **settings)
     return connection
 
 
@@ -148,7 +147,8 @@ async def prepare_as_pool(pool: asyncpg.Pool, connection: asyncpg.Connection) ->
     return await _run(connection, opened._init, opened._setup)  # noqa: SLF001
 
 
-def _classes(pool: asyncpg.Pool) -> dict[str, Any]:
+def classes_of(pool: asyncpg.Pool) -> dict[str, Any]:
+    """Return the classes of a pool, and the event loop of the caller, as arguments of asyncpg."""
     opened: Any = pool
     return {
         "loop": asyncio.get_running_loop(),

@@ -19,10 +19,10 @@ from typing import Final
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
+from pg_scheduler.errors import ConfigurationError, ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.store.connections.asyncpg_private import (
+    classes_of,
     connect_as_pool,
-    connect_to,
     loop_of,
     open_connections,
     prepare_as_pool,
@@ -31,6 +31,7 @@ from pg_scheduler.store.connections.asyncpg_private import (
 from pg_scheduler.store.connections.database import CallersDatabases
 from pg_scheduler.store.connections.fork import inherited_sockets
 from pg_scheduler.store.connections.held import DedicatedConnection
+from pg_scheduler.store.connections.opening import open_connection_to, probe_statements
 from pg_scheduler.store.connections.options import (
     ADMISSION_SETTINGS,
     HOT_TRANSACTION_SETTINGS,
@@ -89,6 +90,7 @@ class Connections:
         resolve_in_threads(self._loop)
         self._direct_dsn = direct_dsn
         self._keeper_dsn = keeper_dsn
+        self._opened_dsns: set[str] = set()
         size = pool.get_max_size()
         self.dedicated_connection: Final = DedicatedConnection(pool, options)
         self.hot_path: AbstractAsyncContextManager[Connection | None] = self.dedicated_connection
@@ -199,6 +201,16 @@ class Connections:
         if checked is not None and as_foreign(connection) is None:  # else it has been checked
             await self._callers_databases.check(connection, checked)
         return checked
+
+    async def check_pooler(self) -> None:
+        """Raise if prepared statements of the pool would fail later.
+
+        Raises:
+            ConfigurationError: The pool leads to a pooler in transaction mode, which loses the statements
+                that the pool caches.
+        """
+        async with self.acquire() as connection:
+            await probe_statements(self._pool, connection)
 
     def check_thread(self) -> None:
         """Raise RuntimeError unless the caller is in the event loop of the pool, or no loop runs."""
@@ -392,8 +404,7 @@ class Connections:
         resolve_in_threads(asyncio.get_running_loop())
         dsn = self._keeper_dsn or self._direct_dsn
         if dsn:
-            with reading_dsn("keeper_dsn" if self._keeper_dsn else "direct_dsn"):
-                connection = await inherited_sockets.open(partial(connect_to, dsn, self._pool))
+            connection = await self._open(dsn, "keeper_dsn" if self._keeper_dsn else "direct_dsn")
         else:
             connection = await inherited_sockets.open(partial(connect_as_pool, self._pool))
         return await prepare_as_pool(self._pool, connection)
@@ -408,12 +419,23 @@ class Connections:
     async def _connect_directly(self, dsn: str) -> Connection:
         timeout_s = self.options.call_timeout_s
         with connecting():
-            with reading_dsn("direct_dsn"):
-                connection = await inherited_sockets.open(
-                    partial(connect_to, dsn, self._pool, timeout=timeout_s)
-                )
             async with asyncio.timeout(timeout_s):
+                connection = await self._open(dsn, "direct_dsn")
                 return await prepare_as_pool(self._pool, connection)
+
+    async def _open(self, dsn: str, name: str) -> asyncpg.Connection:
+        """Open a connection to a DSN. What its options name may be missing later, which is an outage."""
+        try:
+            with reading_dsn(name):
+                connection = await inherited_sockets.open(
+                    partial(open_connection_to, dsn, name, **classes_of(self._pool))
+                )
+        except ConfigurationError as error:
+            if name in self._opened_dsns:
+                raise ConnectionRejectedError(str(error)) from error
+            raise
+        self._opened_dsns.add(name)
+        return connection
 
     @property
     def _is_starved(self) -> bool:

@@ -98,11 +98,17 @@ def test_special_characters_are_encoded(settings: dict[str, Any]) -> None:
 
 
 def test_option_without_counterpart_names_the_setting_to_use(settings: dict[str, Any]) -> None:
-    settings["OPTIONS"] = {"gssdelegation": 1}
-    with pytest.raises(
-        ImproperlyConfigured, match=r"'gssdelegation' in DATABASES\['default'\].*OPTIONS\['DSN'\]"
-    ):
+    settings["OPTIONS"] = {"context": 1}
+    with pytest.raises(ImproperlyConfigured, match=r"'context' in DATABASES\['default'\].*OPTIONS\['DSN'\]"):
         dsn_of("default")
+
+
+def test_option_of_libpq_that_a_worker_cannot_use_is_named(settings: dict[str, Any]) -> None:
+    settings["OPTIONS"] = {"gssdelegation": 1}
+    with pytest.raises(ImproperlyConfigured, match=r"DATABASES\['default'\].*the option gssdelegation: "):
+        dsn_of("default")
+    settings["OPTIONS"] = {"gssdelegation": 0, "gssencmode": "disable", "keepalives": 1}
+    assert dsn_of("default")
 
 
 def test_given_dsn_leads_to_the_test_database_in_a_test_run(

@@ -1,0 +1,402 @@
+"""The options of a DSN: those of libpq, and those that hosting services and other libraries write into one.
+
+asyncpg knows some options of libpq. It sends every other name to the server as a setting, and the server
+rejects the connection. Therefore every DSN that this library opens is translated here. An option has one of
+four effects: asyncpg reads it, it becomes something that asyncpg takes, it is left out because nothing
+depends on it, or it is an error that names the option and the remedy. Other names are settings of the server.
+"""
+
+from __future__ import annotations
+
+import configparser
+import math
+import os
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from pg_scheduler.errors import ConfigurationError
+
+READ: Final = frozenset(
+    {
+        "database",
+        "dbname",
+        "gsslib",
+        "host",
+        "krbsrvname",
+        "passfile",
+        "password",
+        "port",
+        "ssl_max_protocol_version",
+        "ssl_min_protocol_version",
+        "sslcert",
+        "sslcrl",
+        "sslkey",
+        "sslmode",
+        "sslpassword",
+        "target_session_attrs",
+        "user",
+    }
+)
+"""Options that asyncpg reads as libpq does."""
+
+SETTINGS: Final = frozenset({"application_name", "options"})
+"""Options of libpq that are settings of the session, and sent as such."""
+
+TRANSLATED: Final = frozenset(
+    {
+        "channel_binding",
+        "connect_timeout",
+        "fallback_application_name",
+        "pgbouncer",
+        "requiressl",
+        "service",
+        "servicefile",
+        "ssl",
+        "sslnegotiation",
+        "sslrootcert",
+    }
+)
+"""Options that become something else; see `connect_arguments()`."""
+
+_OFF: Final = frozenset({"0", "false", "off", "no"})
+_ON: Final = frozenset({"1", "true", "on", "yes"})
+
+LEFT_OUT: Final[Mapping[str, frozenset[str] | None]] = {
+    "client_encoding": frozenset({"utf8", "utf-8", "unicode", "auto"}),
+    "gssdelegation": _OFF,
+    "gssencmode": frozenset({"disable", "prefer"}),
+    "keepalives": None,
+    "keepalives_count": None,
+    "keepalives_idle": None,
+    "keepalives_interval": None,
+    "load_balance_hosts": None,
+    "max_protocol_version": None,
+    "min_protocol_version": frozenset({"3.0"}),
+    "replication": _OFF,
+    "sslcertmode": frozenset({"allow"}),
+    "sslcompression": None,
+    "sslsni": _ON,
+    "tcp_user_timeout": None,
+}
+"""Options without an effect here, with the values for which that is right; None for all of them."""
+
+NOT_SUPPORTED: Final = "asyncpg does not support it; remove it"
+
+REFUSED: Final[Mapping[str, str]] = {
+    **{
+        name: f"{NOT_SUPPORTED}, or use another value"
+        for name, values in LEFT_OUT.items()
+        if values is not None and name != "client_encoding"
+    },
+    "client_encoding": "asyncpg works with UTF8 only; remove it",
+    "hostaddr": "write the address in place of the host",
+    "oauth_client_id": NOT_SUPPORTED,
+    "oauth_client_secret": NOT_SUPPORTED,
+    "oauth_issuer": NOT_SUPPORTED,
+    "oauth_scope": NOT_SUPPORTED,
+    "requirepeer": NOT_SUPPORTED,
+    "require_auth": NOT_SUPPORTED,
+    "scram_client_key": NOT_SUPPORTED,
+    "scram_server_key": NOT_SUPPORTED,
+    "sslcrldir": "asyncpg reads one file; pass it as sslcrl=",
+    "sslkeylogfile": "set the variable SSLKEYLOGFILE instead",
+    **dict.fromkeys(
+        ("schema", "currentSchema"),
+        "it is an option of another library; pass the schema to pg_scheduler as schema= or --schema",
+    ),
+    **dict.fromkeys(
+        ("pool_size", "pool_timeout", "pool_mode", "max_overflow", "connection_limit", "max_conns"),
+        "it is an option of the pool of another library; remove it",
+    ),
+    **dict.fromkeys(("socket_timeout", "socketTimeout", "pool_recycle"), "remove it; calls have time limits"),
+    **dict.fromkeys(("connectTimeout", "loginTimeout"), "write connect_timeout="),
+    **dict.fromkeys(("prepareThreshold", "preparedStatementCacheQueries"), "write pgbouncer=true"),
+    **dict.fromkeys(("prepared_statement_cache_size", "statement_cache_size"), "write pgbouncer=true"),
+    **dict.fromkeys(
+        ("sslaccept", "sslidentity", "sslfactory", "ssl-mode"), "write sslmode= and sslrootcert="
+    ),
+    "ApplicationName": "write application_name=",
+    "async_fallback": "it is an option of SQLAlchemy; remove it",
+    "targetServerType": "write target_session_attrs=",
+}
+"""Options that cannot be used, with the remedy."""
+
+NAMES: Final = READ | SETTINGS | TRANSLATED | LEFT_OUT.keys() | REFUSED.keys()
+"""Every name that is no setting of the server."""
+
+SSL_MODES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_ON, "require"),
+    **dict.fromkeys(_OFF, "disable"),
+    "no-verify": "require",
+}
+"""What values of ``ssl=`` mean that are no ``sslmode``, as other drivers write them."""
+
+VERIFYING: Final = frozenset({"verify-ca", "verify-full"})
+SYSTEM: Final = "system"
+"""The value of ``sslrootcert=`` for the certificates of the operating system."""
+
+ROOT_FILE: Final = ".postgresql/root.crt"
+SERVICE_FILE: Final = "pg_service.conf"
+ALPN: Final = "postgresql"
+
+
+class ConnectArguments(NamedTuple):
+    """What asyncpg takes.
+
+    Attributes:
+        dsn: The DSN with the options that it reads; None for the variables and files of libpq.
+        settings: Keyword arguments of ``asyncpg.connect()``.
+    """
+
+    dsn: str | None
+    settings: dict[str, Any]
+
+
+def check_options(dsn: str, name: str) -> None:
+    """Raise ConfigurationError if a DSN has an option that cannot be used.
+
+    Args:
+        dsn: The connection string.
+        name: The setting that it comes from, for the message.
+    """
+    _check_names(_options_of(dsn), name)
+
+
+def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
+    """Return what asyncpg takes in place of a DSN, with the options of its service and of ``PGSERVICE``.
+
+    Args:
+        dsn: The connection string; None for the variables and files of libpq.
+        name: The setting that it comes from, for the message.
+
+    Raises:
+        ConfigurationError: An option cannot be used, the service is not defined, or a file of certificates
+            cannot be read.
+
+    Example:
+        >>> connect_arguments("postgresql://app@db/shop?connect_timeout=10&keepalives=1", "dsn")
+        ConnectArguments(dsn='postgresql://app@db/shop', settings={'timeout': 10.0})
+    """
+    if dsn is None and not os.environ.get("PGSERVICE"):
+        return ConnectArguments(None, _tls_settings({}, name))
+    parts = urlsplit(dsn or "postgresql://")
+    options = _options_of(dsn or "")
+    netloc, path = parts.netloc, "" if parts.path == "/" else parts.path
+    _add_service(options, netloc, path, name)
+    _check_names(options, name)
+    settings = _translate(options, name) | _tls_settings(options, name)
+    query = f"?{urlencode(options, quote_via=quote)}" if options else ""
+    return ConnectArguments(f"postgresql://{netloc}{path}{query}", settings)
+
+
+def _options_of(dsn: str) -> dict[str, str]:
+    """Return the options of a DSN; those without a value are none, as for libpq."""
+    return dict(parse_qsl(urlsplit(dsn).query))
+
+
+def _check_names(options: Mapping[str, str], name: str) -> None:
+    for option, value in options.items():
+        values = LEFT_OUT.get(option, frozenset())
+        if values is None or value.lower() in values:
+            continue
+        if option in REFUSED:
+            raise ConfigurationError(f"{name} has the option {option}: {REFUSED[option]}")
+    if options.get("channel_binding", "prefer") not in {"disable", "prefer", "require"}:
+        raise ConfigurationError(f"{name} has channel_binding=, which must be disable, prefer or require")
+    _timeout_of(options, name)
+
+
+def _timeout_of(options: Mapping[str, str], name: str) -> float | None:
+    """Return the seconds of ``connect_timeout=``; infinity for 0, as for libpq, None without the option."""
+    text = options.get("connect_timeout")
+    if text is None:
+        return None
+    try:
+        timeout_s = int(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"{name} has connect_timeout=, which must be a number of seconds such as 10"
+        ) from None
+    return float(timeout_s) if timeout_s > 0 else math.inf
+
+
+def _translate(options: dict[str, str], name: str) -> dict[str, Any]:
+    """Remove the options that asyncpg does not read, and return what they become."""
+    settings: dict[str, Any] = {}
+    for option in LEFT_OUT:
+        options.pop(option, None)
+    timeout_s = _timeout_of(options, name)
+    if timeout_s is not None:
+        del options["connect_timeout"]
+        settings["timeout"] = None if math.isinf(timeout_s) else timeout_s
+    if fallback := options.pop("fallback_application_name", None):
+        options.setdefault("application_name", fallback)
+    if options.pop("pgbouncer", "false").lower() in _ON:
+        settings["statement_cache_size"] = 0
+    if (mode := options.pop("ssl", None)) is not None:
+        options.setdefault("sslmode", SSL_MODES.get(mode.lower(), mode))
+    if (required := options.pop("requiressl", None)) is not None:
+        options.setdefault("sslmode", "require" if required == "1" else "prefer")
+    if options.pop("sslnegotiation", "postgres") == "direct":
+        settings["direct_tls"] = True
+    # asyncpg cannot bind the channel. A certificate that is verified protects from the same attack.
+    if options.pop("channel_binding", None) == "require" and options.get("sslmode") not in VERIFYING:
+        options["sslmode"] = "verify-full"
+        if "sslrootcert" not in options and not os.environ.get("PGSSLROOTCERT"):
+            options["sslrootcert"] = SYSTEM
+    return settings
+
+
+# -- services ------------------------------------------------------------------------------------------
+
+
+def _add_service(options: dict[str, str], netloc: str, path: str, name: str) -> None:
+    """Replace the name of a service by its options, except those that the DSN has itself."""
+    file = options.pop("servicefile", None) or os.environ.get("PGSERVICEFILE")
+    service = options.pop("service", None) or os.environ.get("PGSERVICE")
+    if not service:
+        return
+    account, _, hosts = netloc.rpartition("@")
+    stated = set(options)
+    if hosts or "host" in options:
+        stated |= {"host", "port"}
+    if path or "database" in options:
+        stated |= {"dbname", "database"}
+    user, separator, _password = unquote(account).partition(":")
+    stated |= ({"user"} if user else set()) | ({"password"} if separator else set())
+    values = _read_service(service, file, name)
+    options.update({option: value for option, value in values.items() if option not in stated})
+
+
+def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str]:
+    home = Path("~").expanduser()
+    paths = [Path(file) if file else home / f".{SERVICE_FILE}"]
+    if folder := os.environ.get("PGSYSCONFDIR"):
+        paths.append(Path(folder) / SERVICE_FILE)
+    for path in paths:
+        parser = configparser.RawConfigParser(comment_prefixes=("#",), delimiters=("=",))
+        try:
+            parser.read(path, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"{name} names the service {service!r}, but {path} cannot be read ({type(error).__name__})"
+            ) from None  # its message may quote a password
+        if parser.has_section(service):
+            return dict(parser[service])
+    raise ConfigurationError(
+        f"{name} names the service {service!r}, which is not defined in {' or '.join(map(str, paths))}; "
+        "define it there, or set PGSERVICEFILE to the file that does"
+    )
+
+
+# -- certificates --------------------------------------------------------------------------------------
+
+
+def _tls_settings(options: dict[str, str], name: str) -> dict[str, Any]:
+    """Check the files of certificates, and return the settings for those of the operating system."""
+    mode = options.get("sslmode") or os.environ.get("PGSSLMODE") or ""
+    root = _file_of(options, "sslrootcert")
+    if root is not None and root.text == SYSTEM:
+        if mode not in {"", "verify-full"}:
+            raise ConfigurationError(
+                f"{root.origin(name)} needs sslmode=verify-full, not {mode}: public authorities sign the "
+                "certificates of everyone, for other names"
+            )
+        return {"ssl": _system_context(options, name)}
+    if mode == "disable":
+        return {}
+    if mode in VERIFYING | {"require"}:
+        for option in ("sslrootcert", "sslcrl"):
+            if (file := _file_of(options, option)) is not None:
+                _load(file, name, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations, file.text)
+    if mode in VERIFYING and root is None and not Path("~", ROOT_FILE).expanduser().exists():
+        raise ConfigurationError(
+            f"{name} has sslmode={mode}, but no root certificate (~/{ROOT_FILE} does not exist); pass "
+            "sslrootcert= with the file of your hosting service, or sslrootcert=system for the certificates "
+            "of the operating system"
+        )
+    _load_client_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), options, name)
+    return {}
+
+
+def _system_context(options: dict[str, str], name: str) -> ssl.SSLContext:
+    """Return a context that trusts the certificates of the operating system, with the client's."""
+    context = ssl.create_default_context()
+    _load_client_certificate(context, options, name)
+    if (revoked := _file_of(options, "sslcrl")) is not None:
+        _load(revoked, name, context.load_verify_locations, revoked.text)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
+    if ssl.HAS_ALPN:
+        context.set_alpn_protocols([ALPN])
+    for option in ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslcrl"):
+        options.pop(option, None)
+    for option, limit in (
+        ("ssl_min_protocol_version", "minimum_version"),
+        ("ssl_max_protocol_version", "maximum_version"),
+    ):
+        if text := options.pop(option, None):
+            try:
+                setattr(context, limit, ssl.TLSVersion[text.replace(".", "_")])
+            except KeyError:
+                raise ConfigurationError(f"{name} has {option}=, which must be TLSv1.2 or TLSv1.3") from None
+    return context
+
+
+def _load_client_certificate(context: ssl.SSLContext, options: Mapping[str, str], name: str) -> None:
+    certificate = _file_of(options, "sslcert")
+    if certificate is None:
+        return
+    key = _file_of(options, "sslkey")
+    for file in (certificate, key):
+        if file is not None:
+            _load(file, name, _read_byte, file.text)
+    password = options.get("sslpassword", "")
+    # Without a callable, OpenSSL would ask for the password of the key on the terminal.
+    _load(
+        certificate,
+        name,
+        context.load_cert_chain,
+        certificate.text,
+        None if key is None else key.text,
+        lambda: password,
+    )
+
+
+class _File(NamedTuple):
+    option: str
+    variable: str
+    text: str
+    is_of_dsn: bool
+
+    def origin(self, name: str) -> str:
+        """Return where the path comes from, for a message."""
+        return f"{self.option} of {name}" if self.is_of_dsn else self.variable
+
+
+def _file_of(options: Mapping[str, str], option: str) -> _File | None:
+    variable = f"PG{option.upper()}"
+    text = options.get(option) or os.environ.get(variable)
+    return None if not text else _File(option, variable, text, option in options)
+
+
+def _load(file: _File, name: str, load: Any, *arguments: Any) -> None:
+    try:
+        load(*arguments)
+    except ssl.SSLError as error:  # an OSError too
+        raise ConfigurationError(
+            f"{file.origin(name)} names a file without a certificate and key in the format PEM that fit: "
+            f"{file.text} ({error.reason or type(error).__name__})"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file.origin(name)} names a file that cannot be read: {file.text} ({error.strerror}); correct "
+            "the path, which is relative to the working directory, or mount the file"
+        ) from None
+
+
+def _read_byte(path: str) -> None:
+    with Path(path).open("rb") as file:
+        file.read(1)
