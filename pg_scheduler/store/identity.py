@@ -5,6 +5,9 @@ another system identifier or oid. Files that were copied, as by a standby, have 
 
 The first start of a worker writes the row. So does a start on a copy without unfinished jobs and schedules,
 such as one of a template for tests: nothing there can run twice.
+
+The tables may also be exchanged under a running worker. One that registers again compares the recorded
+database with that of its start: rows of another database are a copy, its own have moved to another server.
 """
 
 from __future__ import annotations
@@ -55,6 +58,8 @@ class IdentityRepository:
     def __init__(self, statements: Statements, audit: AuditRepository) -> None:
         self._statements = statements
         self._audit = audit
+        self.started_in: Identity | None = None
+        """The database in which a worker has started; None if it has not, or does not look for copies."""
 
     async def read(self, *, on: Connection | None = None) -> tuple[Identity, Identity | None]:
         """Return this database, and the recorded one; None if no worker has started yet."""
@@ -83,20 +88,42 @@ class IdentityRepository:
                 not this.is_same(recorded) and not await self._statements.value("has_work")
             ):
                 await self._record(this)
+                self.started_in = this
                 return
         except SchemaForbiddenError as error:
             logger.warning("copies of this database are not recognised: %s", error, extra=record_fields())
             return
         if this.is_same(recorded):
+            self.started_in = this
             return
         if on_copy == "refuse":
             raise DatabaseCopyError(this.name, recorded.name)
         held = await self.adopt(hold=on_copy == "hold")
+        self.started_in = this
         logger.warning(
             "adopted database %r, which is a copy of %r; paused %s and %s",
             this.name,
             recorded.name,
             *(counted(number, noun) for number, noun in zip(held, ("task", "schedule"), strict=True)),
+            extra=record_fields(),
+        )
+
+    async def guard_again(self, on_copy: OnCopy) -> None:
+        """Guard a worker that runs, and whose row is missing: the tables may have been exchanged.
+
+        Raises:
+            DatabaseCopyError: Its tables are now a copy of those of another database, as for `guard()`.
+        """
+        if self.started_in is None:
+            return
+        this, recorded = await self.read()
+        if recorded is None or this.is_same(recorded) or not recorded.is_same(self.started_in):
+            await self.guard(on_copy)
+            return
+        logger.warning(
+            "database %r has moved to another server; execute pg-scheduler adopt there before the next start "
+            "of a worker",
+            this.name,
             extra=record_fields(),
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +17,7 @@ from pg_scheduler.inspect import FindingCode, Inspector
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from tests.support.logs import warnings_of
-from tests.support.worker import Recorder
+from tests.support.worker import PATIENCE, Recorder
 
 LATER = timedelta(hours=1)
 OTHER_SERVER = "UPDATE scheduler_database SET system = '1'"
@@ -146,3 +148,56 @@ async def test_test_scheduler_does_not_look_for_copies(pool: asyncpg.Pool) -> No
     async with TestScheduler(pool):
         pass
     assert await pool.fetchval("SELECT system FROM scheduler_database") == "1"
+
+
+@pytest.fixture
+async def running(pool: asyncpg.Pool, request: pytest.FixtureRequest) -> AsyncIterator[Scheduler]:
+    """A Scheduler that runs, with the ``on_copy=`` of the test."""
+    scheduler = connect(pool, on_copy=getattr(request, "param", "refuse"))
+    await scheduler.start()
+    yield scheduler
+    await scheduler.shutdown()
+
+
+async def exchange(pool: asyncpg.Pool, scheduler: Scheduler) -> None:
+    """Restore tables with work over those of a running worker, which registers again."""
+    await pool.execute(f"{OTHER_SERVER}, name = 'production'; DELETE FROM scheduler_workers")
+    await connect(pool).enqueue("bill", delay=LATER)
+    assert scheduler._parts.runtime is not None
+    scheduler._parts.runtime.heartbeat.wake()
+
+
+async def test_worker_ends_when_tables_of_another_database_are_restored_under_it(
+    pool: asyncpg.Pool, running: Scheduler
+) -> None:
+    await exchange(pool, running)
+    with pytest.raises(DatabaseCopyError, match="is a copy of 'production'"):
+        await running.wait()
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_workers") == 0
+
+
+@pytest.mark.parametrize("running", ["hold"], indirect=True)
+async def test_worker_holds_tables_of_another_database_that_are_restored_under_it(
+    pool: asyncpg.Pool, running: Scheduler
+) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await exchange(pool, running)
+        while not await pool.fetchval("SELECT count(*) FROM scheduler_workers"):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+    assert {task.name for task in await running.tasks.list() if task.is_paused} == {"bill"}
+    assert running.is_running
+
+
+async def test_worker_whose_tables_have_moved_to_another_server_goes_on(
+    pool: asyncpg.Pool, running: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After pg_upgrade or a switch to a replica, the record is that of its start, on another server."""
+    identity = running._parts.store.identity
+    assert identity.started_in is not None
+    identity.started_in = identity.started_in._replace(system="1")
+    async with asyncio.timeout(PATIENCE):
+        await exchange(pool, running)
+        while not await pool.fetchval("SELECT count(*) FROM scheduler_workers"):  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.01)
+    assert running.is_running
+    assert any("has moved to another server" in warning for warning in warnings_of(caplog))

@@ -39,6 +39,8 @@ class Heartbeat(Service):
         super().__init__(node.events)
         self._workers = node.store.workers
         self._jobs = node.store.jobs
+        self._identity = node.store.identity
+        self._on_copy = node.config.on_copy
         self._in_flight = node.in_flight
         self._worker_id = node.worker_id
         self._lease = node.lease
@@ -89,6 +91,7 @@ class Heartbeat(Service):
         interval = self._lease.renewal_interval
         if not answer.alive:
             self._revoke_all()
+            await self._identity.guard_again(self._on_copy)
             await self._register()
             self._signals.worker_registered()
             return interval
