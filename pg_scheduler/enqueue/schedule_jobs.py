@@ -28,6 +28,7 @@ from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.timing import fire_time_job_id, job_id_prefix
 from pg_scheduler.triggers.base import is_fixed_delay
 from pg_scheduler.triggers.serialization import UnknownKindError
+from pg_scheduler.triggers.zones import UnknownZoneError
 
 MAX_BUILDERS: Final = 1000
 """Schedules whose builders are remembered."""
@@ -260,7 +261,7 @@ def _may_follow_jobs(row: ScheduleRow) -> bool:
     """Return whether the next fire time may follow the end of a job; also if that is unknown here."""
     try:
         return is_fixed_delay(read_trigger(row.trigger))
-    except UnknownKindError:
+    except (UnknownKindError, UnknownZoneError):
         return True
 
 

@@ -28,6 +28,7 @@ from pydantic import Field as ModelField
 from pydantic_core import CoreSchema, core_schema
 
 from pg_scheduler.foreign import class_name, is_a, is_ctrl_c, message_of
+from pg_scheduler.triggers.zones import UnknownZoneError
 
 MAX_PARTS: Final = 100
 """Triggers and sets that one trigger may combine, itself included."""
@@ -318,6 +319,8 @@ def _part(value: object) -> Part:
             cause = each.get("ctx", {}).get("error")
             if isinstance(cause, UnknownKindError):
                 raise cause from error
+            if isinstance(cause, UnknownZoneError):
+                raise UnknownZoneError(cause.zone, _reason(kind, error)) from error
         raise ValueError(_reason(kind, error)) from error
     except TypeError as error:  # it holds objects that JSON does not have
         raise ValueError(f"{kind}: {error}") from error

@@ -20,8 +20,23 @@ NO_OFFSET: Final = timedelta(0)
 MIN_SIMILARITY: Final = 0.8
 """How similar the name of a time zone must be to be suggested, from 0 to 1."""
 
+_NAME: Final = re.compile(r"(?=.{1,64}$)[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*", re.ASCII)
+"""Names that time zones may have."""
+
 MACHINE_ZONES: Final = frozenset({"localtime", "posixrules"})
 """Files next to the IANA time zones that an administrator chooses."""
+
+
+class UnknownZoneError(ValueError):
+    """This machine has no time zone with a name, which another one may have.
+
+    Attributes:
+        zone: The name.
+    """
+
+    def __init__(self, zone: str, reason: str) -> None:
+        super().__init__(reason)
+        self.zone = zone
 
 
 @cache
@@ -48,7 +63,8 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
     """Return the time zone of an IANA name; UTC for None.
 
     Raises:
-        ValueError: This machine has no time zone with the name, or the object has no IANA name.
+        UnknownZoneError: This machine has no time zone with the name. A ValueError.
+        ValueError: The object has no IANA name, or the name is none, or one that differs between machines.
     """
     if timezone is None:
         return UTC
@@ -71,10 +87,13 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         similar = similar_zone(timezone)
         example = "'Europe/Berlin'" if similar is None else f"{similar!r}"
-        raise ValueError(
+        reason = (
             f"Invalid timezone {shown}: not found on this machine; use an IANA name such as "
             f"{example}, or install the package tzdata if the machine has no time zone data"
-        ) from error
+        )
+        if not _NAME.fullmatch(timezone):
+            raise ValueError(reason) from error
+        raise UnknownZoneError(timezone, reason) from error
 
 
 @cache

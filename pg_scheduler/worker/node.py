@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pg_scheduler.enqueue.child_jobs import EnqueueChild
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
@@ -11,6 +13,7 @@ from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.result_waiters import ResultWaiters
 from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
 from pg_scheduler.events import EventBus
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -25,6 +28,14 @@ from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.waiting import SuspensionPass
+
+REPORTED_S: Final = 3600.0
+"""For how long a worker reports a time zone that it did not know."""
+
+UNKNOWN_ZONE: Final = (
+    "schedule %r is left to other nodes, because this machine does not know its time zone %r; install the "
+    "package tzdata, of Debian also tzdata-legacy, or choose a zone that it has, such as America/New_York"
+)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -59,7 +70,39 @@ class Node:
         self.routing = Routing(self.tasks, self.executors, config.only, config.skip, worker_id=self.worker_id)
         self.clock = ServerClock(self.signals.clock_stepped)
         self.audience = Audience()
+        self.unknown_zones = UnknownZones()
         self.suspensions = SuspensionPass()
+
+
+class UnknownZones:
+    """Schedules with a time zone that this machine does not know: planners elsewhere may know it.
+
+    Attributes:
+        left_out: Due schedules that this node leaves to others until it tries them again.
+    """
+
+    __slots__ = ("_met", "left_out")
+
+    def __init__(self) -> None:
+        self.left_out: set[str] = set()
+        self._met: dict[str, tuple[str, float]] = {}
+
+    def add(self, schedule_id: str, zone: str) -> None:
+        """Leave a schedule to other nodes; the first time, a WARNING names it."""
+        self.left_out.add(schedule_id)
+        if self._met.get(schedule_id, ("", 0.0))[0] != zone:
+            logger.warning(UNKNOWN_ZONE, schedule_id, zone, extra=record_fields())
+        self._met[schedule_id] = (zone, time.monotonic())
+
+    def try_again(self) -> None:
+        """Let the next pass try them again: their triggers, or the data of this machine, may have changed."""
+        self.left_out.clear()
+
+    def recent(self) -> dict[str, str]:
+        """Return the zones that were missing within the last hour, by the ids of their schedules."""
+        oldest = time.monotonic() - REPORTED_S
+        self._met = {schedule_id: met for schedule_id, met in self._met.items() if met[1] > oldest}
+        return {schedule_id: zone for schedule_id, (zone, _) in self._met.items()}
 
 
 class Audience:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from pg_scheduler.events.log import is_logger_disabled
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.shared_names import CODE, fingerprints_of
 from pg_scheduler.jobs.task import Arity
 from pg_scheduler.settings import SECRETS, SchedulerConfig
 from pg_scheduler.store.workers import DRAIN, WorkerReport
@@ -51,7 +52,10 @@ DECLARED: Final = "schedules"
 """Where a worker reports the ids of the schedules that its code declares."""
 
 MAX_MISSING: Final = 100
-"""Names of functions without an executor that a worker reports."""
+"""Names of functions without an executor that a worker reports, and schedules without their time zone."""
+
+UNKNOWN_ZONES: Final = "unknown_zones"
+"""Where a worker reports the time zones that it does not know, by the ids of due schedules."""
 
 COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata"})
 """Settings that have columns of their own."""
@@ -114,6 +118,7 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
         "parameters": parameters,
         "positional": {name: count for name, count in positional.items() if count},
         "tzdata": data_version(),
+        CODE: fingerprints_of(tasks.tasks()),
     }
 
 
@@ -171,6 +176,7 @@ class Reporter:
         self._lease = node.lease
         self._signals = node.signals
         self._routing = node.routing
+        self._unknown_zones = node.unknown_zones
         self._watchdog = watchdog
         self._runs_jobs = node.config.runs_jobs
         self.worker = worker_of(node)
@@ -245,6 +251,7 @@ class Reporter:
             "has_liveness_lock": self._lease.liveness_key is not None,
             **({"is_logger_disabled": True} if is_logger_disabled() else {}),
             **self._missing_executors(),
+            **self._missing_zones(),
             **self._last_blocked(),
         }
 
@@ -253,6 +260,10 @@ class Reporter:
             return {}
         missing = self._routing.missing_executors()
         return {"missing_executors": dict(islice(missing.items(), MAX_MISSING))} if missing else {}
+
+    def _missing_zones(self) -> dict[str, Any]:
+        zones = dict(islice(self._unknown_zones.recent().items(), MAX_MISSING))
+        return {UNKNOWN_ZONES: zones} if zones else {}
 
     def _last_blocked(self) -> dict[str, Any]:
         if self._watchdog.last_blocked is None:

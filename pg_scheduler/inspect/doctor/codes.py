@@ -47,6 +47,7 @@ class FindingCode(StrEnum):
     """Due jobs of a name wait although workers claim it."""
     NAME_UNKNOWN = "NAME-UNKNOWN"
     """Due jobs have a name that no live worker claims."""
+    NAME_SHARED = "NAME-SHARED"
     QUARANTINE = "QUARANTINE"
     """Jobs reached max_crashes in the last seven days."""
     FAILING = "FAILING"
@@ -91,6 +92,7 @@ class FindingCode(StrEnum):
     """A schedule that the code of a live worker declares has no row."""
     SCHED_BROKEN = "SCHED-BROKEN"
     """The planner paused a schedule because of an error."""
+    SCHED_ZONE = "SCHED-ZONE"
     SCHED_AHEAD = "SCHED-AHEAD"
     """The next fire time of a schedule comes from a clock that was set back, so it does not fire."""
     SCHED_DST = "SCHED-DST"
@@ -205,6 +207,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "due jobs wait for a function that no live worker has registered",
         "import its module in a worker, or declare the former name with aliases= after a rename",
     ),
+    FindingCode.NAME_SHARED: Advice(
+        "live workers have different code for one name of a task, so each runs jobs of the other",
+        "different names, @job(name=...), or a schema= for each service; or finish the deployment",
+    ),
     FindingCode.QUARANTINE: Advice(
         "so many workers died while they ran a job that it is not started again",
         "read the logs of those workers, correct the function, then pg-scheduler jobs retry",
@@ -292,6 +298,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.SCHED_BROKEN: Advice(
         "the planner paused a schedule because its row or its trigger is invalid",
         "update the schedule with a valid trigger and resume it, or remove it",
+    ),
+    FindingCode.SCHED_ZONE: Advice(
+        "a node does not know the time zone of a schedule, and leaves it to other nodes",
+        "install the package tzdata there, of Debian also tzdata-legacy, or change the zone of the schedule",
     ),
     FindingCode.SCHED_AHEAD: Advice(
         "the server's clock was set back since a schedule fired, whose next fire time is of the clock before",

@@ -6,17 +6,32 @@ import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 
 from pg_scheduler.inspect.clock_changes import clock_effects
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, hint_at_new_name, info
+from pg_scheduler.inspect.doctor.check import (
+    Found,
+    SharedFacts,
+    check,
+    error,
+    hint_at_new_name,
+    info,
+    warning,
+)
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.doctor.workers import DECLARED
 from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
-from pg_scheduler.inspect.texts import command, counted, instant, length, listed, short
+from pg_scheduler.inspect.texts import command, counted, hosts, instant, length, listed, short
+from pg_scheduler.jobs.model import Worker
+
+AnyWorker = TypeVar("AnyWorker", Worker, InspectedWorker)
+
+PLANNING_ROLES: Final = frozenset({"both", "scheduler"})
+UNKNOWN_ZONES: Final = "unknown_zones"
+"""Where workers report the time zones that they do not know, by the ids of schedules."""
 
 AHEAD: Final = timedelta(days=7)
 STARTING: Final = timedelta(seconds=10)
@@ -86,6 +101,13 @@ async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
         )
 
 
+@check(FindingCode.SCHED_ZONE)
+async def _check_zones(facts: SharedFacts, _: Thresholds) -> Found:
+    workers = await facts.once(facts.store.workers.list_workers)
+    for finding in judge_unknown_zones([each for each in workers if each.is_alive]):
+        yield finding
+
+
 @check(FindingCode.SCHED_AHEAD)
 async def _check_ahead(facts: SharedFacts, _: Thresholds) -> Found:
     for row in await facts.store.doctor.ahead():
@@ -125,12 +147,17 @@ async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> Found:
 def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:
     """Yield schedules that should have fired, and why they did not."""
     alive = [each for each in workers if each.is_alive]
+    zones = zones_unknown_to(alive)
     for row in rows:
         cause = "no node is alive"
         remedy = "start a worker"
         if alive and count_claiming(workers, row.task) == 0:
             cause = f"no live worker claims its task {row.task!r}"
             remedy = "import the module of the task in a worker, or pause the schedule"
+        elif row.schedule_id in zones:
+            zone, lacking = zones[row.schedule_id]
+            cause = f"{hosts(lacking)} without its time zone {zone!r}, and no other node plans it"
+            remedy = "install the package tzdata, of Debian also tzdata-legacy, or change its zone"
         elif alive:
             cause = (
                 f"no node plans it: a node needs its task and the trigger kinds {listed(sorted(row.kinds))}"
@@ -141,6 +168,32 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
             row.schedule_id,
             f"the schedule {row.schedule_id!r} should have fired {length(row.overdue_s)} ago; {cause}",
             remedy,
+        )
+
+
+def zones_unknown_to(workers: Sequence[AnyWorker]) -> dict[str, tuple[str, list[AnyWorker]]]:
+    """Return by the ids of schedules the time zone that workers report not to know, and these workers."""
+    zones: dict[str, tuple[str, list[AnyWorker]]] = {}
+    for worker in workers:
+        reported = worker.health.get(UNKNOWN_ZONES)
+        for schedule_id, zone in (reported if isinstance(reported, dict) else {}).items():
+            zones.setdefault(schedule_id, (str(zone), []))[1].append(worker)
+    return zones
+
+
+def judge_unknown_zones(workers: Sequence[Worker]) -> Iterator[Finding]:
+    """Yield a finding for each schedule whose time zone a live worker does not know."""
+    planning = [each for each in workers if each.role in PLANNING_ROLES]
+    for schedule_id, (zone, lacking) in sorted(zones_unknown_to(workers).items()):
+        is_known = len(lacking) < len(planning)
+        yield (warning if is_known else error)(
+            FindingCode.SCHED_ZONE,
+            schedule_id,
+            f"the schedule {schedule_id!r} has the time zone {zone!r}, which "
+            f"{counted(len(lacking), 'live worker')} cannot find: {hosts(lacking)}; "
+            f"{'other nodes plan it' if is_known else 'no live worker plans it'}",
+            "install the package tzdata there, of Debian also tzdata-legacy, and restart the worker; or "
+            "change the zone of the schedule",
         )
 
 

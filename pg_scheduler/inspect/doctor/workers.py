@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from itertools import combinations
 from typing import Any, Final
 
 from pg_scheduler.errors import SchemaForbiddenError
@@ -17,6 +18,7 @@ from pg_scheduler.inspect.store.doctor import OFF, SettingRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, on_host, short
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.shared_names import CODE, shared_names
 from pg_scheduler.settings import JOB_ROLES
 from pg_scheduler.store.author import release_of
 from pg_scheduler.store.workers import DRAIN
@@ -26,6 +28,12 @@ MAX_DRAINING: Final = 100
 MAX_RESUMED: Final = 20
 """Workers that the command of a remedy resumes."""
 MAX_RECORDS: Final = 100
+
+MAX_COMPARED: Final = 50
+"""Workers whose code is compared with one another."""
+
+DEPLOYMENT: Final = timedelta(hours=1)
+"""For how long two releases of one service may run without a finding."""
 
 DECLARED: Final = "schedules"
 """Where workers report the ids of the schedules that their code declares, which SCHED-LOST compares."""
@@ -48,6 +56,7 @@ ZONE_DATA: Final = "tzdata"
     FindingCode.WORKER_NONE,
     FindingCode.WORKER_DEAD,
     FindingCode.WORKER_MIXED,
+    FindingCode.NAME_SHARED,
     FindingCode.TZDATA,
     FindingCode.WORKER_NO_LISTEN,
     FindingCode.WORKER_NO_LOCK,
@@ -73,6 +82,7 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
         *judge_drains(draining, requested, now, thresholds.draining_s),
         *judge_mixture(alive),
         *judge_shared_names(alive),
+        *judge_shared_code(alive, now),
         *judge_zones(alive),
         *judge_connections(alive),
         *judge_loops(alive, thresholds.loop_lag_s),
@@ -198,7 +208,7 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
                 "finish the deployment",
             )
     reporting = [each for each in alive if each.settings]
-    names = sorted({name for each in reporting for name in each.settings} - {ZONE_DATA, DECLARED})
+    names = sorted({name for each in reporting for name in each.settings} - {ZONE_DATA, DECLARED, CODE})
     for name in names:
         values = {_shown(each.settings.get(name)) for each in reporting}
         if len(values) > 1:
@@ -231,6 +241,29 @@ def judge_shared_names(alive: Sequence[Worker]) -> Iterator[Finding]:
             f"live workers register functions with different parameters as {name!r}: {shown}",
             "finish the deployment; if they are two services, give one another schema=, or a name= to each "
             "@job() of it",
+        )
+
+
+def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Finding]:
+    """Yield a finding for each pair of hosts whose workers have one name with different code.
+
+    Two releases of one service have that too, for the time of a deployment.
+    """
+    judged: set[tuple[str, ...]] = set()
+    for worker, other in combinations([each for each in alive if _runs_jobs(each)][:MAX_COMPARED], 2):
+        shared = shared_names(worker.settings, other.settings)
+        is_lasting = now - max(worker.started_at, other.started_at) > DEPLOYMENT
+        names = tuple(shared.names)
+        if not names or names in judged or not (shared.are_services or is_lasting):
+            continue
+        judged.add(names)
+        yield (warning if shared.are_services else info)(
+            FindingCode.NAME_SHARED,
+            listed(names),
+            f"{on_host(worker)} and {on_host(other)} have different code for "
+            f"{counted(len(names), 'task')} of the same name: {listed(names)}",
+            "for two services: different names, @job(name=...), or a schema= for each service"
+            + ("" if shared.are_services else "; for one: finish the deployment"),
         )
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import LeaseLost
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.shared_names import shared_names
 from pg_scheduler.measure.health import STEADY_INTERVALS
 from pg_scheduler.status import JobStatus
 from pg_scheduler.worker.in_flight import Revocation
@@ -28,6 +29,15 @@ still stops within a second."""
 CONFIRMATION_TIMEOUT_S: Final = 1.0
 """Seconds for a heartbeat to confirm that the liveness lock kept the jobs of an expired lease; less than a
 suspect worker gets to answer."""
+
+
+MAX_SHARED: Final = 5
+"""Names in the record about a service that shares names."""
+
+SHARED: Final = (
+    "worker %s on %s has other code for tasks of the same names: %s; if it belongs to another service, each "
+    "runs the jobs of the other: give the tasks different names, @job(name=...), or each service a schema="
+)
 
 
 class Heartbeat(Service):
@@ -66,8 +76,20 @@ class Heartbeat(Service):
             self.wake()
 
     async def prepare(self) -> None:
-        """Register the worker."""
+        """Register the worker, and name the services that share names of tasks with it."""
         await self._register()
+        worker = self._reporter.worker
+        for other in await self._workers.list_workers():
+            shared = shared_names(worker.settings, other.settings)
+            if shared.names and shared.are_services and other.is_alive and other.worker_id != self._worker_id:
+                logger.warning(
+                    SHARED,
+                    other.worker_id,
+                    other.hostname,
+                    ", ".join(shared.names[:MAX_SHARED]),
+                    extra=record_fields(worker_id=self._worker_id),
+                )
+                return
 
     async def run_once(self) -> float:
         """Renew the lease of the worker and its jobs once."""

@@ -10,6 +10,8 @@ interval, since nodes with older data may advance or add schedules. A fire time 
 data is planned as after a downtime. The same passes, and one after a step of the server's clock, compute
 those times again that came from a clock which was set back since then.
 
+A schedule whose time zone this machine does not know is left to nodes that know it.
+
 An error of one trigger pauses its own schedule only. Triggers of the application, which may take any time,
 are called in a thread, and planned in a transaction without the others. It keeps their rows locked, so no
 other node calls a trigger that hangs here.
@@ -56,7 +58,7 @@ from pg_scheduler.store.locks import Blocker
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.triggers.serialization import registered_kinds
-from pg_scheduler.triggers.zones import data_version
+from pg_scheduler.triggers.zones import UnknownZoneError, data_version
 from pg_scheduler.worker.maintenance.late_schedules import REPORT_INTERVAL_S, LateGroup, LateSchedules
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
@@ -149,6 +151,7 @@ class Planner(Service):
         self._check_fire_times_at = 0.0
         """When a pass next looks for fire times to compute again, by the monotonic clock."""
         self._late = LateSchedules()
+        self._unknown_zones = node.unknown_zones
         self._to_cancel: dict[str, None] = {}
         """Last jobs that new ones replace, and that are not cancelled yet: they were locked."""
 
@@ -172,24 +175,24 @@ class Planner(Service):
             await self.declared.sync()
             await self._write_switches()
         declared = self.declared.ids
-        # An empty text is older than all data: if the version is unknown, only the clock counts.
-        zone_data = data_version() or "" if time.monotonic() >= self._check_fire_times_at else None
+        zone_data = self._next_zone_data()
         plannable = Plannable(declared, self._tasks.lists.names, sorted(registered_kinds), zone_data)
         self.next_fire_in = None
         if not declared and not plannable.tasks:
             return SLOW_POLL_INTERVAL_S
         late = self._late.ids
-        next_in = await self._store.schedules.next_fire_in(plannable, late)
+        next_in = await self._store.schedules.next_fire_in(plannable, self._left_out)
         soonest, changed = 0.0, 0
         if next_in is not None and next_in <= 0:
-            changed, others = await self._plan(plannable, built_in=True, left_out=late)
+            left_out = self._left_out
+            changed, others = await self._plan(plannable, built_in=True, left_out=left_out)
             if others:
-                changed += (await self._plan(plannable, built_in=False, left_out=late))[0]
+                changed += (await self._plan(plannable, built_in=False, left_out=left_out))[0]
             soonest = 0.0 if changed else LOCKED_RETRY_S
         if self._late.ids:
             await self._take_turns(plannable)
         if next_in is not None and (next_in <= 0 or late != self._late.ids):
-            next_in = await self._store.schedules.next_fire_in(plannable, self._late.ids)
+            next_in = await self._store.schedules.next_fire_in(plannable, self._left_out)
         if zone_data is not None and (not changed or next_in is None or next_in > 0):
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
         if declared:
@@ -206,9 +209,25 @@ class Planner(Service):
             poll = min(poll, FAST_POLL_INTERVAL_S)
         return poll if next_in is None else max(min(next_in, poll), min(soonest, poll))
 
+    def _next_zone_data(self) -> str | None:
+        """Return the version by which this pass computes fire times again; None for another pass.
+
+        Schedules that were left to other nodes, because of their time zone, have another try in such a pass.
+        """
+        if time.monotonic() < self._check_fire_times_at:
+            return None
+        self._unknown_zones.try_again()
+        # An empty text is older than all data: if the version is unknown, only the clock counts.
+        return data_version() or ""
+
     async def drain(self) -> None:
         """Write the schedules that were enabled or disabled during the last pass."""
         await self._write_switches()
+
+    @property
+    def _left_out(self) -> list[str]:
+        """The due schedules that have turns of their own, or a time zone that this machine does not know."""
+        return [*self._late.ids, *sorted(self._unknown_zones.left_out)]
 
     async def _write_switches(self) -> None:
         if await self.declared.write_switches():
@@ -351,6 +370,8 @@ class Planner(Service):
         for row in rows:
             try:
                 plan = await self._plan_row(row, now, unfinished, built_in=built_in)
+            except UnknownZoneError as error:
+                self._unknown_zones.add(row.schedule_id, error.zone)
             except Exception as error:  # noqa: BLE001 - user code: a trigger of the application, and its row
                 planned.changes.append(
                     ScheduleChange(row.schedule_id, error=describe(error)[:MAX_NOTE_LENGTH])

@@ -225,3 +225,28 @@ def test_clock_change_moves_only_fire_times_in_the_hour_of_the_change(
 )
 def test_invalid_triggers_are_left_to_the_planner(text: str) -> None:
     assert list(judge_clock_changes(ZonedRow("a", text, SPRING), SPRING)) == []
+
+
+async def test_node_that_does_not_know_the_zone_of_a_schedule_is_named(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    scheduler = await make(tasks={"doctor.zoned": work})
+    await scheduler.schedules.add("doctor.zoned", Cron("0 * * * *", "Europe/Berlin"), schedule_id="zoned")
+    assert await subjects(pool, FindingCode.SCHED_ZONE) == []
+    await pool.execute(
+        "UPDATE scheduler_schedules SET next_fire_at = now() - interval '5 minutes', "
+        "trigger = jsonb_set(trigger, '{timezone}', '\"US/Lost\"')"
+    )
+    assert scheduler._parts.runtime is not None
+    await scheduler._parts.runtime.planner.run_once()
+    await beat(scheduler)
+    finding = await find(pool, FindingCode.SCHED_ZONE)
+    assert (finding.subject, finding.severity) == ("zoned", Severity.ERROR)
+    assert "'US/Lost'" in finding.evidence
+    assert scheduler.worker_id in finding.evidence
+    assert finding.evidence.endswith("no live worker plans it")
+    overdue = await find(pool, FindingCode.SCHED_OVERDUE)
+    assert "without its time zone 'US/Lost'" in overdue.evidence
+    await make()
+    finding = await find(pool, FindingCode.SCHED_ZONE)
+    assert (finding.severity, finding.evidence.endswith("other nodes plan it")) == (Severity.WARNING, True)

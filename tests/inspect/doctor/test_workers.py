@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import asyncpg
 import pytest
@@ -302,3 +303,52 @@ async def test_unusual_rows_of_workers_are_tolerated(pool: asyncpg.Pool) -> None
     await add_worker(pool, "w2", health='{"loop_lag_s": "x", "pool": 3, "is_listening": 7}', settings="{}")
     diagnosis = await examine(pool)
     assert not [each for each in diagnosis.findings if each.code.startswith("WORKER")]
+
+
+# -- names that services share -------------------------------------------------------------------------
+
+
+async def send() -> str:
+    return "shop"
+
+
+async def send_of_another_service() -> str:
+    return "billing"
+
+
+async def others() -> None: ...
+
+
+def services() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tasks of two services that have one name in common."""
+    shop = {"tasks.send": send, "shop.order": others, "shop.pack": others}
+    return shop, {"tasks.send": send_of_another_service, "billing.bill": others, "billing.remind": others}
+
+
+async def test_services_that_share_a_name_are_found(
+    pool: asyncpg.Pool, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop, billing = services()
+    await make(tasks=shop)
+    await make(tasks=shop)
+    assert await subjects(pool, FindingCode.NAME_SHARED) == []
+    await make(tasks=billing)
+    finding = await find(pool, FindingCode.NAME_SHARED)
+    assert (finding.subject, finding.severity) == ("tasks.send", Severity.WARNING)
+    assert "have different code for 1 task of the same name: tasks.send" in finding.evidence
+    (record,) = [each for each in caplog.records if "other code for tasks" in each.message]
+    assert "tasks.send" in record.message
+
+
+async def test_releases_of_one_service_may_differ_for_an_hour(
+    pool: asyncpg.Pool, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop, _ = services()
+    await make(tasks=shop)
+    await make(tasks=shop | {"tasks.send": send_of_another_service})
+    assert await subjects(pool, FindingCode.NAME_SHARED) == []
+    await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '61 minutes'")
+    finding = await find(pool, FindingCode.NAME_SHARED)
+    assert (finding.subject, finding.severity) == ("tasks.send", Severity.INFO)
+    assert (finding.remedy or "").endswith("finish the deployment")
+    assert not [each for each in caplog.records if "other code for tasks" in each.message]

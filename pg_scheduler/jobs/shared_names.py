@@ -1,0 +1,90 @@
+"""Recognise services that share a database and names of tasks: each runs jobs of the other by its own code.
+
+A worker reports a fingerprint of the code of each task when it registers, so nothing is paid for a job. Two
+live workers that have one name with different code are two services, or two releases of one. Releases of one
+service have most of their names in common; services with modules of the same name have few.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import CodeType
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.jobs.task import Task
+
+CODE: Final = "code"
+"""Where a worker reports the fingerprints of its tasks."""
+
+MAX_TASKS: Final = 1000
+"""Tasks of which a worker reports fingerprints."""
+
+FINGERPRINT_BYTES: Final = 4
+
+COMPILER: Final = sys.implementation.cache_tag or ""
+"""The interpreter: the code of one function differs between its versions."""
+
+
+class SharedNames(NamedTuple):
+    """The names that two workers have with different code.
+
+    Attributes:
+        names: The names, sorted.
+        are_services: Whether the workers have few names in common, so they are no releases of one service.
+    """
+
+    names: list[str]
+    are_services: bool
+
+
+def fingerprints_of(tasks: Iterable[Task]) -> dict[str, dict[str, str]]:
+    """Return the fingerprints of tasks by their names, below the interpreter that has compiled them."""
+    fingerprints: dict[str, str] = {}
+    for task in sorted(tasks, key=lambda task: task.name)[:MAX_TASKS]:
+        code = getattr(inspect.unwrap(task.func), "__code__", None)
+        if isinstance(code, CodeType):  # not an object that can be called
+            fingerprints[task.name] = _fingerprint(code)
+    return {COMPILER: fingerprints}
+
+
+def shared_names(settings: Mapping[str, Any], other_settings: Mapping[str, Any]) -> SharedNames:
+    """Return the names that two workers have with different code, by the settings that they report."""
+    codes, other_codes = _codes_of(settings), _codes_of(other_settings)
+    compiler = next(iter(codes.keys() & other_codes.keys()), None)
+    if compiler is None:
+        return SharedNames([], False)
+    fingerprints, other_fingerprints = codes[compiler], other_codes[compiler]
+    common = fingerprints.keys() & other_fingerprints.keys()
+    names = sorted(name for name in common if fingerprints[name] != other_fingerprints[name])
+    return SharedNames(names, 2 * len(common) <= min(len(fingerprints), len(other_fingerprints)))
+
+
+def _codes_of(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Return what a worker of this release reports; others report nothing, and a row by hand anything."""
+    codes = settings.get(CODE)
+    if not isinstance(codes, dict):
+        return {}
+    return {compiler: names for compiler, names in codes.items() if isinstance(names, dict)}
+
+
+@lru_cache(maxsize=MAX_TASKS)
+def _fingerprint(code: CodeType) -> str:
+    """Return a short hash of what a function does, without its file and its lines."""
+    digest = hashlib.blake2b(digest_size=FINGERPRINT_BYTES)
+    pending = [code]
+    while pending:
+        part = pending.pop()
+        digest.update(part.co_code)
+        digest.update(repr((part.co_names, part.co_varnames, part.co_freevars)).encode(errors="replace"))
+        for constant in part.co_consts:
+            if isinstance(constant, CodeType):
+                pending.append(constant)
+                continue
+            # The order of a frozenset differs between processes.
+            text = repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
+            digest.update(text.encode(errors="replace"))
+    return digest.hexdigest()
