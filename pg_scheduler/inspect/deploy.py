@@ -30,7 +30,7 @@ from pg_scheduler.jobs.limits import limit_keys
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import decode, has_encoded_arguments
 from pg_scheduler.jobs.retry import Abort
-from pg_scheduler.jobs.step_values import SIGNAL, STEP, ReturnType, step_value
+from pg_scheduler.jobs.step_values import STEP, ReturnType, step_value
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.typed import problems
 from pg_scheduler.jobs.validation import check_count, check_kind, check_text
@@ -359,9 +359,7 @@ class _DeployCheck:
             reason = f"step {name!r} is not in the module of the function"
         else:
             reason = f"step {name!r} is stored as {step.kind!r}, and the code has it as {kinds[0]!r}"
-        # Signals have a name space of their own, so that such a job does not fail, but waits or asks again.
-        conflicts = step.kind != SIGNAL and any(kind != SIGNAL for kind in kinds)
-        code = DeployCode.STEP_KIND if conflicts else DeployCode.STEP_GONE
+        code = DeployCode.STEP_KIND if kinds else DeployCode.STEP_GONE
         self._findings.add(code, job.task, reason, job.job_id)
 
     async def _examine_schedules(self) -> int:

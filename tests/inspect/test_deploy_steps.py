@@ -134,8 +134,8 @@ async def test_steps_whose_kind_changes_are_an_error_in_each_direction(
     for name, own in KINDS.items():
         shown = re.sub(r"\d", "*", name)
         for kind in sorted({*KINDS.values()} - {own}):
-            # Signals have a name space of their own. The names of the jobs of gather() are computed.
-            code = DeployCode.STEP_GONE if "signal" in {own, kind} or own == "child" else DeployCode.STEP_KIND
+            # The names of the jobs of gather() are computed.
+            code = DeployCode.STEP_GONE if own == "child" else DeployCode.STEP_KIND
             reason = f"step {shown!r} is stored as {kind!r}, and the code has it as {own!r}"
             if own == "child":
                 reason = f"step {shown!r} is not in the module of the function"
