@@ -23,3 +23,7 @@ ALTER TABLE {schema}scheduler_after DROP COLUMN edge_id;
 ALTER TABLE {schema}scheduler_after DROP COLUMN definition;
 
 ALTER TABLE {schema}scheduler_steps DROP COLUMN definition;
+
+-- Drop what is known about functions that declared schedules.
+
+ALTER TABLE {schema}scheduler_schedules DROP COLUMN module, DROP COLUMN retired_at;

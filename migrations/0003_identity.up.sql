@@ -66,3 +66,8 @@ CREATE TABLE {schema}scheduler_database (
 ALTER TABLE {schema}scheduler_steps ADD COLUMN definition text;
 
 ALTER TABLE {schema}scheduler_after ADD COLUMN definition text;
+
+-- The module of the function that declares a schedule, and since when the code of no live worker declares it, although
+-- that module is imported: the function was removed. Nobody is to be woken for such a schedule.
+
+ALTER TABLE {schema}scheduler_schedules ADD COLUMN module text, ADD COLUMN retired_at timestamptz;

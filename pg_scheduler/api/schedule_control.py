@@ -144,12 +144,13 @@ class ScheduleControl:
                 raise ConfigurationError(
                     f"until {until.isoformat()} has passed; it must be after {now.isoformat()}"
                 )
-        changed = await self._store.schedules.pause(
+        switched = await self._store.schedules.pause(
             schedule_id, text, until=until, keeps_fire_times=resume_from == "pause", on=checked
         )
-        if changed:
-            await self._announce(SchedulePaused(schedule_id, text, until), connection=checked)
-        return changed is not None
+        if switched is not None and switched.changed:
+            event = SchedulePaused(schedule_id, text, until, task_name=switched.task)
+            await self._announce(event, connection=checked)
+        return switched is not None
 
     async def resume(
         self,
@@ -183,12 +184,13 @@ class ScheduleControl:
                 )
         else:
             since = check_execution_time(resume_from, name="resume_from") - INSTANT
-        changed = await self._store.schedules.resume(
+        switched = await self._store.schedules.resume(
             check_schedule_id(schedule_id), from_now=resume_from == "now", since=since, on=checked
         )
-        if changed:
-            await self._announce(ScheduleResumed(schedule_id), connection=checked)
-        return changed is not None
+        if switched is not None and switched.changed:
+            event = ScheduleResumed(schedule_id, task_name=switched.task)
+            await self._announce(event, connection=checked)
+        return switched is not None
 
     async def remove(
         self, schedule_id: str, *, cancel_jobs: bool = False, connection: AnyConnection | None = None
@@ -218,15 +220,15 @@ class ScheduleControl:
         if checked is not None and cancels:
             # The savepoint undoes the pause and the cancellations of a call that fails in between.
             async with self._store.statements.transaction(within=checked):
-                removed = await self._remove(schedule_id, checked, cancels=True)
+                task = await self._remove(schedule_id, checked, cancels=True)
         else:
-            removed = await self._remove(schedule_id, checked, cancels=cancels)
-        if removed:
-            await self._announce(ScheduleRemoved(schedule_id), connection=checked)
-        return removed
+            task = await self._remove(schedule_id, checked, cancels=cancels)
+        if task is not None:
+            await self._announce(ScheduleRemoved(schedule_id, task_name=task), connection=checked)
+        return task is not None
 
-    async def _remove(self, schedule_id: str, connection: Connection | None, *, cancels: bool) -> bool:
-        """Delete a schedule, after it was paused and its pending jobs were cancelled if wanted."""
+    async def _remove(self, schedule_id: str, connection: Connection | None, *, cancels: bool) -> str | None:
+        """Delete a schedule, after a pause and the cancellation of its jobs if wanted; return its task."""
         schedules = self._store.schedules
         if cancels:
             await schedules.pause(schedule_id, "is being removed", on=connection)

@@ -163,7 +163,9 @@ class Schedules(ScheduleControl):
             connection=checked,
         )
         if change != "kept":
-            event = (ScheduleAdded if change == "added" else ScheduleUpdated)(row.schedule_id)
+            event = (ScheduleAdded if change == "added" else ScheduleUpdated)(
+                row.schedule_id, task_name=row.task
+            )
             await self._announce(event, connection=checked, due=row.updated_at if run_now else None)
         return schedule_from_row(row, self._store.statements.codec)
 
@@ -263,7 +265,7 @@ class Schedules(ScheduleControl):
         if if_version is not None:
             check_count("if_version", if_version, least=1)
         row = await self._writer.update(check_schedule_id(schedule_id), definition, if_version, checked)
-        await self._announce(ScheduleUpdated(row.schedule_id), connection=checked)
+        await self._announce(ScheduleUpdated(row.schedule_id, task_name=row.task), connection=checked)
         return schedule_from_row(row, self._store.statements.codec)
 
 

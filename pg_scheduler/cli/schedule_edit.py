@@ -119,10 +119,10 @@ async def remove(
                 )
         if not is_removed:
             raise ScheduleNotFoundError(schedule_id)
-    if schedule.owner == "code":
+    if schedule.owner == "code" and schedule.retired_at is None:
         command.output.say(
-            f"code declares {schedule_id!r}: the next start of a worker with it restores it; "
-            "remove it from the code, or use pg-scheduler schedules pause"
+            f"schedule {schedule_id!r} is removed; a worker whose code still declares it adds it again when "
+            "it starts"
         )
     command.output.write_list(ACTION, [Action(schedule_id, "removed", None)])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -31,6 +32,11 @@ APART_TIMEOUT_MS: Final = 10
 UNWRITTEN: Final = (
     "schedules not stored at the end of the process: %s: %s; switch them again, and call await "
     "scheduler.shutdown() before the end"
+)
+
+RETIRED: Final = (
+    "schedule %r of the task %r fires no more: no live worker declares it, and its function was removed from "
+    "its module; pg-scheduler schedules remove %s deletes it, and code that declares it again continues it"
 )
 
 
@@ -190,14 +196,14 @@ class DeclaredSchedules:
         try:
             async with statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as (connection, _):
                 if enabled:
-                    changed = await schedules.resume(dedup_key, from_now=True, on=connection)
+                    switched = await schedules.resume(dedup_key, from_now=True, on=connection)
                 else:
-                    changed = await schedules.pause(dedup_key, None, on=connection)
+                    switched = await schedules.pause(dedup_key, None, on=connection)
         except DatabaseUnavailableError as fault:
             if not is_locked_out(fault):
                 raise
             return False
-        return changed is not None
+        return switched is not None
 
     def forget_sync(self) -> None:
         """Make the next ``sync()`` compare every schedule again."""
@@ -286,6 +292,19 @@ class DeclaredSchedules:
             return {*configs}
         return {row.schedule_id for row in plan_sync(configs, rows, now=now, chained={}).write}
 
+    async def retire(self) -> None:
+        """Mark schedules whose functions were removed from modules that this process has imported.
+
+        Another service may declare those of other modules, and no worker of it may be alive now.
+        """
+        ids = self._catalogue.configs()
+        schedules = self._store.schedules
+        modules = [name for name in await schedules.undeclared_modules(ids) if _is_imported(name)]
+        if not modules:
+            return
+        for schedule_id, task in await schedules.retire(ids, modules):
+            logger.warning(RETIRED, schedule_id, task, schedule_id, extra=record_fields())
+
     async def refresh(self) -> None:
         """Read the rows of the schedules of this process."""
         known = self._catalogue.configs()
@@ -294,3 +313,9 @@ class DeclaredSchedules:
     def _is_enabled(self, config: PeriodicJobConfig) -> bool:
         row = self._rows.get(config.dedup_key)
         return self._switches.get(config.dedup_key, row.enabled if row else config.enabled)
+
+
+def _is_imported(module: str) -> bool:
+    """Whether this process has executed a module to its end."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)

@@ -76,9 +76,10 @@ class Sender:
             if is_ctrl_c(error):
                 raise
             logger.exception(
-                "headers() of a middleware raised an exception; job %r of schedule %r has none",
+                "headers() of a middleware raised an exception; job %r of schedule %r of %s has none",
                 job.job_id,
                 schedule_id,
+                job.job_name,
                 extra=record_fields(job_id=job.job_id, job_name=job.job_name),
             )
             return job

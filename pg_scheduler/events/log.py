@@ -151,6 +151,13 @@ LOST_RESPONSE: Final = "jobs without an owner reclaimed after a lost response: %
 
 def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
     """Return the message of an event as a template and its values, as ``logger.log()`` takes them."""
+    template = _template_of(event)
+    if getattr(event, "task_name", None) == "":  # of a node with an earlier release
+        template = template.replace(" of %(task_name)s", "")
+    return template, _values_of(event)
+
+
+def _template_of(event: types.Event) -> str:
     template = TEXTS[type(event)]
     match event:
         case types.KeeperConnected(has_lock=False):
@@ -159,7 +166,7 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
             template += "" if event.paused_until is None else " until %(paused_until)s"
             template += "" if event.note is None else ": %(note)s"
         case types.SchedulePaused(paused_until=datetime()):
-            template = "schedule %(schedule_id)s paused until %(paused_until)s"
+            template = "schedule %(schedule_id)s of %(task_name)s paused until %(paused_until)s"
             template += "" if event.note is None else ": %(note)s"
         case types.TaskResumed(actor=None):
             template = "task %(task_name)s resumed, its pause has ended"
@@ -177,7 +184,7 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
             template = "%(service)s: pass took %(seconds)s, next pass when notified"
         case types.ServiceRetrying():
             template = _retrying_template(event)
-    return template, _values_of(event)
+    return template
 
 
 def _retrying_template(event: types.ServiceRetrying) -> str:

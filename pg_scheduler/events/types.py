@@ -282,8 +282,9 @@ class TaskResumed(Event):
 
 # -- schedules -----------------------------------------------------------------------------------------
 
-_FIRED: Final = "schedule %(schedule_id)s: job %(job_id)s enqueued, next fire time %(next_fire_at)s"
-_BROKEN: Final = "schedule %(schedule_id)s cannot be planned and is paused, correct and resume it: %(error)s"
+_SCHEDULE: Final = "schedule %(schedule_id)s of %(task_name)s"
+_FIRED: Final = f"{_SCHEDULE}: job %(job_id)s enqueued, next fire time %(next_fire_at)s"
+_BROKEN: Final = f"{_SCHEDULE} cannot be planned and is paused, correct and resume it: %(error)s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,27 +293,29 @@ class ScheduleEvent(Event):
 
     schedule_id: str
     """The id of the schedule; of a periodic function, its dedup key."""
+    task_name: str = field(default="", kw_only=True)
+    """The name of its task; empty in an event of a node with an earlier release."""
 
 
-@logged(logging.INFO, "schedule %(schedule_id)s added")
+@logged(logging.INFO, f"{_SCHEDULE} added")
 @dataclass(frozen=True, slots=True)
 class ScheduleAdded(ScheduleEvent):
     """This process added a schedule."""
 
 
-@logged(logging.INFO, "schedule %(schedule_id)s updated")
+@logged(logging.INFO, f"{_SCHEDULE} updated")
 @dataclass(frozen=True, slots=True)
 class ScheduleUpdated(ScheduleEvent):
     """This process changed the definition of a schedule."""
 
 
-@logged(logging.INFO, "schedule %(schedule_id)s removed")
+@logged(logging.INFO, f"{_SCHEDULE} removed")
 @dataclass(frozen=True, slots=True)
 class ScheduleRemoved(ScheduleEvent):
     """This process deleted a schedule."""
 
 
-@logged(logging.INFO, "schedule %(schedule_id)s paused: %(note)s")
+@logged(logging.INFO, f"{_SCHEDULE} paused: %(note)s")
 @dataclass(frozen=True, slots=True)
 class SchedulePaused(ScheduleEvent):
     """A schedule was paused, by a call of this process or after too many failures."""
@@ -323,7 +326,7 @@ class SchedulePaused(ScheduleEvent):
     """When the pause ends by itself; None if it lasts until the schedule is resumed."""
 
 
-@logged(logging.INFO, "schedule %(schedule_id)s resumed")
+@logged(logging.INFO, f"{_SCHEDULE} resumed")
 @dataclass(frozen=True, slots=True)
 class ScheduleResumed(ScheduleEvent):
     """This process resumed a schedule, or planned one whose pause has ended by itself."""
@@ -353,7 +356,7 @@ class PeriodicJobPlanned(ScheduleFired):
 
 @logged(
     logging.INFO,
-    "schedule %(schedule_id)s: %(fire_times)s dropped, job %(last_job_id)s is unfinished",
+    f"{_SCHEDULE}: %(fire_times)s dropped, job %(last_job_id)s is unfinished",
 )
 @dataclass(frozen=True, slots=True)
 class ScheduleSkipped(ScheduleEvent):
@@ -365,7 +368,7 @@ class ScheduleSkipped(ScheduleEvent):
     """The unfinished job."""
 
 
-@logged(logging.WARNING, "schedule %(schedule_id)s missed %(fire_times)s")
+@logged(logging.WARNING, f"{_SCHEDULE} missed %(fire_times)s")
 @dataclass(frozen=True, slots=True)
 class ScheduleMissed(ScheduleEvent):
     """Fire times were missed and get no job."""
@@ -376,7 +379,7 @@ class ScheduleMissed(ScheduleEvent):
     """Whether there were no more than that."""
 
 
-@logged(logging.INFO, "schedule %(schedule_id)s finished: no further fire time")
+@logged(logging.INFO, f"{_SCHEDULE} finished: no further fire time")
 @dataclass(frozen=True, slots=True)
 class ScheduleFinished(ScheduleEvent):
     """The last fire time of a schedule was planned."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -54,6 +54,8 @@ SCHEDULE_ROWS: Final = 500
 
 UNKNOWN: Final = "no function is registered under this name"
 
+GONE: Final = "no function declares this schedule any longer, so it fires no more"
+
 INDEXES: Final = ("scheduled_jobs_claim", "scheduled_jobs_blocked")
 """The indexes that together have all unfinished jobs."""
 
@@ -78,6 +80,8 @@ class DeployCode(StrEnum):
     """The key function of a limit raises, or returns an invalid key, so the jobs fail."""
     SCHEDULE = "SCHEDULE"
     """The schedules cannot fire: their task, trigger, options or arguments do not fit the code."""
+    SCHEDULE_GONE = "SCHEDULE-GONE"
+    """The code does not declare the schedules that ``@periodic`` has declared, so they fire no more."""
     STEP_TYPE = "STEP-TYPE"
     """Stored values of a step do not fit the return annotation of its function, so the jobs fail."""
     STEP_KIND = "STEP-KIND"
@@ -108,6 +112,11 @@ JUDGEMENTS: Final[Mapping[DeployCode, Judgement]] = {
     DeployCode.KEY: Judgement(Severity.ERROR, "let key= accept the old arguments too; or cancel the jobs"),
     DeployCode.SCHEDULE: Judgement(
         Severity.ERROR, "accept the old task, trigger and arguments too; or update or remove the schedules"
+    ),
+    DeployCode.SCHEDULE_GONE: Judgement(
+        Severity.WARNING,
+        "import the module that declares it; if it is to go, pg-scheduler schedules remove ID deletes it "
+        "after the deployment; if another service declares it, select the tasks of this one with name=",
     ),
     DeployCode.STEP_TYPE: Judgement(
         Severity.ERROR, "let the annotation accept former values too, or give the step another name"
@@ -366,24 +375,36 @@ class _DeployCheck:
         """Examine the schedules of callers, and those of the code as its start will write them."""
         schedules, configs = self._store.schedules, self._declared.configs()
         examined = 0
+        moved: set[str] = set()
         if configs:
             rows, now = await schedules.declared(configs)
             plan = plan_sync(configs, rows, now=now or await schedules.now(), chained={})
             rows |= {row.schedule_id: row for row in plan.write}
+            moved = {*plan.delete}
             examined = sum(self._examine_schedule(rows[key]) for key in configs)
         after: str | None = None
         while page := await schedules.list_page(
             after=after,
-            owner="api",
+            owner=None,
             paused=None,
             tasks=None,
             metadata=None,
             due_before=None,
             limit=SCHEDULE_ROWS,
         ):
-            examined += sum(self._examine_schedule(row) for row in page if row.schedule_id not in configs)
+            for row in page:
+                if row.owner == "code":
+                    self._examine_declared(row, {*configs, *moved})
+                elif row.schedule_id not in configs:
+                    examined += self._examine_schedule(row)
             after = page[-1].schedule_id
         return examined
+
+    def _examine_declared(self, row: ScheduleRow, declared: Collection[str]) -> None:
+        """Examine whether the code still declares a schedule, perhaps under another key."""
+        is_left = row.schedule_id not in declared and row.finished_at is None
+        if is_left and self._is_selected(row.task):
+            self._findings.add(DeployCode.SCHEDULE_GONE, row.task, GONE, row.schedule_id)
 
     def _examine_schedule(self, row: ScheduleRow) -> bool:
         """Examine a schedule; return False if it was left out."""

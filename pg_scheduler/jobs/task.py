@@ -68,6 +68,10 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
 """The options by their names, which tasks and rows of schedules have too. The columns are in their order."""
 
 
+CODE_OPTIONS: Final = ("metadata", "share", "unique", "on_failure")
+"""The options of a task that only its code can apply when a job is enqueued."""
+
+
 def as_stored(value: Any) -> Any:
     """Return a checked value as rows store it."""
     return value.db_value if isinstance(value, JobPriority) else value

@@ -129,6 +129,11 @@ class PeriodicJobConfig:
         return self.function if task is None else task.name
 
     @property
+    def module(self) -> str:
+        """The name of the module that has the function."""
+        return module_name(self.func)
+
+    @property
     def jitter_seconds(self) -> float:
         """The jitter in seconds."""
         return to_seconds("jitter", self.jitter)
@@ -323,6 +328,8 @@ def _declared(row: ScheduleRow, config: PeriodicJobConfig) -> ScheduleRow:
         derived_key=config.derived_key,
         enabled_in_code=config.enabled,
         use_advisory_lock=config.use_advisory_lock,
+        module=config.module,
+        retired_at=None,
     )
 
 

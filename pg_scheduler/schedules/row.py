@@ -38,6 +38,8 @@ class ScheduleRow:
         searched_from: The next fire time was computed as the first one after this instant.
         tzdata: The version of the time zone data by which it was computed; None if the trigger has no time
             zone but UTC, or the version is unknown.
+        module: The module of the function that declares it; None for one of a caller.
+        retired_at: When workers found that their code declares it no longer.
     """
 
     schedule_id: str
@@ -81,6 +83,8 @@ class ScheduleRow:
     version: int = 1
     searched_from: datetime | None = None
     tzdata: str | None = None
+    module: str | None = None
+    retired_at: datetime | None = None
 
     @property
     def enabled(self) -> bool:

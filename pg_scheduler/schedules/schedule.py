@@ -96,6 +96,8 @@ class Schedule:
     """When its last fire time was planned; None before."""
     version: int
     """Grows with each edit; for ``update(if_version=)``."""
+    retired_at: datetime | None = None
+    """When workers found that their code declares it no longer, so that it fires no more; None before."""
     no_args_reason: str | None = None
     """Why there are no arguments, such as ``encrypted with fernet, key 3fa9c210; ...``; None if there are."""
 
@@ -185,6 +187,7 @@ def schedule_from_row(row: ScheduleRow, codec: PayloadCodec | None = None) -> Sc
         updated_at=row.updated_at,
         finished_at=row.finished_at,
         version=row.version,
+        retired_at=row.retired_at,
     )
 
 

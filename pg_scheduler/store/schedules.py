@@ -13,6 +13,7 @@ from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.statements import Statements, Transaction
+from pg_scheduler.store.workers import DECLARED, LEFT_OUT
 
 PERIODIC: Final = "periodic"
 """The message that schedules were changed."""
@@ -36,6 +37,13 @@ class Plannable(NamedTuple):
     tasks: list[str]
     kinds: list[str]
     zone_data: str | None = None
+
+
+class Switched(NamedTuple):
+    """A schedule that was to be paused or resumed: whether that changed it, and its task."""
+
+    changed: bool
+    task: str
 
 
 class LastJob(NamedTuple):
@@ -153,10 +161,13 @@ class ScheduleRepository:
         values = *astuple(row), list(kinds), *self._statements.author.values(via), self._statements.now
         await self._statements.fetch("write_schedule", *values, on=on)
 
-    async def remove(self, schedule_id: str, *, on: Connection | None = None, via: str | None = None) -> bool:
-        """Delete a schedule; return whether it existed."""
+    async def remove(
+        self, schedule_id: str, *, on: Connection | None = None, via: str | None = None
+    ) -> str | None:
+        """Delete a schedule; return its task, None if it did not exist."""
         author, now = self._statements.author.values(via), self._statements.now
-        return bool(await self._statements.fetch("remove_schedule", schedule_id, *author, now, on=on))
+        task: str | None = await self._statements.value("remove_schedule", schedule_id, *author, now, on=on)
+        return task
 
     async def pause(
         self,
@@ -166,8 +177,8 @@ class ScheduleRepository:
         until: datetime | None = None,
         keeps_fire_times: bool = False,
         on: Connection | None = None,
-    ) -> bool | None:
-        """Pause a schedule; return whether it was changed, None if it does not exist.
+    ) -> Switched | None:
+        """Pause a schedule; return None if it does not exist.
 
         Args:
             schedule_id: The schedule.
@@ -180,10 +191,10 @@ class ScheduleRepository:
             {} if until is None else {"until": until.isoformat(), "from_now": not keeps_fire_times}
         )
         author = self._statements.author.values(note=note, **end)
-        changed: bool | None = await self._statements.value(
+        rows = await self._statements.fetch(
             "pause_schedule", schedule_id, note, until, keeps_fire_times, self._statements.now, *author, on=on
         )
-        return changed
+        return Switched(*rows[0]) if rows else None
 
     async def resume(
         self,
@@ -192,8 +203,8 @@ class ScheduleRepository:
         from_now: bool,
         since: datetime | None = None,
         on: Connection | None = None,
-    ) -> bool | None:
-        """Resume a schedule; return whether it was changed, None if it does not exist.
+    ) -> Switched | None:
+        """Resume a schedule; return None if it does not exist.
 
         Args:
             schedule_id: The schedule.
@@ -203,10 +214,10 @@ class ScheduleRepository:
         """
         since_text = None if since is None else since.isoformat()
         author = self._statements.author.values(from_now=from_now, since=since_text)
-        changed: bool | None = await self._statements.value(
+        rows = await self._statements.fetch(
             "resume_schedule", schedule_id, from_now, since, self._statements.now, *author, on=on
         )
-        return changed
+        return Switched(*rows[0]) if rows else None
 
     async def note_last_job(self, schedule_id: str, job_id: str, *, on: Connection) -> None:
         """Record the last job of a schedule; do not advance the schedule."""
@@ -222,6 +233,22 @@ class ScheduleRepository:
             "declared_schedules", self._statements.now, list(schedule_ids), on=on
         )
         return {row["schedule_id"]: schedule_from(row) for row in rows}, rows[0]["now"] if rows else None
+
+    async def undeclared_modules(self, schedule_ids: Collection[str]) -> list[str]:
+        """Return the modules whose functions declared other schedules, unless these are retired."""
+        rows = await self._statements.fetch("undeclared_modules", list(schedule_ids))
+        return [row[0] for row in rows]
+
+    async def retire(self, schedule_ids: Collection[str], modules: Sequence[str]) -> list[tuple[str, str]]:
+        """Mark schedules that no live worker declares; return their ids, each with its task.
+
+        Args:
+            schedule_ids: What the code of this process declares.
+            modules: The modules that it has imported.
+        """
+        args = list(schedule_ids), modules, DECLARED, LEFT_OUT, self._statements.now
+        rows = await self._statements.fetch("retire_schedules", *args)
+        return [(row["schedule_id"], row["task"]) for row in rows]
 
     async def read(self, schedule_ids: Collection[str]) -> dict[str, ScheduleRow]:
         """Return those of the schedules that exist, by id."""
@@ -306,7 +333,7 @@ class ScheduleRepository:
             for row in rows:
                 continues = continues or row["continues"]
                 if row["paused"]:
-                    events.append(SchedulePaused(schedule_id, note))
+                    events.append(SchedulePaused(schedule_id, note, task_name=row["task"]))
         if continues:
             await self._statements.fetch("notify", [PERIODIC], on=on)
         return ()

@@ -23,6 +23,12 @@ from pg_scheduler.store.records import worker_from
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements
 
+DECLARED: Final = "schedules"
+"""Where a worker reports the ids of the schedules that its code declares."""
+
+LEFT_OUT: Final = "schedules_left_out"
+"""What a worker reports besides whose declared schedules are too many."""
+
 DRAIN: Final = "drain"
 """The request to claim no more jobs."""
 

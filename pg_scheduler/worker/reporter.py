@@ -19,12 +19,12 @@ from itertools import islice
 from typing import Any, Final
 
 from pg_scheduler.events.log import is_logger_disabled
-from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.model import UNSET, Worker
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.shared_names import CODE, fingerprints_of
-from pg_scheduler.jobs.task import Arity
+from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Arity, as_stored
 from pg_scheduler.settings import SECRETS, SchedulerConfig
-from pg_scheduler.store.workers import DRAIN, WorkerReport
+from pg_scheduler.store.workers import DECLARED, DRAIN, LEFT_OUT, WorkerReport
 from pg_scheduler.triggers.zones import data_version
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
@@ -48,8 +48,8 @@ MAX_PARAMETERS_BYTES: Final = 50_000
 MAX_DECLARED_BYTES: Final = 50_000
 """Bytes of the ids of declared schedules that a worker reports; further ones are left out."""
 
-DECLARED: Final = "schedules"
-"""Where a worker reports the ids of the schedules that its code declares."""
+MAX_OPTIONS_BYTES: Final = 50_000
+"""Bytes of the options of tasks that a worker reports; those of further tasks are left out."""
 
 MAX_MISSING: Final = 100
 """Names of functions without an executor that a worker reports, and schedules without their time zone."""
@@ -116,22 +116,40 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
         "shares": shares[:MAX_LIMITS],
         "aliases": aliases,
         "parameters": parameters,
+        "options": options_of(tasks),
         "positional": {name: count for name, count in positional.items() if count},
         "tzdata": data_version(),
         CODE: fingerprints_of(tasks.tasks()),
     }
 
 
-def _declared_by(node: Node) -> dict[str, list[str]]:
-    """Return the ids of the schedules that the code declares, if this worker writes them."""
+def _declared_by(node: Node) -> dict[str, Any]:
+    """Return the ids of the schedules that the code declares; of one that does not write them, none."""
     ids: list[str] = []
     size = 0
     for schedule_id in sorted(node.declared.configs()) if node.config.plans else []:
         size += len(json.dumps(schedule_id))
         if size > MAX_DECLARED_BYTES:
-            break
+            return {DECLARED: ids, LEFT_OUT: True}
         ids.append(schedule_id)
-    return {DECLARED: ids} if ids else {}
+    return {DECLARED: ids}
+
+
+def options_of(tasks: TaskRegistry) -> dict[str, dict[str, Any]]:
+    """Return the options that tasks give their jobs, by task, as rows of jobs store them.
+
+    The options that only the code can apply are named under ``code``.
+    """
+    options: dict[str, dict[str, Any]] = {}
+    size = 0
+    for task in sorted(tasks.tasks(), key=lambda task: task.name):
+        values = {name: as_stored(getattr(task, name)) for name in JOB_OPTIONS}
+        given: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
+        given["code"] = [name for name in CODE_OPTIONS if getattr(task, name)]
+        size += len(json.dumps([task.name, given]))
+        if size <= MAX_OPTIONS_BYTES:
+            options[task.name] = given
+    return options
 
 
 def _parameters_of(tasks: TaskRegistry) -> dict[str, list[tuple[str, bool]]]:

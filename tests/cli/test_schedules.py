@@ -303,7 +303,7 @@ def test_schedule_of_code_is_not_updated_and_its_removal_is_explained(
     assert (refused.code, refused.out) == (ExitCode.REFUSED, "")
     removed = on("schedules", "remove", "daily")
     assert removed.code == 0
-    assert "code declares 'daily': the next start of a worker with it restores it" in removed.err
+    assert "schedule 'daily' is removed; a worker whose code still declares it adds it again" in removed.err
 
 
 def test_backfill_enqueues_a_job_for_each_fire_time_without_one(on: Callable[..., Ran]) -> None:

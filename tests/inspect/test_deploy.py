@@ -18,6 +18,7 @@ from pg_scheduler.inspect.store import deploy as deploy_store
 from pg_scheduler.inspect.store.deploy import DeployRepository
 from pg_scheduler.migrate import migrate
 from pg_scheduler.triggers import Every
+from tests.support.catalogues import own_registrations
 from tests.support.codecs import KeyedCodec
 from tests.support.statements import Statements
 from tests.support.store import Pool
@@ -400,3 +401,20 @@ async def test_large_arguments_are_read_a_bounded_number_of_bytes_at_a_time(
     async with asyncpg.create_pool(dsn, init=statements.listen) as pool:
         assert (await check(Scheduler(pool))).findings == ()
         assert (await statements.take()).named["check_payloads"] == 5 + 2
+
+
+async def test_schedule_that_the_code_declares_no_longer_is_announced(pool: Pool) -> None:
+    with own_registrations():
+        periodic(every=timedelta(hours=1), dedup_key="old")(job(name="shop.old_report")(_nothing))
+        async with Scheduler(pool):
+            pass
+    new = Scheduler(pool)
+    (finding,) = (await check(new)).findings
+    assert (finding.code, finding.severity) == (DeployCode.SCHEDULE_GONE, Severity.WARNING)
+    assert (finding.name, finding.ids) == ("shop.old_report", ("old",))
+    assert (await check(new, name="mail.*")).findings == ()
+    await new.schedules.remove("old")
+    assert (await check(new)).findings == ()
+
+
+async def _nothing() -> None: ...

@@ -149,6 +149,7 @@ WITHOUT_JOBS = {
     "doctor_endings": f"900, 10000, {INSTANT}",
     "doctor_overdue": f"60, 100, {INSTANT}",
     "doctor_lost_schedules": f"{IDS}, 100",
+    "doctor_retired_schedules": "100",
     "doctor_schedule_tasks": "10000",
     "doctor_herds": "10000, 100",
     "doctor_broken": "10000",

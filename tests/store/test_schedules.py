@@ -13,7 +13,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.schedules import Plannable, ScheduleChange
+from pg_scheduler.store.schedules import Plannable, ScheduleChange, Switched
 from pg_scheduler.store.store import Store
 from tests.support.store import NAME, NOW, SECOND, Pool, new_job, new_schedule
 
@@ -184,16 +184,17 @@ async def test_advance_pauses_a_schedule_with_an_error_and_keeps_its_timing(stor
 
 
 async def test_pause_and_resume_change_a_schedule_once(store: Store, clock: FakeClock) -> None:
-    await insert(store, new_schedule(failures=2))
+    row = new_schedule(failures=2)
+    await insert(store, row)
     assert await store.schedules.pause("missing", None) is None
     assert await store.schedules.resume("missing", from_now=True) is None
-    assert await store.schedules.resume("key", from_now=True) is False
-    assert await store.schedules.pause("key", "why") is True
+    assert await store.schedules.resume("key", from_now=True) == Switched(changed=False, task=row.task)
+    assert await store.schedules.pause("key", "why") == Switched(changed=True, task=row.task)
     clock.advance(SECOND)
-    assert await store.schedules.pause("key", "again") is False
+    assert await store.schedules.pause("key", "again") == Switched(changed=False, task=row.task)
     row = await only(store)
     assert (row.paused_at, row.note) == (NOW, "why")
-    assert await store.schedules.resume("key", from_now=True) is True
+    assert await store.schedules.resume("key", from_now=True) == Switched(changed=True, task=row.task)
     row = await only(store)
     assert (row.paused_at, row.note, row.failures) == (None, None, 0)
 

@@ -251,8 +251,10 @@ async def use_schedules(store: Store) -> object:
         assert list((await store.schedules.declared([], on=connection))[0]) == ["declared"]
         assert await store.schedules.lock(["key"], on=connection) == {"key": (row, now)}
         await store.schedules.write(replace(row, runs=3), kinds, on=connection)
-    assert await store.schedules.resume("key", from_now=True)
-    assert not await store.schedules.resume("key", from_now=True)
+    assert await store.schedules.resume("key", from_now=True) == (True, row.task)
+    assert await store.schedules.resume("key", from_now=True) == (False, row.task)
+    assert await store.schedules.undeclared_modules(["declared"]) == []
+    assert await store.schedules.retire(["declared"], ["app.jobs"]) == []
     rows, seen_at = await store.schedules.declared(["key"])
     assert (set(rows), seen_at) == ({"declared", "key"}, now)
     assert await store.schedules.next_fire_in(anyone) == 1
@@ -420,6 +422,7 @@ async def use_path(store: Store) -> object:
     assert await people.doctor.overdue(9.0) == []
     assert await people.doctor.schedule_tasks() == []
     assert await people.doctor.lost_schedules(["a"]) == ["a"]
+    assert await people.doctor.retired() == []
     assert await people.doctor.herds(0) == []
     assert await people.doctor.broken() == []
     assert isinstance(await people.doctor.ahead(), list)

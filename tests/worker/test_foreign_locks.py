@@ -125,6 +125,7 @@ pause_schedule: call audit schedules
 resume_schedule: call audit schedules
 due_schedules: skips
 advance_schedules: limited schedules
+retire_schedules: skips schedules
 note_last_job: call schedules
 lock_last_jobs: skips
 note_job_end: limited schedules

@@ -176,7 +176,7 @@ async def test_record_names_the_transaction_that_holds_a_schedule_for_long(
                 delay = await planner.run_once()
                 await asyncio.sleep(min(delay, 1.0))
     (message,) = caplog.messages
-    assert re.match(r"schedule 'accounts' is \d+ s late, because it needs a lock", message)
+    assert re.match(r"schedule 'accounts' of \S+ is \d+ s late, because it needs a lock", message)
     assert f"pid {stranger.get_server_pid()}, application 'stranger'" in message
 
 

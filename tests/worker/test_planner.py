@@ -22,6 +22,7 @@ from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.locks import due_message
+from pg_scheduler.store.schedules import Switched
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import Trigger, trigger_kind
 from pg_scheduler.worker.maintenance.planner import (
@@ -399,7 +400,7 @@ async def test_planner_writes_a_schedule_switched_while_another_switch_was_writt
     await planner.run_once()
     real = parts.store.schedules.pause
 
-    async def meanwhile(dedup_key: str, note: str | None, *, on: asyncpg.Connection) -> bool | None:
+    async def meanwhile(dedup_key: str, note: str | None, *, on: asyncpg.Connection) -> Switched | None:
         planner.declared.enable(dedup_key, True)
         return await real(dedup_key, note, on=on)
 

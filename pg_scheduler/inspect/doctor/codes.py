@@ -90,6 +90,8 @@ class FindingCode(StrEnum):
     """No live worker has the task of a schedule."""
     SCHED_LOST = "SCHED-LOST"
     """A schedule that the code of a live worker declares has no row."""
+    SCHED_RETIRED = "SCHED-RETIRED"
+    """The code declares a schedule no longer."""
     SCHED_BROKEN = "SCHED-BROKEN"
     """The planner paused a schedule because of an error."""
     SCHED_ZONE = "SCHED-ZONE"
@@ -294,6 +296,10 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.SCHED_LOST: Advice(
         "the code of a live worker declares a schedule that has no row, so it never fires",
         "restart a worker that declares it; every start writes the schedules of its code",
+    ),
+    FindingCode.SCHED_RETIRED: Advice(
+        "the function of a schedule was removed from its module, so the schedule fires no more",
+        "pg-scheduler schedules remove ID deletes it; code that declares it again continues it",
     ),
     FindingCode.SCHED_BROKEN: Advice(
         "the planner paused a schedule because its row or its trigger is invalid",

@@ -20,12 +20,12 @@ from pg_scheduler.inspect.doctor.check import (
 )
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.doctor.workers import DECLARED
 from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, hosts, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.store.workers import DECLARED
 
 AnyWorker = TypeVar("AnyWorker", Worker, InspectedWorker)
 
@@ -86,6 +86,18 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
             f"the code of worker {declaring[schedule_id]} declares the schedule {schedule_id!r}, which "
             "has no row",
             "restart that worker: every start writes the schedules of its code",
+        )
+
+
+@check(FindingCode.SCHED_RETIRED)
+async def _check_retired(facts: SharedFacts, _: Thresholds) -> Found:
+    for row in await facts.store.doctor.retired():
+        yield info(
+            FindingCode.SCHED_RETIRED,
+            row.schedule_id,
+            f"the code has not declared the schedule {row.schedule_id!r} of the task {row.task!r} since "
+            f"{instant(row.retired_at)}, so it fires no more",
+            f"{command('schedules', 'remove', row.schedule_id)}, unless code is to declare it again",
         )
 
 

@@ -21,7 +21,7 @@ from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.shared_names import CODE, shared_names
 from pg_scheduler.settings import JOB_ROLES
 from pg_scheduler.store.author import release_of
-from pg_scheduler.store.workers import DRAIN
+from pg_scheduler.store.workers import DECLARED, DRAIN, LEFT_OUT
 
 MAX_VALUE_LENGTH: Final = 60
 MAX_DRAINING: Final = 100
@@ -34,9 +34,6 @@ MAX_COMPARED: Final = 50
 
 DEPLOYMENT: Final = timedelta(hours=1)
 """For how long two releases of one service may run without a finding."""
-
-DECLARED: Final = "schedules"
-"""Where workers report the ids of the schedules that their code declares, which SCHED-LOST compares."""
 
 NO_JOB: Final = ", not by a job"
 
@@ -208,7 +205,9 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
                 "finish the deployment",
             )
     reporting = [each for each in alive if each.settings]
-    names = sorted({name for each in reporting for name in each.settings} - {ZONE_DATA, DECLARED, CODE})
+    names = sorted(
+        {name for worker in reporting for name in worker.settings} - {ZONE_DATA, DECLARED, CODE, LEFT_OUT}
+    )
     for name in names:
         values = {_shown(each.settings.get(name)) for each in reporting}
         if len(values) > 1:

@@ -165,6 +165,14 @@ class ScheduleTaskRow(NamedTuple):
     ids: Sequence[str]
 
 
+class RetiredRow(NamedTuple):
+    """A schedule that the code declares no longer, its task, and since when that is known."""
+
+    schedule_id: str
+    task: str
+    retired_at: datetime
+
+
 class HerdRow(NamedTuple):
     """A second, how many schedules fire in it, and the ids of the first of them."""
 
@@ -289,6 +297,10 @@ class DoctorRepository(Repository):
         """Return the first 100 of these ids that no schedule has."""
         rows = await self._statements.fetch("doctor_lost_schedules", list(schedule_ids), MAX_FOUND)
         return [row[0] for row in rows]
+
+    async def retired(self) -> list[RetiredRow]:
+        """Return the first 100 schedules that the code declares no longer."""
+        return await self._rows(RetiredRow, "doctor_retired_schedules", MAX_FOUND)
 
     async def schedule_tasks(self) -> list[ScheduleTaskRow]:
         """Return the tasks of the first 10,000 schedules that fire next."""

@@ -68,7 +68,7 @@ LIMIT $7;
 
 -- name: insert_schedule
 -- route: pool
--- Insert a schedule if its id is free, and record who did so ($43 to $45).
+-- Insert a schedule if its id is free, and record who did so ($45 to $47).
 WITH inserted AS (
     INSERT INTO {schema}scheduler_schedules AS schedule (
         {written_schedule_columns}
@@ -80,15 +80,15 @@ WITH inserted AS (
 ),
 audited AS (
     {into_audit}
-    SELECT coalesce($46, now()), 'add_schedule', schedule_id, $43, $44,
-        $45::text::jsonb || jsonb_build_object('after', definition)
+    SELECT coalesce($48, now()), 'add_schedule', schedule_id, $45, $46,
+        $47::text::jsonb || jsonb_build_object('after', definition)
     FROM inserted
 )
 SELECT schedule_id FROM inserted;
 
 -- name: write_schedule
 -- route: caller
--- Overwrite a schedule that this transaction has locked, and record who did so ($43 to $45).
+-- Overwrite a schedule that this transaction has locked, and record who did so ($45 to $47).
 WITH old AS (
     SELECT schedule_id, {schedule_definition} AS definition
     FROM {schema}scheduler_schedules AS schedule
@@ -104,18 +104,18 @@ written AS (
     RETURNING schedule_id, {schedule_definition} AS definition
 )
 {into_audit}
-SELECT coalesce($46, now()), 'update_schedule', written.schedule_id, $43, $44,
-    $45::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
+SELECT coalesce($48, now()), 'update_schedule', written.schedule_id, $45, $46,
+    $47::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
 FROM written
 JOIN old ON old.schedule_id = written.schedule_id;
 
 -- name: remove_schedule
 -- route: pool
--- Delete a schedule, and record who did so ($2 to $4).
+-- Delete a schedule, and record who did so ($2 to $4); return its task.
 WITH removed AS (
     DELETE FROM {schema}scheduler_schedules AS schedule
     WHERE schedule_id = $1
-    RETURNING schedule_id, {schedule_definition} AS definition
+    RETURNING schedule_id, task, {schedule_definition} AS definition
 ),
 audited AS (
     {into_audit}
@@ -123,7 +123,7 @@ audited AS (
         $4::text::jsonb || jsonb_build_object('before', definition)
     FROM removed
 )
-SELECT schedule_id FROM removed;
+SELECT task FROM removed;
 
 -- name: pause_schedule
 -- route: reserved
@@ -146,7 +146,7 @@ audited AS (
     {into_audit}
     SELECT coalesce($5, now()), 'pause_schedule', schedule_id, $6, $7, $8::text::jsonb FROM changed
 )
-SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules WHERE schedule_id = $1;
+SELECT EXISTS (SELECT FROM changed) AS changed, task FROM {schema}scheduler_schedules WHERE schedule_id = $1;
 
 -- name: resume_schedule
 -- route: reserved
@@ -178,7 +178,42 @@ audited AS (
     {into_audit}
     SELECT coalesce($4, now()), 'resume_schedule', schedule_id, $5, $6, $7::text::jsonb FROM changed
 )
-SELECT EXISTS (SELECT FROM changed) AS changed FROM {schema}scheduler_schedules WHERE schedule_id = $1;
+SELECT EXISTS (SELECT FROM changed) AS changed, task FROM {schema}scheduler_schedules WHERE schedule_id = $1;
+
+-- name: undeclared_modules
+-- route: shared, reserved
+-- Return the modules of functions that declared other schedules than $1, without those that are known to be retired.
+SELECT DISTINCT module
+FROM {schema}scheduler_schedules AS schedule
+WHERE owner = 'code' AND retired_at IS NULL AND module IS NOT NULL AND schedule_id <> ALL ($1::text[])
+ORDER BY module;
+
+-- name: retire_schedules
+-- route: shared, reserved
+-- Mark the schedules of the modules $2 that neither the code of this process ($1) nor of another live worker declares,
+-- and return them with their tasks.
+--
+-- Each worker that plans reports what its code declares under $3, unless its release is older: it may declare anything
+-- then, as may one that left some out ($4). SKIP LOCKED: the next pass marks a schedule that is being changed.
+UPDATE {schema}scheduler_schedules SET retired_at = coalesce($5, now())
+WHERE schedule_id = ANY (ARRAY (
+    SELECT schedule_id
+    FROM {schema}scheduler_schedules AS schedule
+    WHERE owner = 'code' AND retired_at IS NULL AND module = ANY ($2::text[]) AND schedule_id <> ALL ($1::text[])
+      AND NOT EXISTS (
+          SELECT
+          FROM {schema}scheduler_workers AS worker
+          WHERE worker.lease_until > coalesce($5, now())
+            AND (
+                worker.settings -> $3::text IS NULL
+                OR worker.settings -> $3 @> jsonb_build_array(schedule.schedule_id)
+                OR worker.settings -> $4::text IS NOT NULL
+            )
+      )
+    ORDER BY schedule_id
+    FOR NO KEY UPDATE SKIP LOCKED
+))
+RETURNING schedule_id, task;
 
 -- name: last_chained_run
 -- route: caller
@@ -328,7 +363,7 @@ UPDATE {schema}scheduler_schedules AS schedule SET
     updated_at   = coalesce($5, now())
 FROM ended
 WHERE schedule.schedule_id = ended.schedule_id
-RETURNING ended.pauses IS TRUE AS paused, ended.continues IS TRUE AS continues;
+RETURNING ended.pauses IS TRUE AS paused, ended.continues IS TRUE AS continues, schedule.task;
 
 -- name: pending_schedule_jobs
 -- route: pool

@@ -8,7 +8,8 @@ job's id, so even a row that was set back by hand cannot enqueue a fire time twi
 If older time zone data gave a next fire time, the first pass computes it again. So does one pass in each poll
 interval, since nodes with older data may advance or add schedules. A fire time that has passed by the newer
 data is planned as after a downtime. The same passes, and one after a step of the server's clock, compute
-those times again that came from a clock which was set back since then.
+those times again that came from a clock which was set back since then. They also mark the schedules whose
+functions were removed from the code.
 
 A schedule whose time zone this machine does not know is left to nodes that know it.
 
@@ -89,12 +90,12 @@ MAX_TURNS: Final = 5
 """Turns of one pass, so that those that meet locks do not delay other schedules."""
 
 LATE: Final = (
-    "schedule %r is %d s late, because it needs a lock that an open transaction holds: %s; end that "
+    "schedule %r of %s is %d s late, because it needs a lock that an open transaction holds: %s; end that "
     "transaction"
 )
 
 AHEAD: Final = (
-    "the server's clock was set back since schedule %r fired; its next fire time is computed again: %s"
+    "the server's clock was set back since schedule %r of %s fired; its next fire time is computed again: %s"
 )
 
 MAX_ROWS: Final = 500
@@ -152,6 +153,8 @@ class Planner(Service):
         """When a pass next looks for fire times to compute again, by the monotonic clock."""
         self._late = LateSchedules()
         self._unknown_zones = node.unknown_zones
+        self._late_tasks: dict[str, str] = {}
+        """The tasks of the schedules that have turns of their own."""
         self._to_cancel: dict[str, None] = {}
         """Last jobs that new ones replace, and that are not cancelled yet: they were locked."""
 
@@ -195,6 +198,7 @@ class Planner(Service):
             next_in = await self._store.schedules.next_fire_in(plannable, self._left_out)
         if zone_data is not None and (not changed or next_in is None or next_in > 0):
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
+            await self.declared.retire()
         if declared:
             await self.declared.refresh()
         await self._cancel_replaced()
@@ -303,6 +307,10 @@ class Planner(Service):
         if group is not None:
             self._late.postpone(group)
             return 0
+        self._late_tasks = {
+            each: self._late_tasks[each] for each in self._late.ids if each in self._late_tasks
+        }
+        self._late_tasks |= {plan.row.schedule_id: plan.row.task for plan in plans}
         for is_unique in (False, True):  # what holds the key of a unique job is the most usual lock
             ids = [plan.row.schedule_id for plan in plans if plan.queue.is_unique == is_unique]
             self._late.put_apart(ids, is_built_in=built_in)
@@ -339,9 +347,12 @@ class Planner(Service):
             if is_locked_out(fault):
                 now = time.monotonic()
                 group.report_at = now + REPORT_INTERVAL_S
+                late_id = group.schedule_ids[0]
                 holders = " and ".join(map(str, blockers)) or "which pg_stat_activity may show"
                 late_s = now - group.since
-                logger.warning(LATE, group.schedule_ids[0], late_s, holders, extra=record_fields())
+                logger.warning(
+                    LATE, late_id, self._late_tasks.get(late_id), late_s, holders, extra=record_fields()
+                )
             raise
 
     async def _cancel_replaced(self) -> None:
@@ -377,7 +388,7 @@ class Planner(Service):
                     ScheduleChange(row.schedule_id, error=describe(error)[:MAX_NOTE_LENGTH])
                 )
                 kind = PeriodicJobBroken if row.owner == "code" else ScheduleBroken
-                planned.events.append(kind(row.schedule_id, error))
+                planned.events.append(kind(row.schedule_id, error, task_name=row.task))
             else:
                 if plan is not None:
                     planned.plans.append(plan)
@@ -412,6 +423,7 @@ class Planner(Service):
             logger.warning(
                 AHEAD,
                 row.schedule_id,
+                row.task,
                 advance.next_fire_at,
                 extra=record_fields(),
             )
@@ -432,19 +444,19 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
     elif jobs and not new and advance.next_fire_at is None and not advance.is_finished:
         # Its end would give the next fire time, but the job is of an earlier schedule with this id.
         advance = replace(advance, next_fire_at=advance.following, is_finished=advance.following is None)
-    about = row.schedule_id
+    about, task = row.schedule_id, row.task
     if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
         planned.cancelled.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.owner == "code" else ScheduleFired
-    events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(about)]
-    events += [kind(about, job.row.job_id, advance.next_fire_at) for job in jobs]
+    events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(about, task_name=task)]
+    events += [kind(about, job.row.job_id, advance.next_fire_at, task_name=task) for job in jobs]
     if advance.skipped:
         holder = row.last_job_id if conflict is None else conflict.job_id
-        events.append(ScheduleSkipped(about, advance.skipped, holder or ""))
+        events.append(ScheduleSkipped(about, advance.skipped, holder or "", task_name=task))
     if advance.missed:
-        events.append(ScheduleMissed(about, advance.missed, advance.is_exact))
+        events.append(ScheduleMissed(about, advance.missed, advance.is_exact, task_name=task))
     if advance.is_finished and row.finished_at is None:
-        events.append(ScheduleFinished(about))
+        events.append(ScheduleFinished(about, task_name=task))
     planned.events += events
     planned.changes.append(
         ScheduleChange(

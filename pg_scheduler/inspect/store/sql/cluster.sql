@@ -67,13 +67,13 @@ LIMIT $1;
 
 -- name: inspect_schedules
 -- route: pool
--- Return $2 schedules, their fire times, and for how many seconds each has been overdue.
-SELECT schedule_id, task, paused_at IS NULL AND finished_at IS NULL AS is_enabled,
+-- Return $2 schedules, their fire times, and for how many seconds each has been overdue. Retired ones never are.
+SELECT schedule_id, task, paused_at IS NULL AND finished_at IS NULL AND retired_at IS NULL AS is_enabled,
     CASE WHEN next_fire_at IS NOT NULL THEN least(greatest(next_fire_at, {first_instant}), {last_instant}) END
         AS next_fire_at,
     CASE WHEN last_fire_at IS NOT NULL THEN least(greatest(last_fire_at, {first_instant}), {last_instant}) END
         AS last_fire_at,
-    CASE WHEN {awaits_planner} AND schedule.finished_at IS NULL AND {due_at} < coalesce($1, now())
+    CASE WHEN {awaits_planner} AND schedule.finished_at IS NULL AND schedule.retired_at IS NULL AND {due_at} < coalesce($1, now())
         THEN extract(epoch FROM coalesce($1, now()) - greatest({due_at}, {first_instant}))
         ELSE 0
     END::double precision AS overdue_s

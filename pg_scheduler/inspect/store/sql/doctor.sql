@@ -150,7 +150,7 @@ LIMIT 100;
 -- Return $2 schedules that should have fired more than $1 seconds ago, the most overdue first.
 SELECT schedule_id, task, kinds, extract(epoch FROM coalesce($3, now()) - {due_at})::double precision AS overdue_s
 FROM {schema}scheduler_schedules AS schedule
-WHERE {awaits_planner}
+WHERE {awaits_planner} AND schedule.retired_at IS NULL
   AND {due_at} < (coalesce($3, now()) - make_interval(secs => $1::double precision))
   AND {due_at} >= {first_day}
 ORDER BY {due_at}
@@ -167,6 +167,15 @@ WHERE NOT EXISTS (
 ORDER BY declared.schedule_id COLLATE "C"
 LIMIT $2::bigint;
 
+-- name: doctor_retired_schedules
+-- route: pool
+-- Return $1 schedules that the code declares no longer.
+SELECT schedule_id, task, least(greatest(retired_at, {first_instant}), {last_instant}) AS retired_at
+FROM {schema}scheduler_schedules AS schedule
+WHERE retired_at IS NOT NULL
+ORDER BY schedule.schedule_id
+LIMIT $1::bigint;
+
 -- name: doctor_schedule_tasks
 -- route: tuned
 -- Return the tasks of the first $1 schedules that fire next, how many schedules each has, and the first five of them.
@@ -177,7 +186,7 @@ FROM (
     FROM (
         SELECT task, schedule_id
         FROM {schema}scheduler_schedules AS schedule
-        WHERE {awaits_planner}
+        WHERE {awaits_planner} AND schedule.retired_at IS NULL
         ORDER BY {due_at}
         LIMIT $1::bigint
     ) AS first

@@ -5,7 +5,7 @@
 -- $5 is the number of seconds after which a schedule is overdue, $6 the time.
 SELECT
     count(*) FILTER (WHERE matches) AS "all",
-    count(*) FILTER (WHERE matches AND paused_at IS NULL AND finished_at IS NULL) AS active,
+    count(*) FILTER (WHERE matches AND paused_at IS NULL AND finished_at IS NULL AND retired_at IS NULL) AS active,
     count(*) FILTER (WHERE matches AND paused_at IS NOT NULL) AS paused,
     count(*) FILTER (WHERE matches AND {schedule_fails}) AS failing,
     count(*) FILTER (WHERE matches AND {schedule_is_overdue}) AS overdue,
@@ -33,7 +33,7 @@ found AS (
     FROM examined AS schedule
     WHERE {matches_schedule}
       AND CASE
-          WHEN $7::text = 'active' THEN paused_at IS NULL AND finished_at IS NULL
+          WHEN $7::text = 'active' THEN paused_at IS NULL AND finished_at IS NULL AND retired_at IS NULL
           WHEN $7 = 'paused' THEN paused_at IS NOT NULL
           WHEN $7 = 'failing' THEN {schedule_fails}
           WHEN $7 = 'overdue' THEN {schedule_is_overdue}
@@ -74,5 +74,5 @@ ORDER BY schedule_id;
     ) = ANY (ARRAY ['failed', 'expired'])))
 
 -- fragment: schedule_is_overdue
-({awaits_planner}
+({awaits_planner} AND schedule.retired_at IS NULL
         AND {due_at} < (coalesce($6::timestamptz, now()) - make_interval(secs => $5::double precision)))
