@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 import typer
 
-from pg_scheduler import UNSET, ConflictResolution, Job, JobResult, JobStatus, Scheduler, Worker
+from pg_scheduler import UNSET, ConflictResolution, Job, JobPriority, JobResult, JobStatus, Scheduler, Worker
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.names import TaskNames, options_of
+from pg_scheduler.inspect.texts import counted, listed
 
 from .commands import Command, reject_empty
 from .completion import TaskName
@@ -43,8 +44,17 @@ async def add(
     keep_result: Annotated[
         str | None, typer.Option(metavar="1h", help="How long the result is kept for jobs result.")
     ] = None,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--jobs", metavar="MODULE", help="Take the options of the task from this code; repeatable."
+        ),
+    ] = None,
 ) -> None:
-    """Schedule a job by the name of its task, and print it."""
+    """Schedule a job by the name of its task, and print it.
+
+    It has the options of the task, as a live worker reports them or as the code of --jobs declares them.
+    """
     if at is not None and delay is not None:
         raise UsageError("pass either --at or --in")
     due = None if at is None else read_time("--at", at, command.output.zone)
@@ -59,7 +69,17 @@ async def add(
         "keep_result": UNSET if keep_s is None else timedelta(seconds=keep_s),
         "metadata": _metadata(read_json("--metadata", metadata, dict), tag or ()),
     }
+    if jobs:
+        from .worker.target import load_targets  # noqa: PLC0415 - only this needs the code
+
+        if load_targets(jobs) is not None:
+            raise UsageError("--jobs takes modules, not a Scheduler")
     async with command.scheduler() as scheduler:
+        inspector = Inspector(scheduler)
+        workers = await inspector.workers()
+        if scheduler._parts.tasks.resolve(name) is None:  # noqa: SLF001 - --jobs has registered functions
+            options, remark = with_options_of_task(name, options, workers)
+            command.output.say(remark)
         if due is None:
             found = await scheduler.enqueue(
                 name, args=arguments[0], kwargs=arguments[1], delay=delay_s, **options
@@ -67,9 +87,8 @@ async def add(
         else:
             data = {"args": arguments[0], "kwargs": arguments[1]}
             found = await scheduler.schedule_job(name, due, data, **options)
-        inspector = Inspector(scheduler)
         await inspector.record_action("add_job", found, name=name)
-        warning = warning_about(name, await inspector.workers())
+        warning = warning_about(name, workers)
         job = await scheduler.get_job(found)
     if warning is not None:
         command.output.say(warning)
@@ -86,6 +105,33 @@ def _metadata(metadata: dict[str, Any] | None, tags: Sequence[str]) -> dict[str,
     if not isinstance(present, list):
         raise UsageError(f"tags of --metadata must be a list, not {present!r}")
     return {**(metadata or {}), "tags": [*present, *tags]}
+
+
+def with_options_of_task(
+    name: str, options: Mapping[str, Any], workers: Sequence[Worker]
+) -> tuple[dict[str, Any], str]:
+    """Add the options of a task that live workers report, unless they are given; return what was done too."""
+    task = TaskNames.of(workers).task_of(name)
+    reported = options_of(workers, task)
+    if reported is None:
+        return dict(options), (
+            f"no live worker reports the options of the task {name!r}: the job has the defaults of all jobs "
+            "for those that are not given; --jobs MODULE takes them from the code"
+        )
+    values = {name: _as_given(name, value) for name, value in reported.values.items()}
+    added = {key: value for key, value in values.items() if options.get(key, UNSET) is UNSET}
+    shown = ", ".join(f"{key}={reported.values[key]}" for key in added) or "none"
+    remark = f"options of the task {task!r}, as a live worker reports them: {shown}"
+    if reported.in_code:
+        remark += f"; without {listed(reported.in_code)}, which only the code can apply: pass --jobs MODULE"
+    return {**options, **added}, remark
+
+
+def _as_given(name: str, value: Any) -> Any:
+    """Return an option as a call takes it, from the value that a row stores."""
+    if name == "priority":
+        return JobPriority.from_db_value(value)
+    return timedelta(seconds=value) if name == "keep_result" and value is not None else value
 
 
 def warning_about(name: str, workers: Sequence[Worker]) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,32 @@ def _aliases_of(worker: Worker) -> dict[str, str]:
     if not isinstance(found, Mapping):
         return {}
     return {alias: task for alias, task in found.items() if isinstance(task, str)}
+
+
+class ReportedOptions(NamedTuple):
+    """The options that a task gives its jobs, as a live worker reports them."""
+
+    values: Mapping[str, Any]
+    """The values, as rows of jobs store them; an option that is left out has the default of the Scheduler."""
+    in_code: Sequence[str]
+    """The options that only the code can apply."""
+
+
+def options_of(workers: Iterable[Worker], task: str) -> ReportedOptions | None:
+    """Return the options of a task as the last of these workers reports them; None if none does.
+
+    The workers and the task are those of `parameters_of()`.
+    """
+    reported: ReportedOptions | None = None
+    for worker in workers:
+        all_options = worker.settings.get("options") if worker.is_alive else None
+        options = all_options.get(task) if isinstance(all_options, Mapping) else None
+        if isinstance(options, Mapping):
+            values = {name: options[name] for name in JOB_OPTIONS if name in options}
+            in_code = options.get("code")
+            names = [name for name in CODE_OPTIONS if isinstance(in_code, list) and name in in_code]
+            reported = ReportedOptions(values, names)
+    return reported
 
 
 class Parameter(NamedTuple):
