@@ -45,6 +45,8 @@ usage: python3 dev.py COMMAND [--python PYTHON] [--pg VERSION] [--lowest] [argum
   scale    measure the pages of the dashboard on a table with millions of jobs (--rows N)
   soak     run for hours as a service does, and judge what grows (--hours N, --rate R)
   chaos    inject faults under load and verify that no job is lost (--minutes N, --seed S)
+  alerts   cause each shipped alert under a real Prometheus, and follow its page of the runbook
+           to the cure, for each way to run workers, about 25 minutes (--way W, --only ALERT)
   compat   run the tests of pg-scheduler 0.2.3 on this package: dev.py compat FOLDER, a checkout
            of its repository
   picture  record the demo into docs/figures/demo.svg
@@ -252,6 +254,7 @@ def main(words: list[str]) -> int:
         "scale": lambda: replace_process([python, "-m", "benchmarks.scale", *arguments]),
         "soak": lambda: replace_process([python, "-m", "benchmarks.soak", *arguments]),
         "chaos": lambda: replace_process([python, "-m", "tools.chaos", *arguments]),
+        "alerts": lambda: replace_process([python, "-m", "tools.alerts", *arguments]),
         "compat": lambda: replace_process([python, "-m", "tools.compat", *arguments]),
         "types": lambda: replace_process([*checks(python)["types"], *arguments]),
         "docs": lambda: docs(python, arguments),

@@ -26,7 +26,7 @@ from tools.matrix import COMBINATIONS, Combination, Result
 from tools.suite import BY_VERSION, CORES, NOT_SLOW, QUICK, SLOW, parallel
 
 COMMANDS = {
-    *("bench", "build", "chaos", "compat", "coverage", "demo", "docs"),
+    *("alerts", "bench", "build", "chaos", "compat", "coverage", "demo", "docs"),
     *("lint", "package", "picture", "quick", "scale", "screenshots", "shell", "soak", "test", "types"),
 }
 
@@ -45,7 +45,10 @@ class TestCommandLine:
     def test_dev_py_lists_the_known_commands_when_a_command_is_unknown(self) -> None:
         shown = run_dev("tset")
         assert shown.returncode == 1
-        assert "unknown command 'tset'; commands: bench, build, chaos, compat, coverage, demo" in shown.stderr
+        assert (
+            "unknown command 'tset'; commands: alerts, bench, build, chaos, compat, coverage, demo"
+            in shown.stderr
+        )
 
     def test_demo_is_that_of_the_command_line_with_its_options(self, monkeypatch: pytest.MonkeyPatch) -> None:
         started: list[list[str]] = []

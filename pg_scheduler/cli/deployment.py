@@ -112,23 +112,32 @@ def runbook(
     subject: Annotated[str | None, typer.Option("--id", help="The id of a job or a schedule.")] = None,
 ) -> None:
     """Print what to do about an alert, also offline; without one, the alerts. NAME completes its commands."""
-    text = (_OPS / "runbook" / "alerts.md").read_text(encoding="utf-8")
-    entries = dict(re.findall(r"^### (\w+)\n\n(.*?)\n*(?=^### |\Z)", text, re.MULTILINE | re.DOTALL))
+    entries = _alert_entries()
     if alert is None:
         command.output.write_text("".join(f"{title}\n" for title in entries))
         return
-    known = {title.removeprefix(PREFIX).lower(): title for title in entries}
-    title = known.get(alert.lower().removeprefix(PREFIX.lower()))
+    title = find_alert(alert)
     if title is None:
-        hint = hint_at(
-            alert.removeprefix(PREFIX), [key.removeprefix(PREFIX) for key in entries], title="alerts"
-        )
+        names = [key.removeprefix(PREFIX) for key in entries]
+        hint = hint_at(alert.removeprefix(PREFIX), names, title="alerts")
         raise NotFoundError(f"no alert is named {alert!r}{hint}")
     entry = entries[title]
     for placeholder, value in (("NAME", name), ("ID", subject)):
         if value is not None:
             entry = value.join(re.split(rf"\b{placeholder}\b", entry))
     command.output.write_paragraph(f"{title}\n\n{entry}")
+
+
+def _alert_entries() -> dict[str, str]:
+    """Return the entries of the runbook by the whole names of the alerts."""
+    text = (_OPS / "runbook" / "alerts.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^### (\w+)\n\n(.*?)\n*(?=^### |\Z)", text, re.MULTILINE | re.DOTALL))
+
+
+def find_alert(name: str) -> str | None:
+    """Return the whole name of an alert, which may lack its start; None if there is no such alert."""
+    titles = {title.removeprefix(PREFIX).lower(): title for title in _alert_entries()}
+    return titles.get(name.lower().removeprefix(PREFIX.lower()))
 
 
 def grafana(

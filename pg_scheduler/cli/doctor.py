@@ -15,6 +15,7 @@ from pg_scheduler.inspect.store.senders import sender_script
 from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
+from .deployment import find_alert, runbook
 from .errors import CommandError, ExitCode, UsageError
 from .output import Column, Shape, columns
 from .values import FailOn, Targets
@@ -62,7 +63,9 @@ async def examine(
     fail_on: FailOn = "error",
     explain: Annotated[
         str | None,
-        typer.Option("--explain", metavar="CODE", help="Print what a code means, and check nothing."),
+        typer.Option(
+            "--explain", metavar="CODE", help="Print what a code or an alert means, and check nothing."
+        ),
     ] = None,
     grants: Annotated[
         Role | None,
@@ -86,6 +89,9 @@ async def examine(
 ) -> ExitCode:
     """Check the database, the tables, workers, jobs and schedules; print findings with their remedies."""
     if explain is not None:
+        if find_alert(explain) is not None:
+            runbook(command, explain)
+            return ExitCode.DONE
         (code,) = read_codes([explain])
         advice = ADVICE[code]
         explained = ExplainedCode(code, advice.meaning, advice.remedy, RUNBOOK + code.lower())

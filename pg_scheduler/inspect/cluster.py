@@ -27,6 +27,10 @@ MAX_SCHEDULES: Final = 500
 """Schedules that are read."""
 
 
+MAX_RECORDS: Final = 10_000
+"""Records of the audit among which the last death of a worker is searched."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterFigures:
     """The state of all workers and tables at one instant.
@@ -46,6 +50,8 @@ class ClusterFigures:
         now: The time of the database.
         clock_skew_s: The clock of the database minus that of this host, in seconds.
         oldest_transaction_s: The age of the oldest transaction, in seconds.
+        last_death_at: When a worker was last declared dead; None if none was within an hour, or that is
+            unknown.
     """
 
     backlog: Sequence[BacklogRow]
@@ -61,6 +67,7 @@ class ClusterFigures:
     now: datetime
     clock_skew_s: float
     oldest_transaction_s: float
+    last_death_at: datetime | None
 
     @property
     def claimed(self) -> set[str]:
@@ -110,4 +117,5 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         now=server.now,
         clock_skew_s=(server.now - middle).total_seconds(),
         oldest_transaction_s=server.oldest_transaction_s,
+        last_death_at=await cluster.last_death(MAX_RECORDS),
     )

@@ -201,6 +201,9 @@ def _add_workers(families: Families, figures: ClusterFigures) -> None:
     families.gauge("workers", text, states, "state")
     alive = [worker for worker in figures.workers if worker.is_alive]
     families.gauge("slots", "Slots of live workers.", sum(each.slots for each in alive))
+    died_at = 0.0 if figures.last_death_at is None else figures.last_death_at.timestamp()
+    text = "When a worker was last declared dead; 0 if none was within an hour, or the role may not see it."
+    families.gauge("last_death_timestamp_seconds", text, died_at)
     text = "Slots of live workers that were taken at their last heartbeats."
     families.gauge("slots_busy", text, sum(each.running_jobs for each in alive))
 

@@ -85,6 +85,13 @@ def test_code_is_explained_without_a_database(call: Run) -> None:
     assert "DROP INDEX CONCURRENTLY" in document["remedy"]
 
 
+@pytest.mark.parametrize("name", ["PgSchedulerJobsLate", "jobslate"])
+def test_alert_is_explained_by_its_page_of_the_runbook(call: Run, name: str) -> None:
+    ran = call("doctor", "--explain", name)
+    assert (ran.code, ran.out) == (0, call("runbook", "JobsLate").out)
+    assert ran.out.startswith("PgSchedulerJobsLate")
+
+
 def test_grants_are_printed_without_a_database(call: Run) -> None:
     ran = call("doctor", "--schema", "jobs", "--grants", "viewer", "--to", "ada")
     assert (ran.code, ran.err) == (ExitCode.DONE, "")

@@ -492,6 +492,7 @@ STORE_CALLS: dict[str, Call] = {
     "totals": lambda it, _: it.people.cluster.totals(1),
     "schedules": lambda it, _: it.people.cluster.schedules(1),
     "server": lambda it, _: it.people.cluster.server(),
+    "last_death": lambda it, _: it.people.cluster.last_death(10),
     "quarantined, of a week": lambda it, _: it.people.doctor.quarantined(9.0),
     "failing": lambda it, _: it.people.doctor.failing(9.0, 99.0),
     "endings": lambda it, _: it.people.doctor.endings(9.0),

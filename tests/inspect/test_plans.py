@@ -142,6 +142,7 @@ WITHOUT_JOBS = {
     "inspect_totals": "200",
     "inspect_schedules": "NULL, 500",
     "inspect_server": "",
+    "inspect_last_death": f"{INSTANT}, 10000",
     "doctor_tables": "'public', '{scheduled_jobs}'",
     "doctor_indexes": "'public', '{scheduled_jobs}', 500",
     "doctor_settings": "'{track_counts}'",

@@ -409,6 +409,7 @@ async def use_path(store: Store) -> object:
     assert await people.cluster.totals(9) == []
     assert {row.schedule_id for row in await people.cluster.schedules(9)} <= {"declared"}
     assert (await people.cluster.server()).oldest_transaction_s >= 0
+    assert await people.cluster.last_death(10) is None
     assert await people.doctor.quarantined(9.0) == []
     assert await people.doctor.failing(9.0, 99.0) == []
     assert await people.doctor.endings(9.0) == (

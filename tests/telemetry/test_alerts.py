@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from tests.docs.snippets import ROOT
 from tests.support.cases import each_case
+from tests.support.debian import required
 from tests.support.prometheus import promtool
 from tools.reference.extension import complete_metrics
 
@@ -69,8 +73,8 @@ CASES: dict[str, tuple[str, Series, Series]] = {
     ),
     "WorkerDied": (
         "5m",
-        {P + "workers_declared_dead_total": "0 0 1x9"},
-        {P + "workers_declared_dead_total": "1x9"},
+        {P + "workers_declared_dead_total": "0 0 1x9", C + "last_death_timestamp_seconds": "-700x9"},
+        {P + "workers_declared_dead_total": "1x9", C + "last_death_timestamp_seconds": "-700x9"},
     ),
     "LeaseLost": ("5m", {P + "leases_lost_total": "0 0 1x9"}, {P + "leases_lost_total": "1x9"}),
     "LoopBlocked": (
@@ -174,6 +178,10 @@ LOSSES: dict[str, tuple[str, Series]] = {
         },
     ),
     "the exporter cannot read the database": ("ExporterDown", {'up{job="pg-scheduler"}': "0x20"}),
+    "its worker died, seen by the exporter": (
+        "WorkerDied",
+        {C + "last_death_timestamp_seconds": "0x4 60x20"},
+    ),
     "its worker died": ("WorkerDied", {P + "workers_declared_dead_total": "0x4 1x20"}),
 }
 """The ways in which jobs wait until they are lost, with the alert that fires before, and what a Prometheus
@@ -238,3 +246,19 @@ def test_every_alert_has_a_severity_and_texts(name: str) -> None:
     assert re.search(r"severity: (critical|warning)\n", rule)
     for key in ("summary", "description"):
         assert re.search(rf'^          {key}: "[^"]+"$', rule, re.MULTILINE), key
+
+
+def test_run_of_all_alerts_causes_each_one() -> None:
+    """By the text of the module: its jobs are not to be registered here."""
+    causes = (ROOT / "tools" / "alerts" / "causes.py").read_text(encoding="utf-8")
+    assert sorted("PgScheduler" + name for name in re.findall(r'Cause\(\s*"(\w+)"', causes)) == sorted(NAMES)
+
+
+@pytest.mark.slow
+def test_alert_fires_under_a_real_prometheus_and_ends_after_its_page_was_followed() -> None:
+    """The run of all alerts, ``dev.py alerts``, takes half an hour; this is its shortest part."""
+    required("prometheus")
+    words = [sys.executable, "-m", "tools.alerts", "--way", "processes", "--only", "SnapshotHeld"]
+    ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "| PgSchedulerSnapshotHeld | fired" in ran.stdout

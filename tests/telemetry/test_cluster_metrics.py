@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -37,6 +37,7 @@ DOCUMENTED = {
     "workers": "gauge",
     "slots": "gauge",
     "slots_busy": "gauge",
+    "last_death_timestamp_seconds": "gauge",
     "task_paused": "gauge",
     "schedule_enabled": "gauge",
     "schedule_next_fire_timestamp_seconds": "gauge",
@@ -152,6 +153,19 @@ async def test_workers_that_run_jobs_are_counted_by_state(pool: asyncpg.Pool) ->
     await pool.execute("UPDATE scheduler_workers SET lease_until = now() WHERE worker_id = 'w3'")
     found = await scrape_anew(pool)
     assert found.by(C + "workers", "state") == {"alive": 1, "draining": 1, "dead": 1}
+
+
+async def test_last_death_of_a_worker_is_that_of_its_record(pool: asyncpg.Pool) -> None:
+    add = "INSERT INTO scheduler_audit (at, actor, via, action, subject) VALUES ($1, '', 'worker', $2, 'w1')"
+    now = await pool.fetchval("SELECT now()")
+    assert (await scrape_anew(pool))[f"{C}last_death_timestamp_seconds"] == 0
+    await pool.execute(add, now - timedelta(hours=2), "declare_dead")
+    await pool.execute(add, now, "pause_task")
+    assert (await scrape_anew(pool))[f"{C}last_death_timestamp_seconds"] == 0
+    await pool.execute(add, now - timedelta(minutes=9), "declare_dead")
+    await pool.execute(add, now - timedelta(minutes=5), "declare_dead")
+    died_at = (await scrape_anew(pool))[f"{C}last_death_timestamp_seconds"]
+    assert died_at == pytest.approx((now - timedelta(minutes=5)).timestamp())
 
 
 async def test_no_name_is_unknown_while_no_worker_reports_names(pool: asyncpg.Pool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.store.statistics import figures_of
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.store.connections.session import Connection
@@ -97,3 +98,15 @@ class ClusterRepository(Repository):
     async def server(self) -> ServerRow:
         """Return the time and the oldest transaction."""
         return ServerRow(*(await self._statements.fetch("inspect_server"))[0])
+
+    async def last_death(self, records: int) -> datetime | None:
+        """Return when a worker was last declared dead; None if none was within an hour.
+
+        It is None too if the role may not read the records.
+        """
+        try:
+            rows = await self._statements.fetch("inspect_last_death", self._statements.now, records)
+        except SchemaForbiddenError:  # a role with the grants of an earlier release
+            return None
+        at: datetime | None = rows[0]["at"]
+        return at

@@ -82,6 +82,7 @@ GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {
                 *("scheduler_totals", _MIGRATIONS),
             ),
         ),
+        Grant(("SELECT",), ("scheduler_audit",), ("at", "action")),
     ),
     Role.VIEWER: (Grant(("SELECT",), (*_DATA, _MIGRATIONS)),),
     Role.OPERATOR: _OPERATOR,

@@ -81,6 +81,18 @@ FROM {schema}scheduler_schedules AS schedule
 ORDER BY schedule_id
 LIMIT $2;
 
+-- name: inspect_last_death
+-- route: pool
+-- Return when a worker was last declared dead, among the newest $2 records of the last hour; NULL for none.
+SELECT max(at) FILTER (WHERE action = 'declare_dead') AS at
+FROM (
+    SELECT at, action
+    FROM {schema}scheduler_audit
+    WHERE at > (coalesce($1::timestamptz, now()) - interval '1 hour') AND at <= {last_instant}
+    ORDER BY at DESC
+    LIMIT $2::bigint
+) AS record;
+
 -- name: inspect_server
 -- route: pool
 -- Return the time, and the age of the oldest transaction of this database that prevents the removal of dead rows.
