@@ -33,8 +33,9 @@ REPORTED_S: Final = 3600.0
 """For how long a worker reports a time zone that it did not know."""
 
 UNKNOWN_ZONE: Final = (
-    "schedule %r is left to other nodes, because this machine does not know its time zone %r; install the "
-    "package tzdata, of Debian also tzdata-legacy, or choose a zone that it has, such as America/New_York"
+    "schedule %r of the task %r is left to other nodes, because this machine does not know its time zone %r; "
+    "install the package tzdata, of Debian also tzdata-legacy, or choose a zone that it has, such as "
+    "America/New_York"
 )
 
 
@@ -87,11 +88,11 @@ class UnknownZones:
         self.left_out: set[str] = set()
         self._met: dict[str, tuple[str, float]] = {}
 
-    def add(self, schedule_id: str, zone: str) -> None:
+    def add(self, schedule_id: str, task: str, zone: str) -> None:
         """Leave a schedule to other nodes; the first time, a WARNING names it."""
         self.left_out.add(schedule_id)
         if self._met.get(schedule_id, ("", 0.0))[0] != zone:
-            logger.warning(UNKNOWN_ZONE, schedule_id, zone, extra=record_fields())
+            logger.warning(UNKNOWN_ZONE, schedule_id, task, zone, extra=record_fields())
         self._met[schedule_id] = (zone, time.monotonic())
 
     def try_again(self) -> None:

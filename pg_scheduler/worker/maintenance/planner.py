@@ -382,7 +382,7 @@ class Planner(Service):
             try:
                 plan = await self._plan_row(row, now, unfinished, built_in=built_in)
             except UnknownZoneError as error:
-                self._unknown_zones.add(row.schedule_id, error.zone)
+                self._unknown_zones.add(row.schedule_id, row.task, error.zone)
             except Exception as error:  # noqa: BLE001 - user code: a trigger of the application, and its row
                 planned.changes.append(
                     ScheduleChange(row.schedule_id, error=describe(error)[:MAX_NOTE_LENGTH])

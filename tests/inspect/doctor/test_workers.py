@@ -22,6 +22,7 @@ from pg_scheduler.triggers.zones import data_version
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
 from tests.inspect.workers import add_worker
+from tests.support.catalogues import clear_registrations
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 KILLED = "UPDATE scheduler_workers SET lease_until = now() - interval '1 hour' WHERE worker_id = 'w1'"
@@ -328,6 +329,8 @@ def services() -> tuple[dict[str, Any], dict[str, Any]]:
 async def test_services_that_share_a_name_are_found(
     pool: asyncpg.Pool, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # Both services of this process would also have the functions of its other modules in common.
+    clear_registrations()
     shop, billing = services()
     await make(tasks=shop)
     await make(tasks=shop)
