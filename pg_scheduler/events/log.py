@@ -18,7 +18,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.errors import ConnectionLostError, ConnectionRejectedError, SchedulerError
+from pg_scheduler.errors import (
+    ConnectionLostError,
+    ConnectionRejectedError,
+    DatabaseUnavailableError,
+    SchedulerError,
+)
 from pg_scheduler.events import types
 from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.foreign import class_name, exc_info_of, is_a, is_ctrl_c, traceback_lines
@@ -187,17 +192,6 @@ def _template_of(event: types.Event) -> str:
     return template
 
 
-def _retrying_template(event: types.ServiceRetrying) -> str:
-    """Return the message of a pass that is repeated, by what the database or its connection did."""
-    template = TEXTS[type(event)]
-    match event.error:
-        case ConnectionLostError():
-            template = template.replace("database unavailable", "connection lost")
-        case ConnectionRejectedError():
-            template = template.replace("database unavailable", "connection rejected")
-    return template.replace("retry in %(next_in)s", "no retry") if math.isinf(event.next_in) else template
-
-
 def log_subscriber_error(
     subscriber: str, event: types.Event, error: BaseException, worker_id: str | None
 ) -> None:
@@ -230,7 +224,7 @@ class EventLog:
         self._monotonic = monotonic
         self._retrying: set[str] = set()
         self._outage_began = self._reported_at = 0.0
-        self._is_rejected = False
+        self._is_rejected = self._was_away = False
         self._reported_errors: set[type[SchedulerError]] = set()
 
     def __call__(self, event: types.Event) -> None:
@@ -271,7 +265,8 @@ class EventLog:
         rejected = isinstance(event.error, ConnectionRejectedError)
         is_first = not self._retrying
         if is_first:
-            self._outage_began, self._is_rejected = now, False
+            self._outage_began, self._is_rejected, self._was_away = now, False, False
+        self._was_away = self._was_away or not (event.holders or _is_refused(event))
         is_news = is_first or (rejected and not self._is_rejected)
         is_known = rejected or event.service in self._retrying
         interval = REJECTION_REPORT_INTERVAL_S if self._is_rejected else RETRY_REPORT_INTERVAL_S
@@ -286,7 +281,9 @@ class EventLog:
         self._retrying.remove(service)
         if not self._retrying:
             logger.warning(
-                "database available again after %s; all services resumed",
+                "database available again after %s; all services resumed"
+                if self._was_away
+                else "all services resumed after %s, since no lock or trigger of the application stops them",
                 _shown(self._monotonic() - self._outage_began),
                 extra=record_fields(worker_id=self._worker_id()),
             )
@@ -309,9 +306,80 @@ def _values_of(event: types.Event) -> dict[str, object]:
         values |= {"done": event.done, "total": event.total}  # not seconds
     elif isinstance(event, types.ScheduleSkipped | types.ScheduleMissed):
         values["fire_times"] = counted(event.fire_times, "fire time")
+    elif isinstance(event, types.ServiceRetrying):
+        values["refusal"] = refusal_of(event.error)
     elif isinstance(event, types.UnregisteredName):
         values["more_names"] = counted(event.more_names, "more such name")
     return values
+
+
+def log_refusal(
+    problem: str,
+    error: BaseException,
+    *,
+    pause_s: float | None = None,
+    job_id: str | None = None,
+    worker_id: str | None = None,
+) -> None:
+    """Log that a trigger or a constraint of the application refused a row, which is left out for some time.
+
+    Args:
+        problem: What is not done.
+        error: The error of the server.
+        pause_s: The seconds until the next attempt; None if another pass makes it.
+        job_id: The job whose row it is; None if it is none.
+        worker_id: The worker that leaves it out; None if that is not known.
+    """
+    logger.error(
+        "%s, next attempt %s: a trigger or a constraint of the application refused a row (%s): %s: %s",
+        problem,
+        "in a later pass" if pause_s is None else f"in {round(pause_s)} s",
+        refusal_of(error),
+        class_name(error),
+        error_message_of(error),
+        extra=record_fields(job_id=job_id, worker_id=worker_id),
+    )
+
+
+def _retrying_template(event: types.ServiceRetrying) -> str:
+    """Return the message of a pass that failed: by an outage, a lost connection, a lock, or a refused row."""
+    if _is_refused(event):
+        return (
+            "%(service)s: a trigger or a constraint of the application refused a row (%(refusal)s), retry in "
+            "%(next_in)s: %(error)s; correct it"
+        )
+    if event.holders:
+        return (
+            "%(service)s: waits for a lock of another transaction, retry in %(next_in)s: %(error)s; the "
+            "strongest locks on the tables are those of %(holders)s; end that transaction"
+        )
+    template = TEXTS[types.ServiceRetrying]
+    match event.error:
+        case ConnectionLostError():
+            template = template.replace("database unavailable", "connection lost")
+        case ConnectionRejectedError():
+            template = template.replace("database unavailable", "connection rejected")
+    return template.replace("retry in %(next_in)s", "no retry") if math.isinf(event.next_in) else template
+
+
+def refusal_of(error: BaseException) -> str:
+    """Return the SQLSTATE of a refused row, with the name of the constraint or the place in the trigger."""
+    source = _server_error_of(error)
+    context = getattr(source, "context", None) or ""
+    place = getattr(source, "constraint_name", None) or context.partition("\n")[0]
+    state = getattr(source, "sqlstate", None) or "no SQLSTATE"
+    return f"{state}, {place}" if place else str(state)
+
+
+def _server_error_of(error: BaseException) -> BaseException | None:
+    """Return the error of the server that an error is or was caused by; None if there is none."""
+    return next((each for each in (error, error.__cause__) if getattr(each, "sqlstate", None)), None)
+
+
+def _is_refused(event: types.ServiceRetrying) -> bool:
+    """Return whether a trigger or a constraint of the application refused a row of the pass."""
+    is_outage = isinstance(event.error, DatabaseUnavailableError)
+    return not is_outage and _server_error_of(event.error) is not None
 
 
 def _unregistered_remedy(event: types.UnregisteredName) -> str:

@@ -564,7 +564,12 @@ class PassFinished(Event):
 @logged(logging.WARNING, "%(service)s: database unavailable, retry in %(next_in)s: %(error)s")
 @dataclass(frozen=True, slots=True)
 class ServiceRetrying(Event):
-    """The database was unavailable in a service's pass; the next pass is in ``next_in`` seconds."""
+    """A service's pass failed; the next pass is in ``next_in`` seconds.
+
+    The database was unavailable, a transaction of the application held a lock, or a trigger or a constraint
+    of the application refused a row. The error shows which: a ``DatabaseUnavailableError``, whose cause has
+    the SQLSTATE ``55P03`` in the second case, or the error of the server in the third.
+    """
 
     service: str
     """The name of the service."""
@@ -572,6 +577,8 @@ class ServiceRetrying(Event):
     """The error of the pass."""
     next_in: float
     """Seconds until the next pass; infinite if there is none."""
+    holders: tuple[str, ...] = ()
+    """The sessions with the strongest locks on the tables, if the pass waited for a lock."""
 
 
 @logged(logging.CRITICAL, "%(service)s failed, the Scheduler shuts down: %(error)s")

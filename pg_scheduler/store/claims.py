@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
-
-import asyncpg
 
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
 from pg_scheduler.jobs.model import JobPriority
@@ -18,7 +17,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS
 from pg_scheduler.store.connections.session import Connection, transact
-from pg_scheduler.store.faults import ROW_ERRORS, is_lock_timeout, is_refusal
+from pg_scheduler.store.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_locked_out, is_refusal
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements, Transaction
 
@@ -91,6 +90,22 @@ class UnreadableJob(NamedTuple):
     exception: Exception
 
 
+class Quarantine(NamedTuple):
+    """The due jobs that no claim can contain.
+
+    Attributes:
+        unreadable: Those whose rows cannot be read. They have failed.
+        refused: The errors of those whose claim the table refuses, by id.
+    """
+
+    unreadable: list[UnreadableJob]
+    refused: dict[str, Exception]
+
+
+class _TriedError(Exception):
+    """Rolls back a claim that was only an attempt."""
+
+
 class ClaimRepository:
     """The statements by which workers claim and release jobs."""
 
@@ -112,6 +127,7 @@ class ClaimRepository:
         crashed: bool = True,
         isolated_from: int = 1,
         counts: bool = False,
+        left_out: Collection[str] = (),
     ) -> ExchangeResult:
         """Write completions and claim due jobs, in one round trip.
 
@@ -128,6 +144,7 @@ class ClaimRepository:
             crashed: Whether to claim a crashed job. One statement claims at most one such job.
             isolated_from: The number of workers that died under a job that counts as crashed.
             counts: Whether to count the index entries that it reads.
+            left_out: The ids of jobs that are not claimed, because the table refuses that.
         """
         now = self._statements.now
         ids = [claim.job_id for claim in completed]
@@ -137,18 +154,20 @@ class ClaimRepository:
         options = *since, keep, after, crashed, index, isolated_from
         locked: set[str] = set()
         try:
-            rows = await self._statements.fetch("exchange_jobs", *about, ids, attempt, *options)
+            rows = await self._statements.fetch(
+                "exchange_jobs", *about, ids, attempt, *options, left_out=left_out
+            )
         except DatabaseUnavailableError as fault:
             if not (ids and is_lock_timeout(fault)):
                 raise
             locked = await self.complete(worker_id, completed, keep=keep)
-            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options)
-        except asyncpg.PostgresError as error:
+            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options, left_out=left_out)
+        except REFUSALS as error:
             if not (ids and is_refusal(error)):
                 raise
             # A completion or a claim: the claim is refused again if it was that one.
             locked = {*ids}
-            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options)
+            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options, left_out=left_out)
         last = rows.pop()
         jobs: list[Claim] = []
         expired: list[Claim] = []
@@ -274,32 +293,60 @@ class ClaimRepository:
         now = self._statements.now
         try:
             done = await self._statements.fetch("complete_unlocked", worker_id, now, ids, attempt, keep)
-        except asyncpg.PostgresError as error:
+        except REFUSALS as error:
             if not is_refusal(error):
                 raise
             return {*ids}
         return {*ids} - {row[0] for row in done}
 
-    async def quarantine_unreadable(
-        self, names: Sequence[str], limit: int, *, isolated_from: int | None = None
-    ) -> list[UnreadableJob]:
+    async def quarantine(
+        self,
+        worker_id: str,
+        names: Sequence[str],
+        limit: int,
+        *,
+        isolated_from: int | None = None,
+        left_out: Collection[str] = (),
+    ) -> Quarantine:
         """Fail the due jobs whose rows cannot be read, such as arguments of more than 1 GB as text.
 
+        Jobs whose claim a trigger or a constraint of the application refuses stay as they are, since it may
+        be corrected: they are returned, for the worker to leave them out.
+
         Args:
+            worker_id: The worker.
             names: The names of jobs that the worker can run.
             limit: The limit of the claim that failed.
             isolated_from: The crashes from which jobs were left out of that claim; None for none.
+            left_out: The jobs that were left out of it, because they were refused before.
         """
-        found: list[UnreadableJob] = []
+        unreadable: list[UnreadableJob] = []
+        refused: dict[str, Exception] = {}
+        args = names, limit, self._statements.now, isolated_from, list(left_out)
         async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             connection = transaction.connection
-            for due in await self._statements.fetch(
-                "lock_due", names, limit, self._statements.now, isolated_from, on=connection
-            ):
-                if error := await self._reading_error(due["job_id"], connection):
-                    found += await self._quarantine(due["job_id"], error, transaction)
-        await self._results.consequences.apply([job.job_id for job in found])
-        return found
+            for due in await self._statements.fetch("lock_due", *args, on=connection):
+                job_id = due["job_id"]
+                try:
+                    if error := await self._reading_error(job_id, connection):
+                        async with self._statements.transaction(within=transaction) as savepoint:
+                            unreadable += await self._quarantine(job_id, error, savepoint)
+                    else:
+                        await self._try_claim(worker_id, job_id, transaction)
+                except REFUSALS as error:
+                    if not is_refusal(error):
+                        raise
+                    refused[job_id] = error
+        await self._results.consequences.apply([job.job_id for job in unreadable])
+        return Quarantine(unreadable, refused)
+
+    async def _try_claim(self, worker_id: str, job_id: str, transaction: Transaction) -> None:
+        """Claim a job and roll that back; raise the error if the table refuses it."""
+        with suppress(_TriedError):
+            async with self._statements.transaction(within=transaction) as savepoint:
+                now = self._statements.now
+                await self._statements.fetch("try_claim", worker_id, job_id, now, on=savepoint.connection)
+                raise _TriedError
 
     async def quarantine_oversized(
         self, names: Sequence[str], limit: int, *, isolated_from: int | None = None
@@ -315,8 +362,13 @@ class ClaimRepository:
         found: list[UnreadableJob] = []
         for due in await self._statements.fetch("oversized_due", *args):
             error = PayloadError(f"{due['size']} bytes of text, more than {MAX_ROW_BYTES}")
-            async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
-                found += await self._quarantine(due["job_id"], error, transaction)
+            try:
+                async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
+                    found += await self._quarantine(due["job_id"], error, transaction)
+            except (DatabaseUnavailableError, *REFUSALS) as fault:
+                # The claim that follows skips a row that is locked, and finds one that is refused.
+                if not (is_locked_out(fault) or is_refusal(fault)):
+                    raise
         await self._results.consequences.apply([job.job_id for job in found])
         return found
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,11 +12,13 @@ from typing import Final, NamedTuple
 
 import asyncpg
 
+from pg_scheduler.events.log import log_refusal
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.model import Job, JobCounts, Page
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
+from pg_scheduler.store.faults import REFUSALS, is_refusal
 from pg_scheduler.store.job_inserts import JobInserts
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements, Transaction
@@ -25,6 +29,9 @@ MAX_EXAMINED_ROWS: Final = 20_000
 
 MAX_CANCELLED_JOBS: Final = 1000
 """The maximum number of jobs that one statement cancels."""
+
+REFUSED_PAUSE_S: Final = 60.0
+"""Seconds for which a job is left out that the application refuses to let expire."""
 
 SET_BY_CALLER: Final = "status set by a caller"
 
@@ -122,6 +129,7 @@ class JobRepository(JobInserts):
         super().__init__(statements)
         self._consequences = consequences
         self._unique_keys = unique_keys
+        self._refused: dict[str, float] = {}  # until when a job is left out, by the monotonic clock
 
     # -- change ----------------------------------------------------------------------------------------
 
@@ -274,10 +282,41 @@ class JobRepository(JobInserts):
             worker_id: The worker that expires them.
             names: The names of jobs that it can run.
             limit: The maximum number of jobs.
+
+        A job that the table refuses to expire is left out for some time.
         """
-        rows = await self._statements.fetch("expire_jobs", worker_id, names, limit, self._statements.now)
+        now = time.monotonic()
+        self._refused = {job_id: until for job_id, until in self._refused.items() if until > now}
+        about = worker_id, names, limit, self._statements.now
+        try:
+            rows = await self._statements.fetch("expire_jobs", *about, None, list(self._refused))
+        except REFUSALS as error:
+            if not is_refusal(error):
+                raise
+            rows = await self._expire_accepted(*about)
         await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
         return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
+
+    async def _expire_accepted(
+        self, worker_id: str, names: Sequence[str], limit: int, now: datetime | None
+    ) -> list[asyncpg.Record]:
+        """Expire those jobs that the table accepts, and leave the others out from now on."""
+        late = await self._statements.fetch("find_late", limit, now, list(self._refused))
+        parts, expired = deque([[row["job_id"] for row in late]]), []
+        while parts:
+            part = parts.popleft()
+            try:
+                expired += await self._statements.fetch("expire_jobs", worker_id, names, limit, now, part, [])
+            except REFUSALS as error:
+                if not is_refusal(error):
+                    raise
+                if len(part) > 1:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+                    continue
+                (job_id,) = part
+                self._refused[job_id] = time.monotonic() + REFUSED_PAUSE_S
+                log_refusal(f"job {job_id} not expired", error, pause_s=REFUSED_PAUSE_S, job_id=job_id)
+        return expired
 
     # -- read ------------------------------------------------------------------------------------------
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.sqltext import qualify
 from pg_scheduler.store.connections.session import Connection, is_open
 from pg_scheduler.store.faults import REFUSALS, translated
-from pg_scheduler.store.statements import Repository
+from pg_scheduler.store.statements import Repository, Statements
+
+HOLDERS_TIMEOUT_S: Final = 1.0
+"""Longest time in which the sessions that hold locks on the tables are looked up, for a message."""
+
+HOLDERS_AGE_S: Final = 5.0
+"""Seconds for which the services of a worker share the result."""
 
 LOOK_INTERVAL_S: Final = 0.02
 """Seconds until a transaction is looked at that may wait for a lock by then."""
@@ -59,6 +67,11 @@ class Blocker(NamedTuple):
 class LockRepository(Repository):
     """Advisory locks and notifications, which the server keeps outside of tables."""
 
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._holders: tuple[str, ...] = ()
+        self._holders_until = float("-inf")
+
     async def channel(self, *, on: Connection | None = None) -> str:
         """Return the notification channel of the schema."""
         return await self._statements.channel(on=on)
@@ -70,6 +83,20 @@ class LockRepository(Repository):
     async def session_pid(self, connection: Connection) -> int:
         """Return the id of the server process that runs the caller's transaction."""
         return await self._statements.number("session_pid", on=connection)
+
+    async def find_holders(self) -> tuple[str, ...]:
+        """Return the sessions with the strongest locks on the tables, for a message; none if unknown.
+
+        Many services meet the lock of a table at the same time, so they share what one has found.
+        """
+        now = time.monotonic()
+        if now >= self._holders_until:
+            self._holders_until, self._holders = now + HOLDERS_AGE_S, ()
+            with suppress(DatabaseUnavailableError, *REFUSALS, TimeoutError):
+                async with asyncio.timeout(HOLDERS_TIMEOUT_S):
+                    table = qualify("{schema}scheduled_jobs", await self._statements.schema())
+                    self._holders = tuple(map(str, await self._rows(Blocker, "find_holders", table)))
+        return self._holders
 
     async def blockers(self, pid: int) -> list[Blocker]:
         """Return the sessions that a session waits for; none if it does not wait."""

@@ -92,6 +92,9 @@ _DECLARATION: Final = re.compile(r"-- (route|timeout): (.*)\n")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
 _OF_RECORDS: Final = ("into_audit", "once_per_release")
+LEFT_OUT: Final = " AND job_id <> ALL ($16::text[])"
+"""The fragment of the claim of a worker that leaves out jobs; it is empty in that of all others."""
+
 _PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
 
 
@@ -110,6 +113,12 @@ def load_query(schema: str, name: str) -> Query:
 def load_unrecorded(schema: str, name: str) -> Query:
     """Return a statement that writes no record of what it does."""
     return compose_query(schema, name, **dict.fromkeys(_OF_RECORDS, ""))
+
+
+@cache
+def load_leaving_out(schema: str, name: str) -> Query:
+    """Return a statement that leaves out the jobs of one more argument, the last: $16."""
+    return compose_query(schema, name, left_out=LEFT_OUT)
 
 
 def compose_query(schema: str, name: str, **fragments: str) -> Query:

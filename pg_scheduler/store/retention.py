@@ -10,14 +10,24 @@ from typing import Final, NamedTuple, TypeAlias
 import asyncpg
 
 from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events.log import log_refusal
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS
-from pg_scheduler.store.faults import is_lock_timeout
+from pg_scheduler.store.faults import REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.store.statements import Repository
 
 Cutoffs: TypeAlias = Mapping[JobStatus, datetime]
 """For each status whose jobs are deleted by age, the instant before which they finished."""
+
+Place: TypeAlias = tuple[int, int]
+"""A place of the table: the number of a block, and that of a row within it."""
+
+MAX_ROWS_OF_BLOCK: Final = 2048
+"""More rows than the largest block of a table can have."""
+
+MAX_REFUSALS: Final = 20
+"""Rows that the application refuses to delete, after which a part of the table is left to the next pass."""
 
 TERMINAL: Final = tuple(status for status in JobStatus if status.is_finished)
 """The statuses of finished jobs, in the order in which statements take their values."""
@@ -107,19 +117,45 @@ class RetentionRepository(Repository):
 
     async def vacuum_blocks(self, first: int, blocks: int, cutoffs: Cutoffs) -> dict[JobStatus, int]:
         """Delete within these blocks the jobs that finished before the cutoff of their status; count them."""
-        bounds = (first, 0), (first + blocks, 0)
         deleted = {}
         for status, cutoff in cutoffs.items():
-            args = *bounds, status.value, cutoff
-            try:
-                count = await self._statements.change("vacuum_blocks", *args, lock_timeout_ms=LOCK_TIMEOUT_MS)
-            except DatabaseUnavailableError as fault:
-                if not is_lock_timeout(fault):
-                    raise
-                count = await self._statements.number("vacuum_unlocked", *args)
-            if count:
+            if count := await self._delete_between((first, 0), (first + blocks, 0), status, cutoff):
                 deleted[status] = count
         return deleted
+
+    async def _delete_between(self, low: Place, high: Place, status: JobStatus, cutoff: datetime) -> int:
+        """Delete the jobs of a status between two places of the table, besides rows that cannot be deleted.
+
+        A part with a row that a trigger or a foreign key of the application refuses to delete is halved until
+        the row is alone. After a number of such rows the rest of the part is left to the next pass.
+        """
+        parts, count, refusals = [(low, high)], 0, 0
+        while parts:
+            low, high = parts.pop()
+            args = low, high, status.value, cutoff
+            try:
+                count += await self._delete_unlocked(*args)
+            except REFUSALS as error:
+                if not is_refusal(error):
+                    raise
+                if middle := _middle(low, high):
+                    parts += [(middle, high), (low, middle)]
+                    continue
+                refusals += 1
+                problem = f"finished job in row {low[1]} of block {low[0]} not deleted"
+                log_refusal(problem, error)
+                if refusals == MAX_REFUSALS:
+                    break
+        return count
+
+    async def _delete_unlocked(self, low: Place, high: Place, status: str, cutoff: datetime) -> int:
+        args = low, high, status, cutoff
+        try:
+            return await self._statements.change("vacuum_blocks", *args, lock_timeout_ms=LOCK_TIMEOUT_MS)
+        except DatabaseUnavailableError as fault:
+            if not is_lock_timeout(fault):
+                raise
+        return await self._statements.number("vacuum_unlocked", *args)
 
     async def count_in_blocks(self, first: int, blocks: int, cutoffs: Cutoffs) -> dict[JobStatus, int]:
         """Count what ``vacuum_blocks()`` would delete."""
@@ -164,6 +200,14 @@ class RetentionRepository(Repository):
 
 def _cutoffs(cutoffs: Cutoffs) -> Iterator[datetime | None]:
     return (cutoffs.get(status) for status in TERMINAL)
+
+
+def _middle(low: Place, high: Place) -> Place | None:
+    """Return a place that halves the rows between two places; None if they have one row at most."""
+    if high[0] - low[0] > 1:
+        return (low[0] + high[0]) // 2, 0
+    after = high[1] if high[0] == low[0] else MAX_ROWS_OF_BLOCK
+    return (low[0], (low[1] + after) // 2) if after - low[1] > 1 else None
 
 
 def _due(row: asyncpg.Record) -> frozenset[JobStatus]:

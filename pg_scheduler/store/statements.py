@@ -33,7 +33,15 @@ from pg_scheduler.store.faults import (
     raise_translated,
     translated,
 )
-from pg_scheduler.store.queries import Query, Route, Timeout, channel_of, load_query, load_unrecorded
+from pg_scheduler.store.queries import (
+    Query,
+    Route,
+    Timeout,
+    channel_of,
+    load_leaving_out,
+    load_query,
+    load_unrecorded,
+)
 
 MAX_ATTEMPTS: Final = 5
 """Attempts of a statement that lost a deadlock."""
@@ -169,7 +177,12 @@ class Statements:
             self.publish(event)
 
     async def fetch(
-        self, name: str, *args: Any, on: Connection | None = None, route: Route | None = None
+        self,
+        name: str,
+        *args: Any,
+        on: Connection | None = None,
+        route: Route | None = None,
+        left_out: Collection[str] = (),
     ) -> list[asyncpg.Record]:
         """Run a statement and return its rows.
 
@@ -178,8 +191,11 @@ class Statements:
             args: Its arguments.
             on: The connection to use instead of that of the route.
             route: One of the statement's routes; None for the default.
+            left_out: The jobs that a claim leaves out.
         """
         query = load_query(self._schema or await self.schema(on=on), name)
+        if left_out:
+            query, args = load_leaving_out(await self.schema(on=on), name), (*args, list(left_out))
         if query.is_recorded and not writes_records():
             query = load_unrecorded(await self.schema(on=on), name)
         if on is not None:

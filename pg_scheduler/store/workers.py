@@ -18,7 +18,7 @@ from pg_scheduler.status import JobStatus
 from pg_scheduler.store.author import release_of, report_refused, with_record
 from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.faults import RECORD_REFUSALS
+from pg_scheduler.store.faults import RECORD_REFUSALS, REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.store.records import worker_from
 from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.store.statements import Statements
@@ -50,6 +50,7 @@ class RenewResult:
         late: Whether the lease had expired. The next heartbeat is then the first that counts.
         subscriptions: The classes of events that other workers want, as they wrote them.
         wanted: The request to the worker: ``drain``; None for no request.
+        obstacle: Why the leases of the jobs were not renewed; None if they were.
     """
 
     alive: bool
@@ -58,6 +59,7 @@ class RenewResult:
     late: bool = False
     subscriptions: Sequence[str | None] = ()
     wanted: str | None = None
+    obstacle: Exception | None = None
 
 
 class WorkerReport(NamedTuple):
@@ -203,6 +205,10 @@ class WorkerRepository:
     ) -> RenewResult:
         """Renew the leases of a worker and of its jobs.
 
+        Where a lock of the whole table of jobs is in the way, or a trigger of the application refuses a row
+        of one, the lease of the worker alone is renewed, which keeps its jobs. The classes of events, and in
+        the first case the jobs that it lost, then follow with a later renewal.
+
         Args:
             worker_id: The worker.
             held: The attempts of the jobs that run, by id.
@@ -216,7 +222,20 @@ class WorkerRepository:
         own = {**(ended or {}), **held}
         now = self._statements.now
         args = (worker_id, list(own), json.dumps(own), lease_s, now, liveness_key, len(held), extension_s)
-        (row,) = await self._statements.fetch("renew_lease", *args, *_columns(report), on=on)
+        try:
+            (row,) = await self._statements.fetch("renew_lease", *args, *_columns(report), on=on)
+        except (DatabaseUnavailableError, *REFUSALS) as error:
+            if not (is_lock_timeout(error) or is_refusal(error)):
+                raise
+            about = worker_id, lease_s, now, liveness_key, len(held), extension_s
+            rows = await self._statements.fetch("renew_worker", *about, *_columns(report), on=on)
+            if not rows:
+                raise
+            lost: list[str] = []
+            if is_refusal(error):  # the table can be read: jobs that were cancelled are to stop
+                attempts = worker_id, list(own), json.dumps(own)
+                lost = [row[0] for row in await self._statements.fetch("find_lost", *attempts, on=on)]
+            return RenewResult(True, lost, rows[0]["now"], wanted=rows[0]["wanted"], obstacle=error)
         return RenewResult(
             row["alive"], row["lost"], row["now"], row["late"], row["subscriptions"] or (), row["wanted"]
         )

@@ -24,6 +24,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.worker.in_flight import InFlight
 from pg_scheduler.worker.lease.lease import Lease, ServerClock
 from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.refused_claims import RefusedClaims
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.signals import Signals
@@ -72,6 +73,7 @@ class Node:
         self.clock = ServerClock(self.signals.clock_stepped)
         self.audience = Audience()
         self.unknown_zones = UnknownZones()
+        self.refused_claims = RefusedClaims(self.worker_id)
         self.suspensions = SuspensionPass()
 
 

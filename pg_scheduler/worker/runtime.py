@@ -92,6 +92,9 @@ class Runtime:
             *([self.feeder, self.head, self.claimer] if config.runs_jobs else []),
         ]
         self.supervisor = Supervisor(self.parts)
+        for part in self.parts:
+            if isinstance(part, Service):
+                part.find_holders = store.locks.find_holders
 
     @property
     def rejection(self) -> ConnectionRejectedError | None:

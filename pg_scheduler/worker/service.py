@@ -2,8 +2,10 @@
 
 A service makes bounded passes; ``run_once()`` returns the seconds until the next. This module has the
 only loop: it sleeps between passes unless woken, backs off while the database is unavailable, and stops
-between two passes, never in the middle of one. Any other error is a bug: it ends the loop, and
-``ServiceFaulted`` ends the Scheduler.
+between two passes, never in the middle of one. A trigger or a constraint of the application that refuses a
+row of a pass is no reason to stop either: services leave such a row out where they can, and what is left
+delays the passes of this service only. Any other error is a bug: it ends the loop, and ``ServiceFaulted``
+ends the Scheduler.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import asyncio
 import random
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -19,10 +22,12 @@ from typing import ClassVar, Final
 from pg_scheduler.errors import (
     ConnectionRejectedError,
     DatabaseUnavailableError,
+    PayloadError,
     PoolClosedError,
     ServiceCancelledError,
 )
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
+from pg_scheduler.store.faults import REFUSALS, is_lock_timeout, is_refusal, is_timeout
 
 NEVER: Final = float("inf")
 """The delay of a pass, in seconds, after which only a wake-up starts the next."""
@@ -38,10 +43,17 @@ CANCELLATION_TIMEOUT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class BackoffOptions:
-    """Delays between passes while the database is unavailable; each is twice the previous one."""
+    """Delays between passes while the database is unavailable; each is twice the previous one.
+
+    Attributes:
+        first_s: The first delay.
+        longest_s: The longest delay.
+        longest_for_lock_s: The same while a lock is waited for: the pass follows soon after its release.
+    """
 
     first_s: float = 0.1
     longest_s: float = 10.0
+    longest_for_lock_s: float = 1.0
 
 
 class Wakeup:
@@ -84,6 +96,8 @@ class Service(ABC):
     yields_between_passes: ClassVar[bool] = True
     """Whether other tasks run before a pass that follows at once. If not, each pass must await something."""
     backoff = BackoffOptions()
+    find_holders: Callable[[], Awaitable[Sequence[str]]] | None = None
+    """Returns the sessions that hold locks on the tables, for the record of a pass that waited for one."""
     stop_timeout_s = 3.0
     """Seconds that ``stop()`` gives a pass in progress before it cancels it, which rolls it back."""
 
@@ -186,11 +200,22 @@ class Service(ABC):
             except DatabaseUnavailableError as fault:
                 if isinstance(fault, ConnectionRejectedError) and not first_pass.is_set():
                     raise  # the settings are wrong from the start
-                delay = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
-                backoff = min(backoff * 2, self.backoff.longest_s)
-                self._events.publish(ServiceRetrying(self.name, fault, delay))
+                if is_lock_timeout(fault):
+                    backoff = min(backoff, self.backoff.longest_for_lock_s)
+                delay, backoff = self._back_off(backoff)
+                holders = await self._holders_of(fault)
+                self._events.publish(ServiceRetrying(self.name, fault, delay, holders))
                 self.outage, self.ended_at = fault, time.monotonic()
                 sleep = self._backoff_ended  # new work does not end an outage
+            except REFUSALS as error:
+                is_mistake = isinstance(error, PayloadError) and not first_pass.is_set()
+                if is_mistake or not is_refusal(error):
+                    raise  # what the code declares cannot be stored
+                first_pass.set()
+                delay, backoff = self._back_off(backoff)
+                self._events.publish(ServiceRetrying(self.name, error, delay))
+                self.ended_at = time.monotonic()
+                sleep = self._backoff_ended
             else:
                 first_pass.set()
                 self.outage, backoff = None, self.backoff.first_s
@@ -199,6 +224,17 @@ class Service(ABC):
                 self._events.publish(PassFinished(self.name, self.ended_at - began, delay))
             if (delay > 0 or self.yields_between_passes) and not self._is_stopping:
                 await sleep.wait(delay)
+
+    def _back_off(self, backoff: float) -> tuple[float, float]:
+        """Return the delay until the next pass, and the backoff after that."""
+        delay = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
+        return delay, min(backoff * 2, self.backoff.longest_s)
+
+    async def _holders_of(self, fault: DatabaseUnavailableError) -> tuple[str, ...]:
+        """Return the sessions for whose locks a pass may have waited; none after another fault."""
+        if self.find_holders is None or not (is_lock_timeout(fault) or is_timeout(fault)):
+            return ()
+        return tuple(await self.find_holders())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():

@@ -93,7 +93,9 @@ class Signals:
         self.clock_stepped = Signal("the server's clock was set forward or back")
         self.subscriptions_changed = Signal("other workers want other classes of events")
         self.worker_registered = Signal("the row of this worker was missing and was written again")
-        self.database_up = Signal("the lease keeper has connected")
+        self.database_up = Signal(
+            "the lease keeper has connected, or a heartbeat has succeeded after others failed"
+        )
 
     def __iter__(self) -> Iterator[tuple[str, Signal]]:
         """Iterate over pairs of name and signal."""

@@ -320,7 +320,7 @@ STORE_CALLS: dict[str, Call] = {
     "get, passed results": lambda it, _: it.passed_results.get("a", ["result:b"]),
     "write_progress": lambda it, _: it.progress.write_progress("w1", {"a": (claimed()[0], JobProgress(1))}),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),
-    "quarantine_unreadable": lambda it, _: it.claims.quarantine_unreadable([NAME], 1),
+    "quarantine": lambda it, _: it.claims.quarantine("w1", [NAME], 1),
     "quarantine_oversized": lambda it, _: it.claims.quarantine_oversized([NAME], 1),
     "claim": lambda it, _: it.claims.claim("w1", [NAME], 1),
     "claim_next": lambda it, _: it.claims.claim_next("w1", [NAME], None),
@@ -525,6 +525,7 @@ STORE_CALLS: dict[str, Call] = {
     "notify": lambda it, _: it.locks.notify(["due"]),
     "session_pid": lambda it, conn: it.locks.session_pid(conn),
     "blockers": lambda it, _: it.locks.blockers(1),
+    "find_holders": lambda it, _: swallowing(it.locks.find_holders()),
     "watching": lambda it, conn: enter(it.locks.watching(conn, [])),
     "advisory_lock": lambda it, _: enter(it.locks.advisory_lock(1)),
 }

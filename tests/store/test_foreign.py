@@ -64,6 +64,11 @@ CALLED_FILES = (
 SERVICES = {
     "blocked_jobs",
     "find_blockers",
+    "find_holders",
+    "find_late",
+    "find_lost",
+    "renew_worker",
+    "try_claim",
     "last_chained_run",
     "lock_declarations",
     "lock_free_schedules",

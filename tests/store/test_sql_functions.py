@@ -188,3 +188,18 @@ async def test_functions_use_the_tables_of_their_schema_whatever_the_search_path
         found = await Scheduler(pool, schema=schema).get_job(job_id)
         assert found is not None
         assert found.created_at.year > 2000
+
+
+async def test_cancel_waits_for_no_transaction_that_adds_jobs_after_this_one(
+    pool: asyncpg.Pool, dsn: str
+) -> None:
+    parent = await pool.fetchval("SELECT scheduler_add_job('work')")
+    stranger = await asyncpg.connect(dsn)
+    transaction = stranger.transaction()
+    await transaction.start()
+    await stranger.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR KEY SHARE", parent)
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SET LOCAL lock_timeout = '10ms'")
+        assert await connection.fetchval("SELECT scheduler_cancel_job($1)", parent) is True
+    await transaction.rollback()
+    await stranger.close()

@@ -568,6 +568,7 @@ async def use_path(store: Store) -> object:
     async with store.connections.transaction() as connection:
         assert await store.locks.session_pid(connection) > 0
     assert await store.locks.blockers(1) == []
+    assert await store.locks.find_holders() == ()
     async with store.locks.advisory_lock(1) as taken:
         assert taken
     page = await store.jobs.list_jobs(
@@ -663,7 +664,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "claims.held_claim",
         "claims.explain_expiry",
         "claims.quarantine_oversized",
-        "claims.quarantine_unreadable",
+        "claims.quarantine",
         "results.count_crashes",
         "results.find_blockers",
         "results.settle_divided",

@@ -1,8 +1,9 @@
 """No service waits for a lock of the application.
 
 ``LOCKS`` names each statement that changes or locks rows, how it meets the lock of another transaction, and
-the tables. It is compared with the statements themselves, so a new one needs a line. In one world an open
-transaction holds a row of each kind, and each service must do its work on the other rows meanwhile.
+the tables. It is compared with the statements themselves, so a new one needs a line. ``HOLDS`` has at least
+one lock in each of these tables. While an open transaction holds one of them, or all, each service must do
+its work on all other rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import re
 from datetime import timedelta
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 import pytest
@@ -21,6 +22,8 @@ from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.settings import VacuumConfig
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.dependencies import AFTER
+from pg_scheduler.store.limits import LOCK_CLASS
 from pg_scheduler.store.queries import Query, Route, load_queries
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
@@ -96,6 +99,7 @@ take_over_results: limited steps
 write_progress: skips jobs
 lock_due: skips
 quarantine_job: limited jobs
+try_claim: limited jobs
 restart_leases: own jobs workers
 delete_dead_workers: skips workers
 record_dead_workers: own audit
@@ -156,6 +160,7 @@ claim_next: skips jobs
 mark_uncommitted: call jobs
 lock_key_holders: call
 register_worker: own audit workers
+renew_worker: own workers
 suspect_workers: advisory
 ended_namesakes: advisory
 renew_lease: own jobs workers
@@ -250,15 +255,67 @@ def test_statement_meets_a_lock_as_its_line_says(name: str) -> None:
 # -- one row of each kind is held --------------------------------------------------------------------------
 
 
-HELD: Final = """
-    SELECT FROM scheduled_jobs WHERE job_id LIKE 'held %' FOR UPDATE;
-    SELECT FROM scheduler_schedules WHERE schedule_id LIKE 'held %' FOR UPDATE;
-    SELECT FROM scheduler_tasks WHERE name LIKE 'held %' FOR UPDATE;
-    SELECT FROM scheduler_results WHERE job_id LIKE 'held %' FOR UPDATE;
-    SELECT FROM scheduler_steps WHERE job_id LIKE 'held %' FOR UPDATE;
-    SELECT FROM scheduler_after WHERE child_id LIKE 'held %' FOR UPDATE;
-"""
-"""What the application holds: a row of each kind."""
+class Hold(NamedTuple):
+    """A lock of the application.
+
+    Attributes:
+        text: The statement that takes it.
+        table: The table that the statements name; empty for an advisory lock.
+        delayed: The things that wait for its release.
+    """
+
+    text: str
+    table: str
+    delayed: frozenset[str] = frozenset()
+
+
+def hold_row(table: str, name: str, key: str, *delayed: str) -> Hold:
+    return Hold(
+        f"SELECT FROM {name} WHERE {key} LIKE 'held %' FOR UPDATE",
+        table,
+        frozenset(f"held {x}" for x in delayed),
+    )
+
+
+def hold_job(kind: str) -> Hold:
+    text = f"SELECT FROM scheduled_jobs WHERE job_id = 'held {kind}' FOR UPDATE"
+    return Hold(text, "jobs", frozenset({f"held {'child' if kind == 'ended' else kind}"}))
+
+
+JOBS: Final = ("due", "late", "orphan", "old", "ended", "child", "waiting", "running")
+"""The kinds of jobs in the world; "ended" has consequences for "child"."""
+
+HOLDS: Final = {
+    **{f"job that is {kind}": hold_job(kind) for kind in JOBS},
+    "schedule": hold_row("schedules", "scheduler_schedules", "schedule_id", "schedule"),
+    "task": hold_row("tasks", "scheduler_tasks", "name", "task"),
+    "result": hold_row("results", "scheduler_results", "job_id", "result"),
+    "steps": hold_row("steps", "scheduler_steps", "job_id", "steps"),
+    "edges": hold_row("after", "scheduler_after", "child_id", "child", "waiting"),
+    "dead worker": Hold(
+        "SELECT FROM scheduler_workers WHERE worker_id = 'gone' FOR UPDATE",
+        "workers",
+        frozenset({"dead worker"}),
+    ),
+    "own worker against deletion": Hold(
+        "SELECT FROM scheduler_workers WHERE worker_id = 'me' FOR KEY SHARE", "workers"
+    ),
+    "starts": Hold("SELECT FROM scheduler_starts FOR UPDATE", "starts"),
+    "records": Hold("SELECT FROM scheduler_audit FOR UPDATE", "audit"),
+    "bulk run": Hold("SELECT FROM scheduler_bulk_runs FOR UPDATE", "bulk_runs"),
+    "database": Hold("SELECT FROM scheduler_database FOR UPDATE", "database"),
+    "statistics": Hold("SELECT FROM scheduler_stats FOR UPDATE", "stats"),
+    "totals": Hold("SELECT FROM scheduler_totals FOR UPDATE", "totals"),
+    "pass of the vacuum": Hold("SELECT FROM scheduler_vacuum_passes FOR UPDATE", "vacuum_passes"),
+    "range of the vacuum": Hold("SELECT FROM scheduler_vacuum_ranges FOR UPDATE", "vacuum_ranges"),
+    "counts of the vacuum": Hold("SELECT FROM vacuum_stats FOR UPDATE", "vacuum_stats"),
+    "advisory locks": Hold(
+        f"SELECT pg_advisory_xact_lock({LOCK_CLASS}, hashtext(key)) "
+        f"FROM unnest(ARRAY ['{AFTER}', 'share:s:']) AS key",
+        "",
+    ),
+}
+"""The locks that an open transaction of the application has, one after another."""
 
 FILL: Final = """
     INSERT INTO scheduler_tasks (name, paused_at, paused_until, actor)
@@ -277,19 +334,28 @@ FILL: Final = """
 
     UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now() WHERE job_id LIKE '% ended';
 
-    UPDATE scheduled_jobs SET worker_id = 'gone', lease_until = now() - interval '1 hour'
+    UPDATE scheduled_jobs SET worker_id = 'vanished', lease_until = now() - interval '1 hour'
     WHERE job_id LIKE '% orphan';
 
     DELETE FROM scheduled_jobs WHERE job_id = 'lost parent';
+
+    INSERT INTO scheduler_workers
+        (worker_id, hostname, pid, version, max_concurrent_jobs, started_at, last_beat, lease_until)
+    SELECT 'gone', 'host', 1, '1.0', 1, past, past, past
+    FROM (SELECT now() - interval '1 hour' AS past) AS hour;
+
+    INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)
+    VALUES ('limit:past', 'ended long ago', 1, now() - interval '1 day', 1);
 """
 
 STATE: Final = """
     SELECT job_id, status || coalesce(' ' || blocked_on, '') FROM scheduled_jobs
-    UNION ALL SELECT 'fired ' || split_part(options ->> 'schedule_id', ' ', 1), status
+    UNION ALL SELECT options ->> 'schedule_id', 'fired'
         FROM scheduled_jobs WHERE options -> 'schedule_id' IS NOT NULL
     UNION ALL SELECT name, 'paused' FROM scheduler_tasks
     UNION ALL SELECT job_id, 'kept' FROM scheduler_results
     UNION ALL SELECT job_id, 'stored' FROM scheduler_steps
+    UNION ALL SELECT 'dead worker', 'registered' FROM scheduler_workers WHERE worker_id = 'gone'
 """
 
 DONE: Final = {
@@ -303,8 +369,15 @@ DONE: Final = {
     "task": None,
     "result": None,
     "steps": None,
+    "schedule": "fired",
+    "dead worker": None,
 }
 """The state of each thing after its service had a pass; None if its row is gone."""
+
+EVERYTHING: Final = {
+    *(f"{side} {kind}" for side in ("held", "free") for kind in DONE if kind != "dead worker"),
+    "dead worker",
+}
 
 
 async def work() -> None: ...
@@ -318,10 +391,12 @@ class World:
         self.store = parts.store
         self.planner = parts.planner()
         self.completer = parts.completer()
+        rescuer = parts.rescuer()
+        rescuer.answer_timeout_s = 0.0
         self.services: list[Service] = [
             parts.scanner(),
             parts.expirer(),
-            parts.rescuer(),
+            rescuer,
             self.planner,
             PauseWatcher(parts),
             self.completer,
@@ -367,40 +442,50 @@ class World:
             await self.store.progress.write_progress("me", reports)
             await self.parts.heartbeat().run_once()
 
-    async def done(self, side: str) -> set[str]:
-        """Return the kinds whose row of a side was attended to."""
+    async def done(self) -> set[str]:
+        """Return the things that were attended to."""
         state: dict[str, str] = {row[0]: row[1] for row in await self.pool.fetch(STATE)}
-        kinds = {kind for kind, wanted in DONE.items() if state.get(f"{side} {kind}") == wanted}
-        return kinds | ({"schedule"} if f"fired {side}" in state else set())
+        return {
+            thing
+            for thing in EVERYTHING
+            if state.get(thing) == DONE[thing.removeprefix("held ").removeprefix("free ")]
+        }
 
-    async def pass_until_done(self, side: str) -> None:
-        everything = {*DONE, "schedule"}
-        missing = everything
+    async def pass_until_done(self, things: set[str]) -> None:
+        missing = things
         try:
             async with asyncio.timeout(3 * PATIENCE_S):
-                while missing := everything - await self.done(side):
+                while missing := things - await self.done():
                     await self.pass_once()
         except TimeoutError:
             raise AssertionError(f"services wait, or leave: {sorted(missing)}") from None
 
 
+def test_each_table_that_a_statement_changes_is_held_once() -> None:
+    tables = {table for _, changed in lines().values() for table in changed}
+    assert {hold.table for hold in HOLDS.values() if hold.table} == tables
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("names", [*((name,) for name in HOLDS), tuple(HOLDS)], ids=[*HOLDS, "all"])
 async def test_services_attend_to_all_rows_that_the_application_does_not_hold(
-    store: Store, bus: EventBus, pool: asyncpg.Pool, dsn: str
+    store: Store, bus: EventBus, pool: asyncpg.Pool, dsn: str, names: tuple[str, ...]
 ) -> None:
     world = World(Parts(store, bus), pool)
     await world.fill()
     for side in ("held", "free"):
         world.parts.results.put(world.claims[f"{side} running"], Outcome.fail("as it must"))
-    before = await world.done("held")
+    delayed = frozenset[str]().union(*(HOLDS[name].delayed for name in names))
     connection = await asyncpg.connect(dsn)
     transaction = connection.transaction()
     await transaction.start()
     try:
-        await connection.execute(HELD)
-        await world.pass_until_done("free")
-        assert await world.done("held") == before, "the transaction holds them"
+        for name in names:
+            await connection.execute(HOLDS[name].text)
+        before = await world.done()
+        await world.pass_until_done(EVERYTHING - delayed)
+        assert await world.done() & delayed == before & delayed, "the transaction holds them"
         await transaction.rollback()
     finally:
         await connection.close()
-    await world.pass_until_done("held")
+    await world.pass_until_done(EVERYTHING)

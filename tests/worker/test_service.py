@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
+import asyncpg
 import pytest
 
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
@@ -450,3 +451,41 @@ async def test_service_stop_cancels_a_pass_that_does_not_end(bus: EventBus) -> N
         await began.wait()
         await service.stop()
     assert (cancelled.is_set(), service.drained) == (True, 1)
+
+
+async def test_service_goes_on_when_the_application_refuses_a_row(bus: EventBus, seen: Recorder) -> None:
+    async def work() -> float:
+        if service.passes <= 2:
+            raise asyncpg.CheckViolationError("not this one")
+        return NEVER
+
+    service = Idle(bus, work)
+    service.backoff = BackoffOptions(first_s=0.001)
+    await service.start()
+    await service.until_passes(3)
+    await service.stop()
+    assert len(seen.of(ServiceRetrying)) == 2
+    assert not seen.of(ServiceFaulted)
+
+
+async def test_service_that_waits_for_a_lock_retries_soon_and_names_its_holder(
+    bus: EventBus, seen: Recorder
+) -> None:
+    async def work() -> float:
+        try:
+            raise asyncpg.LockNotAvailableError("locked")  # noqa: TRY301 - the cause of the other one
+        except asyncpg.LockNotAvailableError as error:
+            raise DatabaseUnavailableError("locked") from error
+
+    async def find_holders() -> list[str]:
+        return ["pid 7"]
+
+    service = Idle(bus, work)
+    service.backoff = BackoffOptions(first_s=0.001, longest_s=3600.0, longest_for_lock_s=0.002)
+    service.find_holders = find_holders
+    starting = asyncio.create_task(service.start())
+    retries = await seen.until(ServiceRetrying, 5)
+    await service.stop()
+    await asyncio.wait([starting])
+    assert all(each.next_in <= 0.002 for each in retries)
+    assert {each.holders for each in retries} == {("pid 7",)}

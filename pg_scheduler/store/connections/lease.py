@@ -61,9 +61,7 @@ class LeaseConnection:
                 self._connection = connection = await self._connections.connect()
                 if not await is_own_session(connection, self._options.lease_timeout_s):
                     return
-                # Unlike a claim, it can wait for a lock.
-                settings = f"{self._options.dedicated_settings}; SET lock_timeout = 0; "
-                await connection.execute(settings + self._probe_settings())
+                await connection.execute(f"{self._options.shared_settings}; {self._probe_settings()}")
                 probe_peer(connection, self._probe_interval_s, PROBES)
                 self.is_direct = await is_direct(connection, self._options.lease_timeout_s)
                 key = secrets.randbits(63)

@@ -27,6 +27,8 @@
 -- Of crashed jobs, under which $15 workers died or more, at most one is claimed, and none unless $13. Its id is in
 -- the last row. The others stay pending, so that the next death of a worker counts for one of them only.
 --
+-- While the table refuses the claims of some jobs, the fragment left_out excludes them.
+--
 -- A row that was written by hand must not break the claim of others: a job before the first instant of
 -- Python's calendar is not claimed, and the largest attempt number is followed by 1.
 WITH finished AS (
@@ -71,7 +73,7 @@ due AS (
           AND priority = level.priority
           AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
           AND execution_time <= coalesce($4, now())
-          AND status = 'pending'
+          AND status = 'pending'{left_out}
           AND coalesce(function, job_name) = ANY ($2)
           AND ($13::boolean OR crash_count < $15::integer)
         ORDER BY execution_time, job_id COLLATE "C"
@@ -115,7 +117,7 @@ SELECT NULL, NULL, NULL, NULL, coalesce($4, now()), NULL, NULL, NULL, NULL, NULL
               AND blocked_on IS NULL
               AND priority = level.priority
               AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
-              AND status = 'pending'
+              AND status = 'pending'{left_out}
               AND coalesce(function, job_name) = ANY ($2)
               AND ($13::boolean OR crash_count < $15::integer)
               AND ctid <> ALL (ARRAY (SELECT ctid FROM due))

@@ -411,3 +411,8 @@ coalesce((
 ROWS FROM (
         unnest($9::text[]), unnest($10::integer[]), unnest($11::integer[]), unnest($12::double precision[])
     ) AS declared (key, max_running, max_starts, per_s)
+
+-- Excludes jobs whose claim a trigger or a constraint of the application refuses; empty unless there are some. See
+-- load_leaving_out() in store/queries.py.
+--
+-- fragment: left_out

@@ -240,9 +240,28 @@ SELECT status, count(*) FROM {schema}scheduled_jobs
 WHERE $1::text[] IS NULL OR coalesce(function, job_name) = ANY ($1) OR job_name = ($1::text[])[1]
 GROUP BY status;
 
+-- name: find_late
+-- route: reserved
+-- Return at most $1 jobs that expire_jobs expires, without $3.
+SELECT late.job_id
+FROM {levels}
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE finished_at IS NULL
+      AND blocked_on IS NULL
+      AND priority = level.priority
+      AND execution_time <= coalesce($2, now())
+      AND status = 'pending'
+      AND expires_at < coalesce($2, now())
+      AND job_id <> ALL ($3::text[])
+    LIMIT $1
+) AS late
+LIMIT $1;
+
 -- name: expire_jobs
 -- route: tuned
--- Expire at most $3 pending jobs past their misfire grace time that no worker could claim.
+-- Expire at most $3 pending jobs past their misfire grace time that no worker could claim, only $5 unless NULL, without $6.
 UPDATE {schema}scheduled_jobs SET
     status        = 'expired',
     finished_at   = coalesce($4, now()),
@@ -260,6 +279,8 @@ WHERE ctid = ANY (ARRAY (
           AND execution_time <= coalesce($4, now())
           AND status = 'pending'
           AND expires_at < coalesce($4, now())
+          AND ($5::text[] IS NULL OR job_id = ANY ($5))
+          AND job_id <> ALL ($6::text[])
         LIMIT $3
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS late

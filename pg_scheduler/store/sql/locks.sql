@@ -26,3 +26,28 @@ SELECT pg_backend_pid();
 SELECT DISTINCT blocking.pid, activity.application_name, activity.xact_start
 FROM unnest(pg_blocking_pids($1)) AS blocking (pid)
 LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid = blocking.pid;
+
+-- name: find_holders
+-- route: reserved
+-- Return the other sessions with the strongest locks on tables of the schema of table $1, the oldest first.
+--
+-- A session that waits for ACCESS EXCLUSIVE counts as well, since everything that comes later waits behind it.
+-- Transactions that began just now are those of services and calls. The mode is that of the strongest lock.
+SELECT locked.pid, locked.application_name, locked.xact_start
+FROM (
+    SELECT lock.pid, activity.application_name, activity.xact_start, max(array_position(
+        ARRAY ['RowShareLock', 'RowExclusiveLock', 'ShareUpdateExclusiveLock', 'ShareLock',
+            'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'], lock.mode)) AS strength
+    FROM pg_catalog.pg_locks AS lock
+    JOIN pg_catalog.pg_class AS class ON class.oid = lock.relation
+    LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid = lock.pid
+    WHERE lock.locktype = 'relation'
+      AND lock.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+      AND class.relnamespace = (SELECT own.relnamespace FROM pg_catalog.pg_class AS own WHERE own.oid = to_regclass($1))
+      AND (lock.granted OR lock.mode = 'AccessExclusiveLock')
+      AND coalesce(activity.xact_start < (clock_timestamp() - interval '0.5 seconds'), true)
+    GROUP BY lock.pid, activity.application_name, activity.xact_start
+) AS locked
+WHERE locked.strength IS NOT NULL
+ORDER BY locked.strength DESC, locked.xact_start
+LIMIT 3;

@@ -35,7 +35,7 @@ WHERE size > $4;
 -- Lock every due job of the names $1 that a claim of at most $2 jobs may have read, and return the ids.
 --
 -- Arguments are not read. The claim runs from the start of the index, without jobs under which $4
--- workers died or more, unless NULL.
+-- workers died or more, unless NULL, and without the jobs $5.
 SELECT job.job_id
 FROM {levels}
 CROSS JOIN LATERAL (
@@ -49,6 +49,7 @@ CROSS JOIN LATERAL (
       AND status = 'pending'
       AND coalesce(function, job_name) = ANY ($1)
       AND ($4::integer IS NULL OR crash_count < $4)
+      AND job_id <> ALL ($5::text[])
     ORDER BY execution_time, job_id COLLATE "C"
     LIMIT $2
     FOR NO KEY UPDATE SKIP LOCKED
@@ -60,6 +61,22 @@ CROSS JOIN LATERAL (
 SELECT {claim_columns}
 FROM {schema}scheduled_jobs
 WHERE job_id = $1;
+
+-- name: try_claim
+-- route: caller
+-- Change a pending job as a claim of worker $1 does, to find out whether the table refuses that; it is rolled back.
+UPDATE {schema}scheduled_jobs SET
+    status         = CASE WHEN expires_at < coalesce($3, now()) THEN 'expired' ELSE 'running' END,
+    finished_at    = CASE WHEN expires_at < coalesce($3, now()) THEN coalesce($3, now()) END,
+    error_message  = CASE WHEN expires_at < coalesce($3, now())
+        THEN coalesce(error_message, {unexplained_expiry}) ELSE error_message END,
+    attempt        = CASE WHEN expires_at < coalesce($3, now()) THEN attempt ELSE attempt % 2147483647 + 1 END,
+    worker_id      = $1,
+    started_at     = CASE WHEN expires_at < coalesce($3, now()) THEN started_at ELSE coalesce($3, now()) END,
+    last_heartbeat = coalesce($3, now()),
+    lease_until    = (SELECT lease_until FROM {schema}scheduler_workers WHERE worker_id = $1)
+WHERE job_id = $2 AND status = 'pending'
+RETURNING job_id;
 
 -- name: quarantine_job
 -- route: caller

@@ -105,6 +105,37 @@ SELECT
      WHERE other.worker_id <> $1) AS subscriptions,
     (SELECT wanted FROM worker) AS wanted;
 
+-- name: renew_worker
+-- route: tuned
+-- Renew the lease of a worker without those of its jobs, because their table is locked or refuses a row; see renew_lease.
+--
+-- No other worker reclaims the jobs meanwhile: a live worker's job counts as lost only if its lease ended before the
+-- last_beat of the worker, which stays as it is.
+UPDATE {schema}scheduler_workers SET
+    lease_until     = coalesce($3, now()) + make_interval(secs => $2),
+    running_jobs    = $5,
+    liveness_key    = $4,
+    lease_extension = $6,
+    state           = coalesce($7, state),
+    health          = coalesce($8::text::jsonb, health),
+    names           = coalesce($9::text[], names)
+WHERE worker_id = $1
+RETURNING coalesce($3, now()) AS now, wanted;
+
+-- name: find_lost
+-- route: reserved
+-- Return those of the jobs $2 ($3 maps them to attempts) that worker $1 does not hold; see renew_lease.
+SELECT mine.job_id
+FROM unnest($2::text[]) AS mine (job_id)
+WHERE NOT EXISTS (
+    SELECT FROM {schema}scheduled_jobs AS job
+    WHERE job.job_id = mine.job_id
+      AND job.status = 'running'
+      AND job.worker_id = $1
+      AND job.attempt = (($3::text::jsonb) ->> mine.job_id)::integer
+    OFFSET 0
+);
+
 -- name: request_state
 -- route: reserved
 -- Write what the workers $1 are to do ($2, NULL for nothing), and request a heartbeat of each.

@@ -26,6 +26,9 @@ POLL_INTERVAL_S: Final = 0.5
 """Seconds between heartbeats while jobs run and no notifications arrive: a job that another node cancels
 still stops within a second."""
 
+OBSTACLE_INTERVAL_S: Final = 60.0
+"""Seconds between two records about leases of jobs that cannot be renewed."""
+
 CONFIRMATION_TIMEOUT_S: Final = 1.0
 """Seconds for a heartbeat to confirm that the liveness lock kept the jobs of an expired lease; less than a
 suspect worker gets to answer."""
@@ -61,6 +64,7 @@ class Heartbeat(Service):
         self._reported_at_renewal: int | None = None
         self._expiry: asyncio.TimerHandle | None = None
         self._is_confirming = False
+        self._reported_obstacle_at: float | None = None
         self.renewed_at = float("-inf")
         """When the last heartbeat succeeded, by the monotonic clock."""
         self.steady_since = float("-inf")
@@ -118,15 +122,35 @@ class Heartbeat(Service):
             self._signals.worker_registered()
             return interval
         self._renewed(requested_at)
+        self._note_obstacle(answer.obstacle)
         has_new_state = self._reporter.obey(answer.wanted)
-        if self._audience.update(kind for kind in answer.subscriptions if kind is not None):
+        subscriptions = (kind for kind in answer.subscriptions if kind is not None)
+        if answer.obstacle is None and self._audience.update(subscriptions):
             self._signals.subscriptions_changed()
         await self._revoke({job_id: held[job_id] for job_id in answer.lost if job_id in held})
         if has_new_state:
             return 0  # the next heartbeat reports it
-        if answer.late or (held and not self._signals.notifications_up.is_set):
+        if answer.obstacle is not None or answer.late or (held and not self._signals.notifications_up.is_set):
             return min(interval, POLL_INTERVAL_S)
         return interval
+
+    def _note_obstacle(self, obstacle: Exception | None) -> None:
+        """Log why the leases of jobs are not renewed, from time to time; wake all services when they are."""
+        if obstacle is None:
+            if self.outage is not None or self._reported_obstacle_at is not None:
+                self._signals.database_up()
+            self._reported_obstacle_at = None
+            return
+        now = time.monotonic()
+        if self._reported_obstacle_at is None or now >= self._reported_obstacle_at + OBSTACLE_INTERVAL_S:
+            self._reported_obstacle_at = now
+            logger.warning(
+                "worker %s keeps its jobs, but cannot renew their leases: %s: %s",
+                self._worker_id,
+                type(obstacle).__name__,
+                obstacle,
+                extra=record_fields(worker_id=self._worker_id),
+            )
 
     async def drain(self) -> None:
         """Delete the worker's row, or mark it if jobs run on, so that they are not yet released."""

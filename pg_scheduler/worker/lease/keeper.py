@@ -36,7 +36,7 @@ from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events import KeeperConnected, KeeperLost, ServiceFaulted
 from pg_scheduler.events.log import log_in_thread, logger, record_fields
 from pg_scheduler.store.connections.lease import LeaseConnection
-from pg_scheduler.store.faults import REFUSALS, is_timeout
+from pg_scheduler.store.faults import REFUSALS, is_lock_timeout, is_timeout
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.reporter import Reporter
@@ -219,7 +219,14 @@ class LeaseKeeper:
         unwritten = self._in_flight.unwritten()
         lease = self._lease
         report = self._reporter.report_blocked()
-        answer = await self._connection.renew(held, unwritten, lease.seconds, lease.extension_s, report)
+        try:
+            answer = await self._connection.renew(held, unwritten, lease.seconds, lease.extension_s, report)
+        except DatabaseUnavailableError as fault:
+            # A transaction of the application holds the row of the worker. The connection, which has the
+            # liveness lock, is not at fault.
+            if is_lock_timeout(fault):
+                return
+            raise
         if answer.alive:
             self._lease.renewed(requested_at)
 

@@ -71,12 +71,17 @@ class LateSchedules:
         self._groups.remove(due)
         return due
 
-    def postpone(self, group: LateGroup) -> None:
-        """Divide a group that met a lock, or let the schedule that is alone in it wait longer than before."""
+    def postpone(self, group: LateGroup, *, pause_s: float | None = None) -> None:
+        """Divide a group that failed, or let the schedule that is alone in it wait longer than before.
+
+        Args:
+            group: The group.
+            pause_s: The pause of a schedule that is alone; None for twice the one before.
+        """
         ids = group.schedule_ids
         group.turn_at = time.monotonic()
         if len(ids) == 1:
-            group.pause_s = min(2 * group.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
+            group.pause_s = pause_s or min(2 * group.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
             group.turn_at += group.pause_s
             self._groups.append(group)
             return

@@ -19,7 +19,8 @@ other node calls a trigger that hangs here.
 
 A lock of the application delays the schedules that need it only: rows of schedules and of their last jobs are
 skipped, and a transaction that waits for anything else, such as the unique key of a job that another one has
-inserted, gives up after a moment. Its schedules then have turns of their own, until the lock is free.
+inserted, gives up after a moment. Its schedules then have turns of their own, until the lock is free. So have
+those of a transaction in which a trigger or a constraint of the application refuses a row.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ from pg_scheduler.events import (
     ScheduleResumed,
     ScheduleSkipped,
 )
-from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.events.log import log_refusal, logger, record_fields
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger
 from pg_scheduler.schedules.timing import Advance, is_ahead, pass_time, without_rejected, zone_data_of
-from pg_scheduler.store.faults import is_locked_out
+from pg_scheduler.store.faults import REFUSALS, is_locked_out, is_refusal
 from pg_scheduler.store.locks import Blocker
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.statements import Transaction
@@ -85,6 +86,9 @@ TURN_TIMEOUT_MS: Final = 10
 
 REPORT_TIMEOUT_MS: Final = 100
 """The same of one in which the holder of the lock is looked up."""
+
+REFUSED_PAUSE_S: Final = 60.0
+"""Seconds until the next turn of a schedule of which the application refuses a row."""
 
 MAX_TURNS: Final = 5
 """Turns of one pass, so that those that meet locks do not delay other schedules."""
@@ -285,10 +289,10 @@ class Planner(Service):
                 if planned.changes:
                     await schedules.advance(planned.changes, on=connection)
                 events[:0] = planned.events  # before those of blocked jobs
-        except DatabaseUnavailableError as fault:
-            if not is_locked_out(fault) or not planned.plans:
+        except (DatabaseUnavailableError, *REFUSALS) as error:
+            if not planned.plans or not (is_locked_out(error) or is_refusal(error)):
                 raise
-            return self._put_apart(planned.plans, group, built_in=built_in), 0
+            return self._put_apart(planned.plans, group, error, built_in=built_in), 0
         if (inserted := sum(len(new) for new, _ in queued)) and first is not None:
             self.jobs_planned += inserted
             if group is None:
@@ -302,10 +306,18 @@ class Planner(Service):
         self._to_cancel |= dict.fromkeys(planned.cancelled)
         return len(planned.changes), len(locked) - len(rows)
 
-    def _put_apart(self, plans: Sequence[Plan], group: LateGroup | None, *, built_in: bool) -> int:
-        """Give the schedules of a transaction that met a lock turns of their own; return how many."""
+    def _put_apart(
+        self, plans: Sequence[Plan], group: LateGroup | None, error: Exception, *, built_in: bool
+    ) -> int:
+        """Give the schedules of a transaction that met a lock or a refusal turns of their own; count them."""
         if group is not None:
-            self._late.postpone(group)
+            is_alone = len(group.schedule_ids) == 1
+            if is_alone and is_refusal(error):
+                problem = f"schedule {group.schedule_ids[0]!r} not planned"
+                log_refusal(problem, error, pause_s=REFUSED_PAUSE_S)
+                self._late.postpone(group, pause_s=REFUSED_PAUSE_S)
+            else:
+                self._late.postpone(group)
             return 0
         self._late_tasks = {
             each: self._late_tasks[each] for each in self._late.ids if each in self._late_tasks

@@ -18,7 +18,7 @@ from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.store.faults import is_lock_timeout
+from pg_scheduler.store.faults import REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.node import Node
@@ -59,6 +59,7 @@ class Admission(Service):
         self._lease = node.lease
         self._tasks = node.tasks
         self._worker_id = node.worker_id
+        self._refused_claims = node.refused_claims
         self._unblocker = unblocker
         self._waiting: deque[Attempt] = deque()
         # Attempts in a row that a limit has refused, by limit. The limit that refused one last is at the end.
@@ -130,11 +131,16 @@ class Admission(Service):
             decided = await self._limits.admit(
                 self._worker_id, requests, {key: book.longest_per_s(key) for key in sorted(keys)}
             )
-        except DatabaseUnavailableError as fault:
-            if not is_lock_timeout(fault) or len(requests) == 1:
-                self._release_all(attempts)
+        except (DatabaseUnavailableError, *REFUSALS) as error:
+            is_refused = is_refusal(error)
+            if len(requests) > 1 and (is_refused or is_lock_timeout(error)):
+                await self._decide_one_by_one(requests, attempts)
+                return
+            if is_refused:
+                self._refused_claims.leave_out(requests[0].claim.job_id, error)
+            self._release_all(attempts)
+            if not is_refused:
                 raise
-            await self._decide_one_by_one(requests, attempts)
             return
         except BaseException:  # whatever it was, no claim is kept without a decision
             self._release_all(attempts)
@@ -160,7 +166,10 @@ class Admission(Service):
     async def _decide_one_by_one(
         self, requests: Sequence[AdmissionRequest], attempts: dict[str, Attempt]
     ) -> None:
-        """Decide so that no attempt waits for a lock that another one needs: a frozen node may hold it."""
+        """Decide so that no attempt waits for a lock that another one needs, or fails by its refused row.
+
+        A frozen node may hold such a lock.
+        """
         fault: DatabaseUnavailableError | None = None
         for request in requests:
             attempt = attempts[request.claim.job_id]

@@ -17,7 +17,7 @@ from pg_scheduler.events import JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.claims import FROM_THE_START, ClaimPosition, ExchangeResult
-from pg_scheduler.store.faults import ROW_ERRORS, is_timeout
+from pg_scheduler.store.faults import REFUSALS, ROW_ERRORS, is_refusal, is_timeout
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.cursor import ClaimCursor
@@ -73,6 +73,7 @@ class Claimer(Service):
         self._may_have_unacknowledged = False
         self._failed_claims = 0
         self._has_timed_out = False
+        self._refused_claims = node.refused_claims
         self._meter = node.meter
         self._claiming = asyncio.Lock()
         self._expects_job = False  # a notification came, or the next job is due
@@ -100,11 +101,13 @@ class Claimer(Service):
                 if self._has_timed_out:
                     await self._quarantine_oversized()
                 delay = await self._claim()
-            except ROW_ERRORS:
-                self._failed_claims += 1
-                if self._failed_claims > self.max_failed_claims:
+            except (*ROW_ERRORS, *REFUSALS) as error:
+                if not (isinstance(error, ROW_ERRORS) or is_refusal(error)):
                     raise
-                await self._quarantine_unreadable()
+                self._failed_claims += 1
+                if self._failed_claims > self.max_failed_claims or self._refused_claims.is_full:
+                    raise
+                await self._quarantine()
                 return self._polling.min_interval
             except DatabaseUnavailableError as fault:
                 self._size.reset()  # a smaller claim may be answered in time
@@ -213,6 +216,7 @@ class Claimer(Service):
             and sent_at < self._exchange_at
             and since is FROM_THE_START
             and not self._results.has_completions
+            and not self._refused_claims
         )
         self._expects_job = False
         try:
@@ -246,6 +250,7 @@ class Claimer(Service):
                 crashed=crashed,
                 isolated_from=self.isolated_from,
                 counts=counts,
+                left_out=self._refused_claims.ids(),
             )
             completions.refused = answer.refused
         if answer.silence:
@@ -303,15 +308,24 @@ class Claimer(Service):
             self._events.publish(JobsReclaimed(tuple(job_ids), ()))
             self._start_over()
 
-    async def _quarantine_unreadable(self) -> None:
-        """Fail the due jobs whose rows cannot be read: each would end every claim."""
+    async def _quarantine(self) -> None:
+        """Fail the due jobs whose rows cannot be read, and leave out those whose claim the table refuses.
+
+        Each would end every claim.
+        """
         self._start_over()
         await self._release_unacknowledged()
         names, limit = self._names(), min(self._executor.free, self._size.limit)
-        left_out = self.isolated_from if self._in_flight.has_crashed_job else None
-        for job in await self._claims.quarantine_unreadable(names, limit, isolated_from=left_out):
+        isolated_from = self.isolated_from if self._in_flight.has_crashed_job else None
+        quarantine = await self._claims.quarantine(
+            self._worker_id, names, limit, isolated_from=isolated_from, left_out=self._refused_claims.ids()
+        )
+        for job in quarantine.unreadable:
             self._failed_claims = 0
             self._events.publish(JobFailed(*job))
+        for job_id, error in quarantine.refused.items():
+            self._failed_claims = 0
+            self._refused_claims.leave_out(job_id, error)
 
     async def _quarantine_oversized(self) -> None:
         """Fail the due jobs that are too large to be read in time, after a claim that timed out."""

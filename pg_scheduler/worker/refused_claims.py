@@ -1,0 +1,50 @@
+"""The jobs that a worker does not claim for now, because the application refuses a row of them.
+
+A trigger or a constraint of the application may refuse what a claim or an admission writes. The statement
+then fails for all of its jobs, so claims leave that job out until its pause has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from typing import Final
+
+from pg_scheduler.events.log import log_refusal
+
+REFUSED_PAUSE_S: Final = 60.0
+"""Seconds for which claims leave out a job."""
+
+
+MAX_JOBS: Final = 500
+"""Jobs that claims leave out at most. More mean that the application refuses nearly all."""
+
+
+class RefusedClaims:
+    """The jobs that claims of one worker leave out."""
+
+    def __init__(self, worker_id: str) -> None:
+        self._worker_id = worker_id
+        self._until: dict[str, float] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether there are such jobs."""
+        return bool(self._until)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether claims cannot leave out more jobs."""
+        return len(self.ids()) >= MAX_JOBS
+
+    def leave_out(self, job_id: str, refusal: Exception) -> None:
+        """Leave out a job from now on, with a log record."""
+        self._until[job_id] = time.monotonic() + REFUSED_PAUSE_S
+        problem = f"job {job_id} cannot be claimed"
+        log_refusal(problem, refusal, pause_s=REFUSED_PAUSE_S, job_id=job_id, worker_id=self._worker_id)
+
+    def ids(self) -> Collection[str]:
+        """Return the ids of the jobs whose pause has not ended."""
+        if self._until:
+            now = time.monotonic()
+            self._until = {job_id: until for job_id, until in self._until.items() if until > now}
+        return self._until

@@ -1,0 +1,181 @@
+"""A trigger or a constraint of the application that refuses a row concerns that row, and stops no worker."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler.events import EventBus
+from pg_scheduler.settings import VacuumConfig
+from pg_scheduler.store.store import Store
+from tests.support.parts import Parts
+from tests.support.store import new_schedule, worker
+from tests.support.worker import LEASE, PATIENCE, claim, new_job, now
+
+
+async def work() -> None: ...
+
+
+async def refuse(
+    pool: asyncpg.Pool, condition: str, *, on: str = "UPDATE", table: str = "scheduled_jobs"
+) -> None:
+    """Let the application refuse changes of the job "bad"."""
+    row = "OLD" if on == "DELETE" else "NEW"
+    await pool.execute(
+        f"CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF {row}.job_id LIKE 'bad%' AND {condition} THEN RAISE EXCEPTION 'not this one'; END IF; "
+        f"RETURN {row}; END $$"
+    )
+    await pool.execute(f"CREATE TRIGGER guard BEFORE {on} ON {table} FOR EACH ROW EXECUTE FUNCTION guard()")
+
+
+async def status_of(pool: asyncpg.Pool) -> dict[str, str]:
+    return dict(await pool.fetch("SELECT job_id, status FROM scheduled_jobs"))
+
+
+@pytest.fixture
+def parts(store: Store, bus: EventBus) -> Parts:
+    parts = Parts(store, bus)
+    parts.tasks.register(work, name="work")
+    return parts
+
+
+@pytest.mark.parametrize("condition", ["true", "NEW.status = 'running'"])
+async def test_job_whose_claim_is_refused_is_left_out_of_claims(
+    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, condition: str
+) -> None:
+    await store.workers.register(worker("me"), LEASE)
+    await refuse(pool, condition)
+    await store.jobs.insert([new_job(name, "work") for name in ("good 1", "bad", "good 2")])
+    claimer = parts.claimer()
+    with caplog.at_level(logging.ERROR, "pg_scheduler"):
+        await claimer.run_once()
+        await claimer.run_once()
+    assert (await status_of(pool))["bad"] == "pending"
+    assert parts.in_flight.held().keys() | {"good 1", "good 2"} == {"good 1", "good 2"}
+    assert len(caplog.messages) == 1
+    assert "job bad cannot be claimed" in caplog.messages[0]
+    assert "P0001, PL/pgSQL function" in caplog.messages[0]
+    assert not parts.faults
+    await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
+    parts.refused_claims._until.clear()
+    await claimer.run_once()
+    assert (await status_of(pool))["bad"] != "pending"
+
+
+async def test_job_whose_expiry_is_refused_delays_no_other_expiry(
+    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    due = now() - timedelta(hours=1)
+    names = [f"good {number}" for number in range(5)]
+    await store.jobs.insert(
+        [new_job(name, "unknown", execution_time=due, misfire_grace_time=1) for name in (*names, "bad")]
+    )
+    await refuse(pool, "NEW.status = 'expired'")
+    expirer = parts.expirer()
+    await expirer.run_once()
+    assert await status_of(pool) == {**dict.fromkeys(names, "expired"), "bad": "pending"}
+    assert [message for message in caplog.messages if "job bad not expired" in message]
+    caplog.clear()
+    await expirer.run_once()
+    assert not caplog.messages, "it is left out"
+
+
+async def test_job_that_must_not_be_deleted_delays_no_other_deletion(
+    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"good {number}" for number in range(20)]
+    await store.jobs.insert([new_job(name, "work") for name in (*names[:7], "bad", *names[7:])])
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() - interval '400 days'"
+    )
+    await refuse(pool, "true", on="DELETE")
+    await parts.vacuum(VacuumConfig()).run()
+    assert await status_of(pool) == {"bad": "completed"}
+    (message,) = caplog.messages
+    assert re.match(r"finished job in row \d+ of block 0 not deleted, next attempt in a later pass", message)
+
+
+async def test_jobs_are_reclaimed_besides_the_one_that_is_refused(
+    parts: Parts, store: Store, pool: asyncpg.Pool
+) -> None:
+    await claim(store, *(new_job(name, "work") for name in ("good", "bad")), worker_id="gone")
+    await pool.execute("UPDATE scheduler_workers SET lease_until = now() - interval '1 hour'")
+    await pool.execute("UPDATE scheduled_jobs SET lease_until = now() - interval '1 hour'")
+    await refuse(pool, "true")
+    rescue = await store.workers.rescue(120)
+    assert rescue.job_ids == ["good"]
+
+
+async def test_lease_of_a_worker_is_renewed_though_a_row_of_its_jobs_is_refused(
+    parts: Parts, store: Store, pool: asyncpg.Pool
+) -> None:
+    await claim(store, *(new_job(name, "work") for name in ("good", "bad")), worker_id="me")
+    lease, beat = await lease_of(pool)
+    await refuse(pool, "true")
+    answer = await store.workers.renew("me", {"good": 1, "bad": 1, "other": 1}, 2 * LEASE)
+    assert (answer.alive, answer.lost) == (True, ["other"])
+    assert isinstance(answer.obstacle, asyncpg.RaiseError)
+    renewed = await lease_of(pool)
+    assert renewed[0] > lease
+    assert renewed[1] == beat, "a job whose lease ended before it would count as lost"
+    assert (await store.workers.rescue(120)).job_ids == []
+
+
+@pytest.mark.slow
+async def test_lease_of_a_worker_is_renewed_while_the_table_of_jobs_is_locked(
+    parts: Parts, store: Store, pool: asyncpg.Pool, dsn: str
+) -> None:
+    await claim(store, new_job("job", "work"), worker_id="me")
+    lease, _ = await lease_of(pool)
+    stranger = await asyncpg.connect(dsn)
+    async with stranger.transaction():
+        await stranger.execute("LOCK TABLE scheduled_jobs IN ACCESS EXCLUSIVE MODE")
+        answer = await store.workers.renew("me", {"job": 1}, 2 * LEASE)
+    await stranger.close()
+    assert (answer.alive, answer.lost) == (True, [])
+    assert (await lease_of(pool))[0] > lease
+    answer = await store.workers.renew("me", {"job": 1}, LEASE)
+    assert (answer.lost, answer.obstacle) == ([], None)
+
+
+async def lease_of(pool: asyncpg.Pool) -> tuple[Any, Any]:
+    row = await pool.fetchrow("SELECT lease_until, last_beat FROM scheduler_workers WHERE worker_id = 'me'")
+    return row["lease_until"], row["last_beat"]
+
+
+@pytest.mark.parametrize("refusal", ["job", "schedule"])
+async def test_schedule_of_which_a_row_is_refused_delays_no_other_schedule(
+    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, refusal: str
+) -> None:
+    hour_ago = now() - timedelta(hours=1)
+    for name in ("good 1", "bad", "good 2"):
+        row = new_schedule(name, task="work", next_fire_at=hour_ago)
+        assert await store.schedules.insert(row, ["every"])
+    where = "NEW.options ->> 'schedule_id' = 'bad'" if refusal == "job" else "NEW.schedule_id = 'bad'"
+    table, on = ("scheduled_jobs", "INSERT") if refusal == "job" else ("scheduler_schedules", "UPDATE")
+    await pool.execute(
+        f"CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        f"IF {where} THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END $$"
+    )
+    await pool.execute(f"CREATE TRIGGER guard BEFORE {on} ON {table} FOR EACH ROW EXECUTE FUNCTION guard()")
+    planner = parts.planner()
+    async with asyncio.timeout(PATIENCE):
+        while len(await planned(pool)) < 2:
+            await planner.run_once()
+    assert await planned(pool) == {"good 1", "good 2"}
+    async with asyncio.timeout(PATIENCE):
+        while not caplog.messages:
+            await planner.run_once()
+    assert [message for message in caplog.messages if "schedule 'bad' not planned" in message]
+
+
+async def planned(pool: asyncpg.Pool) -> set[str]:
+    rows = await pool.fetch("SELECT options ->> 'schedule_id' FROM scheduled_jobs WHERE options IS NOT NULL")
+    return {row[0] for row in rows}
