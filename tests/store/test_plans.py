@@ -107,6 +107,8 @@ TUNED = {
 }
 WITHOUT_JOBS = {name for name in TUNED if "scheduled_jobs" not in QUERIES[name].text}
 """Statements about workers and figures, which have no plan here: they read rows by their whole keys."""
+AFTER_FAILURES = {"renew_worker"}
+"""Statements that run after another one was refused or waited for a lock."""
 HELD_THERE = sorted(HOT | {name for name in TYPES if QUERIES[name].is_shareable})
 """Statements that run on connections held between uses."""
 HELD = [f"held-{n:03}" for n in range(100)]
@@ -490,7 +492,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.workers.mark_stopping("w1")
         await store.workers.deregister("w1")
         await store.connections.release_held()
-    hot = {QUERIES[name].text: name for name in EXPECTED.keys() - UNTUNED | WITHOUT_JOBS}
+    hot = {QUERIES[name].text: name for name in EXPECTED.keys() - UNTUNED | WITHOUT_JOBS - AFTER_FAILURES}
     tuned: dict[object, str] = {}
     seen, ways = set(), set()
     for session, query in log:
@@ -509,6 +511,6 @@ async def test_store_runs_tuned_statements_with_planner_settings(
             )
             seen.add(hot[query])
             ways.add(settings)
-    assert seen == set(hot.values()) >= TUNED | HOT
+    assert seen == set(hot.values()) >= (TUNED | HOT) - AFTER_FAILURES
     assert not tuned, "no session of the pool keeps settings"
     assert {TRANSACTION_SETTINGS, HOT_TRANSACTION_SETTINGS if size <= 3 else DEDICATED_SETTINGS} <= ways

@@ -301,6 +301,7 @@ async def use_path(store: Store) -> object:
     people = InspectionStore(store)
     await store.migrate()
     await store.identity.guard("refuse")
+    await store.identity.guard_again("refuse")
     this, recorded = await store.identity.read()
     assert recorded == this
     await store.jobs.insert([new_job(each) for each in "abcde"])

@@ -485,7 +485,9 @@ async def test_service_that_waits_for_a_lock_retries_soon_and_names_its_holder(
     service.find_holders = find_holders
     starting = asyncio.create_task(service.start())
     retries = await seen.until(ServiceRetrying, 5)
-    await service.stop()
+    # The start waits for a pass that succeeds.
+    starting.cancel()
     await asyncio.wait([starting])
-    assert all(each.next_in <= 0.002 for each in retries)
-    assert {each.holders for each in retries} == {("pid 7",)}
+    await service.stop()
+    assert all(retry.next_in <= 0.002 for retry in retries)
+    assert {retry.holders for retry in retries} == {("pid 7",)}
