@@ -36,7 +36,8 @@ async def refuse(
 
 
 async def status_of(pool: asyncpg.Pool) -> dict[str, str]:
-    return dict(await pool.fetch("SELECT job_id, status FROM scheduled_jobs"))
+    rows = await pool.fetch("SELECT job_id, status FROM scheduled_jobs")
+    return {row["job_id"]: row["status"] for row in rows}
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ async def test_lease_of_a_worker_is_renewed_while_the_table_of_jobs_is_locked(
 
 
 async def lease_of(pool: asyncpg.Pool) -> tuple[Any, Any]:
-    row = await pool.fetchrow("SELECT lease_until, last_beat FROM scheduler_workers WHERE worker_id = 'me'")
+    (row,) = await pool.fetch("SELECT lease_until, last_beat FROM scheduler_workers WHERE worker_id = 'me'")
     return row["lease_until"], row["last_beat"]
 
 
