@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Annotated, Any, Final
 
 import typer
@@ -183,7 +183,8 @@ async def run(
         inspector = Inspector(scheduler)
         job = await _check(scheduler, job_id)
         if job.status is JobStatus.PENDING:
-            steps = inspector.move_jobs(ids=[job_id], to=datetime.now(UTC))
+            now = await scheduler._parts.store.jobs.clock()  # noqa: SLF001 - the time of the server
+            steps = inspector.move_jobs(ids=[job_id], to=now)
         else:
             steps = inspector.retry_jobs(ids=[job_id])
         async for step in steps:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeAlias, get_args
 
@@ -91,6 +91,8 @@ class Enqueuer:
             _check_notify(notify, connection)
         publishes = connection is None and self._events.wants(JobScheduled)
         replaces = conflict_resolution is ConflictResolution.REPLACE
+        if not is_delayed and (delay := self._delay_of(job)) is not None:
+            job, is_delayed = job.due_at(EPOCH + delay), True
         if is_delayed and needs_time(job, conflict_resolution):
             job, is_delayed = await self.at_due_time(job, connection), False
         due_job = job
@@ -117,6 +119,22 @@ class Enqueuer:
         checked = await self._store.connections.check_call(connection)
         now = await self._store.jobs.clock(connection=checked)
         return job.due_at(now + (job.execution_time - EPOCH))
+
+    def _delay_of(self, job: AnyJob) -> timedelta | None:
+        """Return the delay of a job that is still to come by the clock of this host, but not by the server's.
+
+        The caller has most likely added it to the time of this host, which is behind. The job would be late
+        when it is added, and might expire at once.
+        """
+        behind_s = -self._store.statements.clock_offset_s
+        if behind_s <= 0:
+            return None
+        delay = job.execution_time - datetime.now(UTC)
+        return delay if timedelta(0) <= delay < timedelta(seconds=behind_s) else None
+
+    def _by_server_time(self, job: AnyJob) -> AnyJob:
+        delay = self._delay_of(job)
+        return job if delay is None else job.due_at(self._store.statements.server_now + delay)
 
     def _statement_of(self, job: AnyJob, *, is_delayed: bool) -> InsertOne:
         """Return what inserts a job, unless its id exists or its unique key is taken."""
@@ -188,6 +206,8 @@ class Enqueuer:
             now = await self._store.jobs.clock(connection=connection)
             jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]
             first_due = _first_due(jobs)
+        if self._store.statements.clock_offset_s < 0:
+            jobs = [self._by_server_time(job) for job in jobs]
         if change is not None:
             jobs = await change(jobs)
         ids = await self._bulk.insert(jobs, conflict_resolution, batch_size, connection)

@@ -19,7 +19,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from types import MethodType
 from typing import Final
 
@@ -113,8 +113,12 @@ class Outbox:
         return max(self._next_send - time.monotonic(), 0.0) if self._messages else None
 
     def is_near(self, due: datetime, now: datetime | None = None) -> bool:
-        """Return whether a job due at this time requires a notification. Clocks may differ by the horizon."""
-        return (due - (now or datetime.now(UTC))).total_seconds() <= self._horizon_s
+        """Return whether a job due at this time requires a notification. Clocks may differ by the horizon.
+
+        In a process without heartbeats, whose offset is not known, a clock that is further behind costs a
+        notification, and one that is ahead adds some.
+        """
+        return (due - (now or self._store.statements.server_now)).total_seconds() <= self._horizon_s
 
     def may_carry(self) -> bool:
         """Return whether an insert of a job that is due soon should send the notification itself."""

@@ -392,6 +392,13 @@ class JobRepository(JobInserts):
         """
         return await self._rows(OverdueName, "overdue_names", self._statements.now, names, limit, worker_id)
 
+    async def correct_due_times(self, limit: int) -> int:
+        """Compute due times again that the server's clock gave before it was set back; return how many."""
+        now = self._statements.now
+        await self._statements.fetch("correct_waits", now, limit)
+        ((corrected,),) = await self._statements.fetch("correct_due_times", now, limit)
+        return int(corrected)
+
     async def waiting_names(self) -> list[str]:
         """Return the names of pending jobs."""
         return [row[0] for row in await self._statements.fetch("waiting_names")]

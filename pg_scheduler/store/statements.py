@@ -6,7 +6,7 @@ import platform
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -95,6 +95,9 @@ class Statements:
         self.codec: Final = codec
         self.get_author: Callable[[], Author] = _user_of_this_host
         self.publish: Callable[[Event], None] = _discard
+        self.clock_offset_s = 0.0
+        """Seconds by which the clock of this host is ahead of that of the server, as heartbeats measure it; 0
+        if they are close or hours apart, or if this process makes none."""
         self._acquire: Mapping[Route, Acquire] = {
             Route.DEDICATED: partial(connections.transaction, hot=True),
             Route.POOL: connections.acquire,
@@ -113,9 +116,14 @@ class Statements:
         return None if self.clock is None else self.clock.override()
 
     @property
+    def server_now(self) -> datetime:
+        """The time of the server, by the clock of this host and its offset."""
+        return datetime.now(UTC) - timedelta(seconds=self.clock_offset_s)
+
+    @property
     def local_now(self) -> datetime:
-        """The time in tests, else that of this process."""
-        return self.now or datetime.now(UTC)
+        """The time in tests, else that of the server as far as this process knows it."""
+        return self.now or self.server_now
 
     @property
     def author(self) -> Author:

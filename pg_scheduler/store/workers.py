@@ -51,6 +51,7 @@ class RenewResult:
         subscriptions: The classes of events that other workers want, as they wrote them.
         wanted: The request to the worker: ``drain``; None for no request.
         obstacle: Why the leases of the jobs were not renewed; None if they were.
+        is_server_time: Whether ``now`` is the server's time, and not that of a test.
     """
 
     alive: bool
@@ -60,6 +61,7 @@ class RenewResult:
     subscriptions: Sequence[str | None] = ()
     wanted: str | None = None
     obstacle: Exception | None = None
+    is_server_time: bool = False
 
 
 class WorkerReport(NamedTuple):
@@ -235,9 +237,22 @@ class WorkerRepository:
             if is_refusal(error):  # the table can be read: jobs that were cancelled are to stop
                 attempts = worker_id, list(own), json.dumps(own)
                 lost = [row[0] for row in await self._statements.fetch("find_lost", *attempts, on=on)]
-            return RenewResult(True, lost, rows[0]["now"], wanted=rows[0]["wanted"], obstacle=error)
+            return RenewResult(
+                True,
+                lost,
+                rows[0]["now"],
+                wanted=rows[0]["wanted"],
+                obstacle=error,
+                is_server_time=now is None,
+            )
         return RenewResult(
-            row["alive"], row["lost"], row["now"], row["late"], row["subscriptions"] or (), row["wanted"]
+            row["alive"],
+            row["lost"],
+            row["now"],
+            row["late"],
+            row["subscriptions"] or (),
+            row["wanted"],
+            is_server_time=now is None,
         )
 
     async def request_state(self, worker_ids: Collection[str], wanted: str | None) -> list[str]:

@@ -49,6 +49,8 @@ def add_gauges(families: Sink, now: Gauges) -> None:
     families.gauge("lease_remaining_seconds", text, now.lease_remaining_s)
     text = "Seconds for which the event loop kept a callback waiting at the last heartbeat."
     families.gauge("loop_lag_seconds", text, now.loop_lag_s)
+    text = "Seconds by which the clock of this host is ahead of that of the server, at the last heartbeat."
+    families.gauge("clock_offset_seconds", text, now.clock_offset_s)
     families.gauge("listener_connected", "Whether notifications arrive.", now.is_listening)
     families.gauge("accepting", "Whether the worker claims jobs.", now.is_accepting)
     by_state: dict[Labels, float] = {("used",): now.pool_used, ("idle",): now.pool_idle}

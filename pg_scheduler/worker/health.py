@@ -68,6 +68,7 @@ class Gauges:
         results_waiting: Outcomes of attempts that are not yet written.
         lease_remaining_s: Seconds until other workers may reclaim its jobs.
         loop_lag_s: Seconds for which the event loop kept a callback waiting at the last heartbeat.
+        clock_offset_s: Seconds by which the clock of the host is ahead of that of the server.
         is_listening: Whether notifications arrive.
         is_accepting: Whether it claims jobs.
         pool_used: Connections of the pool that are in use.
@@ -80,6 +81,7 @@ class Gauges:
     results_waiting: int
     lease_remaining_s: float
     loop_lag_s: float
+    clock_offset_s: float
     is_listening: bool
     is_accepting: bool
     pool_used: int
@@ -93,7 +95,7 @@ def gauges_of(life: Lifecycle, connections: Connections) -> Gauges:
     pool = (size - idle, idle, most)
     runtime = life.runtime
     if runtime is None:
-        return Gauges(0, 0, 0, 0, 0, False, False, *pool)
+        return Gauges(0, 0, 0, 0, 0, 0, False, False, *pool)
     node = runtime.node
     slots = node.config.max_concurrent_jobs if node.config.runs_jobs else 0
     is_accepting = life.is_running and runtime.claimer.is_running and runtime.reporter.state == "running"
@@ -103,6 +105,7 @@ def gauges_of(life: Lifecycle, connections: Connections) -> Gauges:
         len(node.in_flight.unwritten()),
         max(node.lease.trusted_until - time.monotonic(), 0.0),
         runtime.reporter.lag_s,
+        node.clock.offset_s or 0.0,
         runtime.listener.is_receiving,
         is_accepting,
         *pool,

@@ -192,6 +192,7 @@ class Reporter:
     def __init__(self, node: Node, watchdog: LoopWatchdog) -> None:
         self._connections = node.store.connections
         self._lease = node.lease
+        self._clock = node.clock
         self._signals = node.signals
         self._routing = node.routing
         self._unknown_zones = node.unknown_zones
@@ -268,10 +269,15 @@ class Reporter:
             "is_listening": self._signals.notifications_up.is_set,
             "has_liveness_lock": self._lease.liveness_key is not None,
             **({"is_logger_disabled": True} if is_logger_disabled() else {}),
+            **self._clock_offset(),
             **self._missing_executors(),
             **self._missing_zones(),
             **self._last_blocked(),
         }
+
+    def _clock_offset(self) -> dict[str, Any]:
+        offset_s = self._clock.offset_s
+        return {} if offset_s is None else {"clock_offset_s": round(offset_s, 3)}
 
     def _missing_executors(self) -> dict[str, Any]:
         if not self._runs_jobs:

@@ -17,6 +17,7 @@ from pg_scheduler.worker.event_relay import EventRelay
 from pg_scheduler.worker.lease.heartbeat import Heartbeat
 from pg_scheduler.worker.lease.keeper import TOO_SMALL, LeaseKeeper
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
+from pg_scheduler.worker.maintenance.due_times import DueTimeCorrector
 from pg_scheduler.worker.maintenance.overdue import DeadlineScanner, Expirer
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.maintenance.planner import Planner
@@ -68,6 +69,7 @@ class Runtime:
         self.scanner = DeadlineScanner(node)
         self.planner = Planner(node)
         self.pauses = PauseWatcher(node)
+        self.due_times = DueTimeCorrector(node)
         deleted = node.results.deleted
         vacuum = Vacuum(store, node.events, config.vacuum, node.worker_id, deleted=deleted)
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
@@ -89,6 +91,7 @@ class Runtime:
             self.scanner,
             *([self.planner] if config.plans else []),
             self.pauses,
+            self.due_times,
             *([self.feeder, self.head, self.claimer] if config.runs_jobs else []),
         ]
         self.supervisor = Supervisor(self.parts)

@@ -44,7 +44,13 @@ async def test_worker_reports_its_names_settings_and_health(make: Make, dsn: str
     assert (worker.state, worker.wanted) == ("running", None)
     assert worker.names is not None
     assert "work" in worker.names, "beside those of other modules"
-    assert set(worker.health) == {"pool", "loop_lag_s", "is_listening", "has_liveness_lock"}
+    assert set(worker.health) == {
+        "pool",
+        "loop_lag_s",
+        "is_listening",
+        "has_liveness_lock",
+        "clock_offset_s",
+    }
     assert worker.health["pool"]["max"] >= worker.health["pool"]["size"] >= worker.health["pool"]["idle"]
     assert worker.settings["lease_seconds"] == 45
     assert worker.settings["skip"] == ["*other", "*.*"]

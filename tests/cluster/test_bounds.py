@@ -345,6 +345,7 @@ STORE_CALLS: dict[str, Call] = {
     "suspect_workers": lambda it, _: it.workers.suspect_workers("w1"),
     "ended_namesakes": lambda it, _: it.workers.ended_namesakes("w1", "pod", "host"),
     "restart_leases": lambda it, _: it.workers.restart_leases(),
+    "correct_due_times": lambda it, _: it.jobs.correct_due_times(10),
     "mark_stopping": lambda it, _: it.workers.mark_stopping("w1"),
     "deregister": lambda it, _: it.workers.deregister("w1"),
     "list_workers": lambda it, _: it.workers.list_workers(),

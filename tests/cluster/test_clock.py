@@ -19,9 +19,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler import JobSpec, JobStatus, Retry, Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
-from pg_scheduler.events import JobCompleted, PassFinished, ScheduleFired, TaskPaused, TaskResumed
+from pg_scheduler.events import JobCompleted, JobRetried, PassFinished, ScheduleFired, TaskPaused, TaskResumed
 from pg_scheduler.triggers import At, Every
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.conftest import FAST, database, migrate_on, run_on
@@ -32,6 +32,7 @@ LIBRARY = find_library()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="libfaketime is not installed")
 
 STEP_S = 600.0
+TEN_YEARS_S = 10 * 365.25 * 86_400
 MINUTE = timedelta(minutes=1)
 LEASE = ("--lease", "6")
 NO_ARGUMENTS: dict[str, object] = {"args": [], "kwargs": {}}
@@ -233,6 +234,55 @@ async def test_schedule_fires_and_pause_ends_when_the_server_clock_is_set_forwar
         await seen.until(ScheduleFired, schedule_id="often")
         await seen.until(JobCompleted)
         await seen.until(TaskResumed, task_name="other")
+
+
+@pytest.mark.slow
+async def test_retry_and_schedule_go_on_after_the_clock_was_ten_years_ahead(
+    pool: asyncpg.Pool, server_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts = 0
+
+    async def fail_once() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise Retry(timedelta(seconds=1))
+
+    async with Scheduler(pool, shutdown_timeout=1) as scheduler:
+        seen = Recorder(scheduler)
+        scheduler.register(fail_once, name="clock.fail_once", max_retries=1)
+        server_clock.set(TEN_YEARS_S)
+        job_id = await scheduler.enqueue(fail_once)
+        await seen.until(JobRetried)
+        due = await pool.fetchval("SELECT execution_time FROM scheduled_jobs WHERE job_id = $1", job_id)
+        assert due > datetime.now(UTC) + timedelta(days=3000)
+        server_clock.set(0)
+        await seen.until(JobCompleted, job_id=job_id)
+    assert caplog.text.count("due times that it had given in the future are corrected: 1") == 1
+
+
+@pytest.mark.slow
+async def test_job_that_a_host_behind_the_server_schedules_in_a_second_runs(
+    pool: asyncpg.Pool, server_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    second = timedelta(seconds=1)
+    server_clock.set(STEP_S)
+    async with Scheduler(pool, lease=6 * second) as scheduler:
+        seen = Recorder(scheduler)
+        scheduler.register(silent, name="clock.silent")
+        await seen.until(PassFinished, 2, service="heartbeat")
+        job_id = await scheduler.schedule(silent, execution_time=datetime.now(UTC) + second)
+        [bulk_id] = await scheduler.schedule_bulk([JobSpec(silent, datetime.now(UTC) + second)])
+        assert bulk_id is not None
+        for each in (job_id, bulk_id):
+            await seen.until(JobCompleted, job_id=each)
+        later = datetime.now(UTC) + timedelta(hours=1)
+        job = await scheduler.get_job(await scheduler.schedule(silent, execution_time=later))
+        assert job is not None
+        assert job.execution_time == later
+        [worker] = await scheduler.workers()
+        assert worker.health["clock_offset_s"] == pytest.approx(-STEP_S, abs=5)
+    assert "s behind that of the server" in caplog.text
 
 
 async def test_jobs_are_reclaimed_when_a_dead_worker_has_a_lease_in_the_future(

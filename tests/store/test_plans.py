@@ -57,6 +57,8 @@ TYPES = {
     "lock_orphans": "text[], timestamptz, double precision, integer",
     "restart_leases": "timestamptz, integer",
     "expire_jobs": "text, text[], integer, timestamptz, text[], text[]",
+    "correct_waits": "timestamptz, integer",
+    "correct_due_times": "timestamptz, integer",
     "overdue_names": "timestamptz, text[], integer, text",
     "scan_deadlines": "timestamptz, double precision, double precision",
     "lock_parents": "text[]",
@@ -144,6 +146,8 @@ VALUES = {
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000",
     "restart_leases": f"{INSTANT}, 100",
     "expire_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, NULL, '{{}}'",
+    "correct_waits": f"{INSTANT}, 100",
+    "correct_due_times": f"{INSTANT}, 100",
     "overdue_names": f"{INSTANT}, '{{{NAME}}}', 100, 'w1'",
     "scan_deadlines": f"{INSTANT}, 30, 120",
     "lock_parents": IDS,
@@ -268,6 +272,8 @@ EXPECTED = {
     "renew_lease": {KEY},
     "lock_orphans": {CLAIM},
     "restart_leases": {CLAIM, TID},
+    "correct_waits": {CLAIM},
+    "correct_due_times": {CLAIM, BLOCKED, TID},
     "expire_jobs": {CLAIM, TID},
     "overdue_names": {CLAIM},
     "scan_deadlines": {
@@ -479,6 +485,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.jobs.overdue_names("w1", [NAME], 1)
         await store.workers.scan_deadlines(30, 120)
         await store.workers.restart_leases()
+        await store.jobs.correct_due_times(10)
         await store.workers.rescue(120)
         await store.limits.block_surplus("limit:a:", [NAME], SurplusPosition(1, NOW, ""), 1)
         await store.limits.read_surplus([NAME], SurplusPosition(1, NOW, ""), 1, 100)

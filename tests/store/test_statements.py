@@ -532,6 +532,7 @@ async def use_path(store: Store) -> object:
     await store.workers.scan_deadlines(30, 120)
     await store.workers.next_instants("w1")
     await store.workers.restart_leases()
+    assert await store.jobs.correct_due_times(10) == 0
     await store.workers.rescue(120)
     assert await store.claims.release_unacknowledged("w1", {}) == []
     await store.jobs.overdue_names("w1", [NAME], 10)

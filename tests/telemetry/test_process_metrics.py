@@ -49,6 +49,7 @@ DOCUMENTED = {
     "leases_lost": "counter",
     "loop_blocked_seconds": "counter",
     "loop_lag_seconds": "gauge",
+    "clock_offset_seconds": "gauge",
     "listener_connected": "gauge",
     "keeper_connected": "gauge",
     "accepting": "gauge",

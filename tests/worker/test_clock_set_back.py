@@ -38,6 +38,7 @@ class Bench:
         self.scheduler = scheduler
         self.clock = clock
         self.planner: Planner = parts.planner()
+        self.calls = parts.calls
 
     async def add(self, trigger: Trigger, **options: Any) -> Schedule:
         return await self.scheduler.schedules.add(
@@ -86,6 +87,7 @@ async def test_schedule_fires_again_after_the_clock_was_ahead(
     await bench.plan()
     assert await bench.next_at() == NOON + 5 * MINUTE
     assert caplog.text.count("the server's clock was set back since schedule 'key' of tests.work fired") == 1
+    assert bench.calls.count("schedule_was_ahead") == 1, "due times are corrected too"
     bench.clock.advance(5 * MINUTE)
     await bench.plan()
     assert NOON + 5 * MINUTE in await bench.jobs()

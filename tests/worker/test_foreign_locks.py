@@ -101,6 +101,8 @@ lock_due: skips
 quarantine_job: limited jobs
 try_claim: limited jobs
 restart_leases: own jobs workers
+correct_waits: skips steps
+correct_due_times: skips jobs
 delete_dead_workers: skips workers
 record_dead_workers: own audit
 lock_orphans: skips

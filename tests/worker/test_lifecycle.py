@@ -13,6 +13,7 @@ import pytest
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
 from pg_scheduler.measure.meter import Meter
+from pg_scheduler.worker.maintenance.due_times import DueTimeCorrector
 from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from pg_scheduler.worker.service import Service
@@ -26,6 +27,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "unblocker": Unblocker,
     "feeder": Parts.feeder,
     "pause_watcher": PauseWatcher,
+    "due_time_corrector": DueTimeCorrector,
     "claimer": Parts.claimer,
     "completer": Parts.completer,
     "event_relay": Parts.relay,

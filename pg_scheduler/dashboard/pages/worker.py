@@ -10,7 +10,15 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.job_rows import rows_of
 from pg_scheduler.dashboard.lanes import SPAN, lanes_of
 from pg_scheduler.dashboard.pages.jobs import summary_of
-from pg_scheduler.dashboard.pages.workers import DECLARE_DEAD, WorkerRow, dead_row, row_of
+from pg_scheduler.dashboard.pages.workers import (
+    DECLARE_DEAD,
+    MAX_CLOCK_OFFSET_S,
+    WorkerRow,
+    clock_offset_s,
+    dead_row,
+    difference,
+    row_of,
+)
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import length, term
 from pg_scheduler.inspect.workers import Attempt, ended_attempts
@@ -83,6 +91,10 @@ def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
     if row.lag_s is not None:
         title = "how late its event loop ran a callback at the last heartbeat; above 1 s, a job blocks it"
         yield chip(f"lag {length(row.lag_s)}", title, is_bad=row.lag_s > 1)
+    offset_s = clock_offset_s(row.worker)
+    if offset_s is not None and abs(offset_s) > MAX_CLOCK_OFFSET_S:
+        title = "the clock of its host differs from that of the server; due times computed there are wrong"
+        yield chip(f"clock {difference(offset_s)} the server", title, is_bad=True)
     if row.pool is not None:
         title = "connections of its pool that are in use, of their maximum number"
         yield chip("pool {in_use:g} of {most:g}".format(**row.pool), title)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import AuditRecord
+from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
@@ -18,6 +19,9 @@ from pg_scheduler.store.author import release_of
 
 MAX_WORKERS: Final = 500
 MAX_NUMBER: Final = 1e9
+MAX_CLOCK_OFFSET_S: Final = 1.0
+"""Seconds by which the clock of a host may differ from that of the server."""
+
 DEAD_FOR: Final = timedelta(days=1)
 MAX_DEAD: Final = 200
 DEAD_AGE_S: Final = 10.0
@@ -206,6 +210,20 @@ def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
     )
 
 
+def clock_offset_s(worker: Worker) -> float | None:
+    """Return by how many seconds the clock of its host is ahead of that of the server; None if unknown."""
+    value = worker.health.get("clock_offset_s")
+    if not isinstance(value, int | float):
+        return None
+    size_s = _number(abs(value))
+    return -size_s if size_s is not None and value < 0 else size_s
+
+
+def difference(offset_s: float) -> str:
+    """Return ``10 m behind`` or ``3 s ahead of``."""
+    return f"{length(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'}"
+
+
 def _number(value: object) -> float | None:
     """Return the value if it is a number that a worker can report; a row may have been written by hand."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_NUMBER:
@@ -241,6 +259,9 @@ def _problems(worker: Worker) -> list[str]:
         found.append(f"its event loop is blocked for {timedelta(seconds=round(blocked_s))}")
     elif lag_s is not None and lag_s > 1:
         found.append(f"its event loop lags by {lag_s:.1f} s")
+    offset_s = clock_offset_s(worker)
+    if offset_s is not None and abs(offset_s) > MAX_CLOCK_OFFSET_S:
+        found.append(f"the clock of its host is {difference(offset_s)} that of the server")
     if health.get("is_listening") is False:
         found.append("it receives no notifications, so it polls")
     if health.get("has_liveness_lock") is False:

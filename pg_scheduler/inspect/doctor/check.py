@@ -77,6 +77,14 @@ def info(code: FindingCode, subject: str, evidence: str, remedy: str | None) -> 
     return Finding(code, Severity.INFO, subject, evidence, remedy)
 
 
+def number_of(value: object) -> float:
+    """Return a number of the health of a worker; 0 for what no worker reports."""
+    try:
+        return float(value) if isinstance(value, int | float) else 0.0
+    except OverflowError:  # the JSON of a worker has any number of digits
+        return 0.0
+
+
 def hint_at_new_name(name: str, known: Sequence[str]) -> str:
     """Return how to declare the name that a function probably has now; empty if none is likely."""
     near = likely_new_name(name, known)

@@ -246,7 +246,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "run the workers closer to the server",
     ),
     FindingCode.CLOCK: Advice(
-        "the clocks of this machine and of the server differ, or the server's was set back since a heartbeat",
+        "the clock of this machine or of a worker's host differs from that of the server, which may be wrong",
         "synchronize both by NTP",
     ),
     FindingCode.NOTIFY_QUEUE: Advice(

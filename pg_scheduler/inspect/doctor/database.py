@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, number_of, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.doctor.server_faults import SERVER_FAULTS
@@ -145,6 +145,15 @@ def judge_clocks(
                 f"the last heartbeat of {on_host(worker)} lies {length(ahead)} in the "
                 "future: the clock of the server was set back",
                 "synchronize the server's clock by NTP; the worker corrects its lease by itself",
+            )
+        elif worker.is_alive and abs(offset_s := number_of(worker.health.get("clock_offset_s"))) >= most_s:
+            direction = "ahead of" if offset_s > 0 else "behind"
+            yield warning(
+                FindingCode.CLOCK,
+                worker.worker_id,
+                f"the clock of {on_host(worker)} is {length(abs(offset_s))} {direction} that of the server; "
+                "due times that jobs and callers compute there are wrong by that",
+                "synchronize the clock of that host by NTP",
             )
 
 

@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from pg_scheduler.errors import SchemaForbiddenError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, number_of, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.audit import AuditFilters
@@ -316,13 +316,13 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
     for worker in alive:
         health = worker.health
         last = health.get("last_blocked")
-        if (seconds := _number(health.get("loop_blocked_s"))) >= lag_s:
+        if (seconds := number_of(health.get("loop_blocked_s"))) >= lag_s:
             job = _culprit(health, "blocking_job_id", "blocking_job_name")
             block = f"has been blocked for {length(seconds)}"
-        elif isinstance(last, dict) and (seconds := _number(last.get("seconds"))) >= lag_s:
+        elif isinstance(last, dict) and (seconds := number_of(last.get("seconds"))) >= lag_s:
             job = _culprit(last, "job_id", "job_name")
             block = f"was blocked for {length(seconds)} within the last 15 minutes"
-        elif (seconds := _number(health.get("loop_lag_s"))) >= lag_s:
+        elif (seconds := number_of(health.get("loop_lag_s"))) >= lag_s:
             job = ""
             block = f"was blocked for {length(seconds)} at its last heartbeat"
         else:
@@ -341,14 +341,6 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
             f"the event loop of {on_host(worker)} {block}{job}",
             remedy,
         )
-
-
-def _number(value: Any) -> float:
-    """Return a number of the health; 0 for what no worker reports."""
-    try:
-        return float(value) if isinstance(value, int | float) else 0.0
-    except OverflowError:  # the JSON of a worker has any number of digits
-        return 0.0
 
 
 def judge_loggers(alive: Sequence[Worker]) -> Iterator[Finding]:

@@ -51,6 +51,7 @@ class Heartbeat(Service):
     def __init__(self, node: Node, reporter: Reporter) -> None:
         super().__init__(node.events)
         self._workers = node.store.workers
+        self._statements = node.store.statements
         self._jobs = node.store.jobs
         self._identity = node.store.identity
         self._on_copy = node.config.on_copy
@@ -114,6 +115,9 @@ class Heartbeat(Service):
                 self._lose()
             raise
         self._clock.read(answer.now, requested_at)
+        if answer.is_server_time:
+            self._clock.compare(answer.now, requested_at)
+            self._statements.clock_offset_s = self._clock.correction_s
         interval = self._lease.renewal_interval
         if not answer.alive:
             self._revoke_all()

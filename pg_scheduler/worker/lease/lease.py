@@ -11,6 +11,7 @@ import time
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.worker.signals import Signal
 
 UNTRUSTED_SHARE: Final = 0.1
@@ -21,6 +22,12 @@ RENEWALS_PER_LEASE: Final = 3
 
 TOLERANCE_S: Final = 0.5
 """Seconds by which the clocks may drift apart before that counts as a step."""
+
+MAX_OFFSET_S: Final = 1.0
+"""Seconds by which the clock of this host may differ from that of the server without a WARNING."""
+
+MAX_CORRECTION_S: Final = 3600.0
+"""Seconds up to which times of this host are corrected by the difference."""
 
 
 class Lease:
@@ -80,18 +87,31 @@ class Lease:
 
 
 class ServerClock:
-    """Detect that the server's clock was set, from the times that heartbeats and claims return.
+    """Compare the server's clock with those of this host, by the times that heartbeats and claims return.
 
     Sleeps are measured by the monotonic clock of this process. One that ends at a time of the server is wrong
     once the server's clock has been set.
     """
 
-    __slots__ = ("_least", "_most", "_stepped")
+    __slots__ = ("_is_off", "_least", "_most", "_stepped", "offset_s")
 
     def __init__(self, stepped: Signal) -> None:
         self._stepped = stepped
+        self._is_off = False
+        self.offset_s: float | None = None
+        """Seconds by which the clock of this host is ahead of that of the server; None before a heartbeat."""
         self._least = float("-inf")
         self._most = float("inf")
+
+    @property
+    def correction_s(self) -> float:
+        """The offset if it is large enough for a WARNING, and small enough to be that of a host; else 0.
+
+        If the clocks are hours apart, that of the server may be the wrong one, and be set back soon.
+        """
+        if self.offset_s is None or not self._is_off or abs(self.offset_s) > MAX_CORRECTION_S:
+            return 0.0
+        return self.offset_s
 
     def read(self, now: datetime, requested_at: float) -> None:
         """Compare with a time of the server that was requested at this monotonic time, and received now.
@@ -106,3 +126,25 @@ class ServerClock:
             self._stepped()
         else:
             self._least, self._most = max(self._least, least), min(self._most, most)
+
+    def compare(self, now: datetime, requested_at: float) -> None:
+        """Measure by how much the clock of this host differs, from a time of the server as in ``read()``.
+
+        The server is taken to have read its clock in the middle of the round trip, so the result is wrong by
+        half of that at most. The log has a record when the difference becomes too large, and when it ends.
+        """
+        error = (time.monotonic() - requested_at) / 2
+        self.offset_s = offset = time.time() - error - now.timestamp()
+        if abs(offset) - error > MAX_OFFSET_S and not self._is_off:
+            self._is_off = True
+            direction = "ahead of" if offset > 0 else "behind"
+            logger.warning(
+                "the clock of this host is %.1f s %s that of the server; due times that jobs and callers "
+                "compute here are wrong by that; synchronize both clocks by NTP",
+                abs(offset),
+                direction,
+                extra=record_fields(),
+            )
+        elif abs(offset) + error <= MAX_OFFSET_S and self._is_off:
+            self._is_off = False
+            logger.info("the clock of this host agrees with that of the server again", extra=record_fields())

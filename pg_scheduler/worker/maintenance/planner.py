@@ -432,6 +432,7 @@ class Planner(Service):
         )
         advance = search() if built_in else await search_in_own_thread(row.trigger, search)
         if is_ahead(row, now) and not advance.fire_times:
+            self._signals.schedule_was_ahead()
             logger.warning(
                 AHEAD,
                 row.schedule_id,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
@@ -99,7 +99,7 @@ class Completer(Service):
                 await self._substitute(batch, error)
         written = [outcome for outcome in batch.outcomes if outcome[0].job_id not in batch.late]
         if written:
-            due = _due(written)
+            due = _due(written, self._store.statements.server_now)
             if any(outcome.make_event is JobReleased for _, outcome in written):
                 self._signals.jobs_released(due)
             # Also if all have ended: without LISTEN, nothing else announces a replacement that was applied.
@@ -236,7 +236,7 @@ class Completer(Service):
         )
 
 
-def _due(outcomes: Iterable[tuple[Claim, Outcome]]) -> datetime:
+def _due(outcomes: Iterable[tuple[Claim, Outcome]], now: datetime) -> datetime:
     """Return when the first job is due that is pending again: at its old time, or later than now. Else now.
 
     A replacement has a notification of its own.
@@ -248,4 +248,4 @@ def _due(outcomes: Iterable[tuple[Claim, Outcome]]) -> datetime:
         and not outcome.change.delay_s
         and not outcome.change.suspensions
     )
-    return min(kept, default=datetime.now(UTC))
+    return min(kept, default=now)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -149,7 +148,7 @@ class Completions:
         if not is_reported:
             self._buffer.end_written(attempt.claim)
         if not is_plain:  # without LISTEN, nothing else announces a replacement or a job that waited
-            self._signals.due(datetime.now(UTC))
+            self._signals.due(self._statements.server_now)
 
 
 def begin(attempt: Attempt) -> Completion:

@@ -79,6 +79,17 @@ async def test_clock_of_this_machine_is_compared_with_that_of_the_server(pool: a
     )
 
 
+@pytest.mark.parametrize(("offset_s", "words"), [(600.2, "10 min ahead of"), (-600.2, "10 min behind")])
+async def test_worker_whose_clock_differs_is_named(pool: asyncpg.Pool, offset_s: float, words: str) -> None:
+    await add_worker(pool, health='{"clock_offset_s": 0.4}')
+    await add_worker(pool, "w2", health='{"clock_offset_s": "x"}')
+    assert await subjects(pool, FindingCode.CLOCK, clock_s=30) == []
+    await add_worker(pool, "w3", health=f'{{"clock_offset_s": {offset_s}}}')
+    finding = await find(pool, FindingCode.CLOCK, clock_s=30)
+    assert finding.subject == "w3"
+    assert f"{words} that of the server" in finding.evidence
+
+
 async def test_heartbeat_in_the_future_is_found_until_leases_restart(pool: asyncpg.Pool) -> None:
     await add_worker(pool)
     assert await subjects(pool, FindingCode.CLOCK, clock_s=30) == []

@@ -34,6 +34,49 @@ class Server:
         self._clock.read(now, at - sent_s_ago)
 
 
+def compared(clock: ServerClock, ahead_s: float, *, sent_s_ago: float = 0.0) -> float:
+    """Let a server answer whose clock this host is ahead of; return the offset that is measured."""
+    now = datetime.now(UTC) - timedelta(seconds=ahead_s + sent_s_ago / 2)
+    clock.compare(now, time.monotonic() - sent_s_ago)
+    assert clock.offset_s is not None
+    return clock.offset_s
+
+
+@pytest.mark.parametrize(("ahead_s", "words"), [(600, "600.0 s ahead of"), (-600, "600.0 s behind")])
+def test_clock_of_the_host_that_differs_is_logged_once_and_again_when_it_agrees(
+    caplog: pytest.LogCaptureFixture, ahead_s: float, words: str
+) -> None:
+    caplog.set_level("INFO", "pg_scheduler")
+    clock = ServerClock(Signal("the clock was set"))
+    assert clock.offset_s is None
+    for _ in range(2):
+        assert compared(clock, ahead_s) == pytest.approx(ahead_s, abs=0.4)
+    [warning] = caplog.records
+    assert warning.levelname == "WARNING"
+    assert words in warning.message
+    caplog.clear()
+    for _ in range(2):
+        assert compared(clock, 0) == pytest.approx(0, abs=0.4)
+    [note] = caplog.records
+    assert (note.levelname, "agrees" in note.message) == ("INFO", True)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "correction_s"), [(0.5, 0), (600, 600), (-600, -600), (-86_400, 0), (10**9, 0)]
+)
+def test_times_are_corrected_by_minutes_only(ahead_s: float, correction_s: float) -> None:
+    clock = ServerClock(Signal("the clock was set"))
+    assert clock.correction_s == 0
+    compared(clock, ahead_s)
+    assert clock.correction_s == pytest.approx(correction_s, abs=0.4)
+
+
+def test_slow_answer_is_no_proof_that_the_clock_of_the_host_differs(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ServerClock(Signal("the clock was set"))
+    assert compared(clock, 5, sent_s_ago=20) == pytest.approx(5, abs=0.4)
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("step", [60, -60])
 def test_step_of_the_server_clock_is_reported_once(step: float) -> None:
     server = Server()

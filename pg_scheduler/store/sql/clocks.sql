@@ -1,0 +1,121 @@
+-- The instant from which on a time is in the future. A clock that was set back by less changes nothing.
+
+-- fragment: future
+(coalesce($1, now()) + interval '5 seconds')
+
+-- When the last attempt ended, as the history has it; NULL if its entry belongs to an earlier one, or was written by
+-- hand.
+
+-- fragment: last_end
+CASE WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text
+        AND (errors #>> ARRAY ['-1', 'ended_at']) ~ concat(
+            '^[0-9][0-9][0-9][0-9]-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)',
+            'T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]+)?[+-](0[0-9]|1[0-4]):?([0-5][0-9])?$'
+        )
+    THEN (errors #>> ARRAY ['-1', 'ended_at'])::timestamptz END
+
+-- When a job that is due in the future is due by the clock as it is now; NULL if its due time is what a caller wanted.
+--
+-- A job that runs was due, and so was one that was released. A job of a schedule, and one to run at once, were due when
+-- they were added. A retry and a snooze begin with the end of their attempt. A suspended job is due when the first of
+-- its waits ends; if it is due before all of them, a signal or a child has made it due.
+
+-- fragment: due_again
+CASE
+    WHEN status = 'running' THEN CASE WHEN attempt > 0 AND worker_id IS NOT NULL THEN coalesce($1, now()) END
+    WHEN attempt = 0 THEN CASE
+        WHEN created_at > {future}
+            AND ((options -> 'schedule_id') IS NOT NULL
+                OR execution_time >= (created_at - interval '1 second')
+                AND execution_time <= (created_at + interval '1 second'))
+        THEN coalesce($1, now()) END
+    WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text THEN CASE
+        WHEN {last_end} > {future} AND execution_time >= {last_end}
+        THEN coalesce($1, now()) + (execution_time - {last_end})
+        WHEN {last_end} > {future}
+            AND (errors #>> ARRAY ['-1', 'outcome']) = ANY (ARRAY ['released', 'lost', 'crashed'])
+        THEN coalesce($1, now())
+        WHEN created_at > {future} AND (options -> 'schedule_id') IS NOT NULL THEN coalesce($1, now()) END
+    WHEN (options -> 'steps') IS NOT NULL THEN (
+        SELECT CASE
+            WHEN count(*) FILTER (WHERE step.until <= job.execution_time) = 0 THEN coalesce($1, now())
+            WHEN min(step.until) < job.execution_time THEN greatest(coalesce($1, now()), min(step.until))
+        END
+        FROM {schema}scheduler_steps AS step
+        WHERE step.job_id = job.job_id AND step.ended_at IS NULL
+    )
+END
+
+-- name: correct_waits
+-- route: tuned
+-- End at most $2 waits for signals when their timeout is over, if they began before the server's clock was set back.
+--
+-- A sleep keeps its end, which may be a time that its job has chosen.
+UPDATE {schema}scheduler_steps SET until = coalesce($1, now()) + (until - started_at)
+WHERE ctid = ANY (ARRAY (
+    SELECT early.ctid
+    FROM {levels}
+    CROSS JOIN LATERAL (
+        SELECT step.ctid
+        FROM (
+            SELECT job_id
+            FROM {schema}scheduled_jobs
+            WHERE finished_at IS NULL
+              AND blocked_on IS NULL
+              AND priority = level.priority
+              AND execution_time > {future}
+              AND (options -> 'steps') IS NOT NULL
+            OFFSET 0
+        ) AS job
+        JOIN {schema}scheduler_steps AS step ON step.job_id = job.job_id
+        WHERE step.kind = 'signal'
+          AND step.ended_at IS NULL
+          AND step.until < {last_day}
+          AND step.started_at > {future}
+          AND step.until > step.started_at
+        LIMIT $2
+        FOR NO KEY UPDATE OF step SKIP LOCKED
+    ) AS early
+));
+
+-- name: correct_due_times
+-- route: tuned
+-- Compute the due times of at most $2 jobs again that the server's clock gave before it was set back, and count them.
+WITH early AS MATERIALIZED (
+    SELECT early.ctid, early.due
+    FROM {levels}
+    CROSS JOIN LATERAL (
+        SELECT job.ctid, {due_again} AS due
+        FROM {schema}scheduled_jobs AS job
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = level.priority
+          AND execution_time > {future}
+          AND execution_time < {last_day}
+          AND {due_again} < execution_time
+        LIMIT $2
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS early
+    UNION ALL
+    SELECT blocked.ctid, blocked.due
+    FROM (
+        SELECT job.ctid, {due_again} AS due
+        FROM {schema}scheduled_jobs AS job
+        WHERE blocked_on IS NOT NULL
+          AND finished_at IS NULL
+          AND execution_time > {future}
+          AND execution_time < {last_day}
+          AND {due_again} < execution_time
+        LIMIT $2
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS blocked
+),
+corrected AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        execution_time = early.due,
+        expires_at     = early.due + make_interval(secs => job.misfire_grace_time)
+    FROM early
+    WHERE job.ctid = early.ctid
+    RETURNING 1
+)
+SELECT count(*) FROM corrected;

@@ -1,0 +1,182 @@
+"""Due times that the server's clock gave before it was set back are computed again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from pg_scheduler import Retry, Snooze, Wait, current_job, job
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import EventBus
+from pg_scheduler.store.store import Store
+from pg_scheduler.testing import TestScheduler
+from pg_scheduler.triggers import Every
+from pg_scheduler.worker.maintenance.due_times import DueTimeCorrector
+from tests.support.parts import Parts
+
+NOON = datetime(2030, 3, 10, 12, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+HOUR = timedelta(hours=1)
+YEARS = timedelta(days=3650)
+AHEAD = NOON + YEARS
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOON)
+
+
+@pytest.fixture
+async def ahead(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
+    """A Scheduler whose clock is years ahead."""
+    async with TestScheduler(pool, now=AHEAD) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+def corrector(clocked: Store, bus: EventBus) -> DueTimeCorrector:
+    """The service of a worker, with the right clock."""
+    corrector = DueTimeCorrector(Parts(clocked, bus))
+    corrector.correct()
+    return corrector
+
+
+async def due(pool: asyncpg.Pool, job_id: str) -> datetime:
+    instant: datetime = await pool.fetchval(
+        "SELECT execution_time FROM scheduled_jobs WHERE job_id = $1", job_id
+    )
+    return instant
+
+
+@job(name="ahead.plain")
+async def plain() -> None: ...
+
+
+@job(name="ahead.retried", max_retries=1)
+async def retried() -> None:
+    raise Retry(10 * MINUTE)
+
+
+@job(name="ahead.snoozed")
+async def snoozed() -> None:
+    raise Snooze(10 * MINUTE)
+
+
+@job(name="ahead.waiting")
+async def waiting(timeout: float | None) -> None:
+    await current_job().steps.wait("go", timeout=timeout)
+
+
+@job(name="ahead.sleeping")
+async def sleeping() -> None:
+    await current_job().steps.sleep("rest", HOUR)
+
+
+@job(name="ahead.choosing")
+async def choosing() -> None:
+    await current_job().steps.first("choice", Wait("go"), Wait("stop"))
+
+
+@pytest.mark.parametrize("function", [retried, snoozed])
+async def test_delay_of_an_attempt_that_ended_in_the_future_begins_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool, function: object
+) -> None:
+    job_id = await ahead.scheduler.enqueue(function)  # type: ignore[arg-type]
+    await ahead.run_one()
+    assert await due(pool, job_id) == AHEAD + 10 * MINUTE
+    for _ in range(2):  # a second pass changes nothing
+        corrector.correct()
+        while await corrector.run_once() == 0:
+            pass
+        assert await due(pool, job_id) == NOON + 10 * MINUTE
+
+
+async def test_job_that_was_due_when_it_was_added_in_the_future_is_due_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = await ahead.scheduler.enqueue(plain)
+    await ahead.scheduler.schedules.add(plain, Every(minutes=5), schedule_id="often")
+    of_schedule = await ahead.scheduler.schedules.trigger("often")
+    assert of_schedule is not None
+    assert await corrector.run_once() == 0
+    assert [await due(pool, each) for each in (now, of_schedule)] == [NOON, NOON]
+    assert "are corrected: 2" in caplog.text
+
+
+async def test_due_times_that_callers_gave_stay(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    tomorrow = NOON + timedelta(days=1)
+    job_ids = {
+        tomorrow: await ahead.scheduler.schedule(plain, execution_time=tomorrow),
+        AHEAD + HOUR: await ahead.scheduler.enqueue(plain, delay=HOUR),
+    }
+    assert await corrector.run_once() != 0
+    assert {at: await due(pool, job_id) for at, job_id in job_ids.items()} == {at: at for at in job_ids}
+
+
+async def test_job_that_was_added_before_keeps_a_due_time_in_the_far_future(
+    pool: asyncpg.Pool, corrector: DueTimeCorrector
+) -> None:
+    async with TestScheduler(pool, now=NOON) as scheduler:
+        job_id = await scheduler.scheduler.schedule(plain, execution_time=AHEAD)
+        suspended = await scheduler.scheduler.enqueue(waiting, args=(YEARS.total_seconds(),))
+        await scheduler.run_one()
+    assert await corrector.run_once() != 0
+    assert [await due(pool, each) for each in (job_id, suspended)] == [AHEAD, AHEAD]
+
+
+async def test_timeout_of_a_wait_that_began_in_the_future_begins_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(waiting, args=(3600,))
+    await ahead.run_one()
+    assert await due(pool, job_id) == AHEAD + HOUR
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, job_id) == NOON + HOUR
+    assert await pool.fetchval("SELECT until FROM scheduler_steps") == NOON + HOUR
+
+
+async def test_sleep_keeps_its_end(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(sleeping)
+    await ahead.run_one()
+    assert await corrector.run_once() != 0
+    assert await due(pool, job_id) == AHEAD + HOUR
+
+
+async def test_signal_that_came_in_the_future_makes_its_job_due_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(choosing)
+    await ahead.run_one()
+    await ahead.scheduler.signal(job_id, "go")
+    assert await due(pool, job_id) == AHEAD
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, job_id) == NOON
+
+
+async def test_small_step_back_corrects_nothing(pool: asyncpg.Pool, corrector: DueTimeCorrector) -> None:
+    a_little = timedelta(seconds=4)
+    async with TestScheduler(pool, now=NOON + a_little) as scheduler:
+        job_id = await scheduler.scheduler.enqueue(plain)
+    assert await corrector.run_once() != 0
+    assert await due(pool, job_id) == NOON + a_little
+
+
+async def test_corrector_rests_until_the_clock_is_set(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    assert await corrector.run_once() != 0
+    job_id = await ahead.scheduler.enqueue(plain)
+    await corrector.run_once()
+    assert await due(pool, job_id) == AHEAD
+    corrector.correct()
+    assert await corrector.run_once() == 0
+    assert await due(pool, job_id) == NOON
