@@ -23,9 +23,13 @@ from tools.chaos.durable_jobs import (
     APPROVAL,
     CALLED,
     CHILDREN,
+    CHOICE,
+    CHOICE_STEP,
+    CHOSEN,
     COMPLETED,
     COMPLETING,
     COUPON,
+    DRAWN,
     LINES,
     ORDER,
     PARCEL,
@@ -37,6 +41,9 @@ from tools.chaos.durable_jobs import (
 from tools.chaos.evidence import Admission, Effect, Evidence, KeptResult, Row
 from tools.chaos.features import CHILD_KEEP_S
 from tools.chaos.jobs import (
+    ALERT,
+    ALERTED,
+    ALERTING,
     ALLOWED,
     IN_TURN,
     KEYED,
@@ -51,7 +58,18 @@ from tools.chaos.jobs import (
 from tools.chaos.ledger import CANCELLED as STOPPED
 from tools.chaos.ledger import DIED, DONE, RAISED, Attempt, Ledger, Ledgers, ParentLedger, Record, read
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, IN_VAIN, PLAIN, REPLACED, ROLLED_BACK, Request, Sent
-from tools.chaos.nemesis import MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault, plan
+from tools.chaos.nemesis import (
+    FAULTS,
+    JOBS_LOCKED,
+    MACHINE_STALLED,
+    SERVER,
+    SERVER_CLOCK,
+    SERVER_CLOCK_YEARS,
+    WORKER_CLOCK,
+    YEAR_S,
+    Fault,
+    plan,
+)
 from tools.chaos.report import table
 from tools.chaos.stalls import StallRecorder, recorded_stalls
 from tools.chaos.unhandled import report_unhandled_errors
@@ -91,11 +109,7 @@ def test_reliability_page_has_the_rows_of_the_chaos_report() -> None:
 
 def test_fault_plan_is_the_same_for_the_same_seed() -> None:
     def faults(seed: int) -> list[object]:
-        return [
-            each
-            for of_workers in (True, False)
-            for each in islice(plan(seed, seats=4, lease=5, of_workers=of_workers), 50)
-        ]
+        return [each for target in FAULTS for each in islice(plan(seed, seats=4, lease=5, of=target), 50)]
 
     assert faults(1) == faults(1)
     assert faults(1) != faults(2)
@@ -240,6 +254,10 @@ def sound() -> Evidence:
     for step in CHILDREN:
         rows[f"order:{step}"] = row(f"order:{step}", attempt=2)
     rows["summary"] = row("summary", job_name=SUMMARY, started=11.0)
+    rows["choice"] = row("choice", job_name=CHOICE)
+    rows[f"choice:{DRAWN}"] = row(f"choice:{DRAWN}")
+    rows["alerting"] = row("alerting", "failed", job_name=ALERTING, attempt=2, retry_count=1, max_retries=1)
+    rows["alerting:failed"] = row("alerting:failed", job_name=ALERT)
     ledgers = Ledgers()
     for one in rows.values():
         if one.status == "completed":
@@ -295,6 +313,8 @@ def sound() -> Evidence:
     ledgers.events[RECEIVED] += [
         Record(11.0, RECEIVED, "a", ["order", 2, step, f"order:{step} 2 a"]) for step in CHILDREN
     ]
+    ledgers.events[RECEIVED].append(Record(11.0, RECEIVED, "a", ["choice", 1, CHOICE_STEP, f"{CHOSEN}=yes"]))
+    ledgers.events[ALERTED] = [Record(11.0, ALERTED, "a", ["alerting:failed", "alerting"])]
     for step in CHILDREN:
         [last] = ledgers.attempts[f"order:{step}"]
         last.attempt = 2
@@ -333,6 +353,8 @@ def sound() -> Evidence:
         effects=expected_effects(exact=False, completes=False),
         signals=(Sent(APPROVAL, "yes", True), Sent(APPROVAL, "no", False), Sent(COUPON, "late", False)),
     )
+    requests["choice"] = Request(PLAIN, confirmed=True, signals=(Sent(CHOSEN, "yes", True),))
+    requests["alerting"] = Request(BROKEN, confirmed=True)
     requests["cancelled order"] = Request(CANCELLED, confirmed=True, effects=(COMPLETED,))
     requests["summary"] = Request(CALLBACK, confirmed=True, after=("kept", "second"))
     requests["rolled back"] = Request(ROLLED_BACK)
@@ -346,6 +368,7 @@ def sound() -> Evidence:
         f"order:{step}": KeptResult("completed", f"order:{step} 2 a", has_error=False, attempts=2)
         for step in CHILDREN
     }
+    results[f"choice:{DRAWN}"] = KeptResult("completed", f"choice:{DRAWN} 1 a", has_error=False, attempts=1)
     faults = [Fault("worker stopped, longer than its lease", "worker-1", 20.0, 30.0)]
     evidence = Evidence(
         *(requests, rows, results, admissions, ledgers, faults), deaths={}, lease=5.0, quiet=30.0
@@ -898,6 +921,46 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     "claimed before its execution time": (
         "claimed early",
         lambda it: put(it, "plain", due=10.5),
+    ),
+    "only the server clock stepped by years": (
+        "overlaps",
+        lambda it: setattr(it, "faults", [Fault(SERVER_CLOCK_YEARS, SERVER, 20.0, 30.0, 9 * YEAR_S)]),
+    ),
+    "only rows of jobs locked": (
+        "overlaps",
+        lambda it: setattr(it, "faults", [Fault(JOBS_LOCKED, SERVER, 20.0, 30.0)]),
+    ),
+    "a choice of a value that nobody sent": (
+        "choices lost or changed",
+        lambda it: setattr(it.requests["choice"], "signals", (Sent(CHOSEN, "no", True),)),
+    ),
+    "a choice of a signal that was not stored": (
+        "choices lost or changed",
+        lambda it: setattr(it.requests["choice"], "signals", (Sent(CHOSEN, "yes", False),)),
+    ),
+    "a choice without a winner": (
+        "choices lost or changed",
+        lambda it: it.ledgers.events[RECEIVED].pop(),
+    ),
+    "a failure without an alert": (
+        "alerts lost or repeated",
+        lambda it: it.ledgers.events[ALERTED].clear(),
+    ),
+    "a failure with two alerts": (
+        "alerts lost or repeated",
+        lambda it: it.ledgers.events[ALERTED].append(Record(11.0, ALERTED, "a", ["another", "alerting"])),
+    ),
+    "an alert of a job that did not fail": (
+        "alerts lost or repeated",
+        lambda it: it.ledgers.events[ALERTED].append(Record(11.0, ALERTED, "a", ["another", "plain"])),
+    ),
+    "an alert that did not complete": (
+        "alerts lost or repeated",
+        lambda it: put(it, "alerting:failed", status="expired"),
+    ),
+    "changes that the publication did not deliver": (
+        "changes not read from the publication",
+        lambda it: setattr(it, "unread", ["42 bytes"]),
     ),
     "only the server clock stepped": (
         "overlaps",

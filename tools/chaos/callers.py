@@ -20,7 +20,8 @@ from pg_scheduler.settings import Notify
 from pg_scheduler.store.foreign.adapter import AsyncConnection
 from pg_scheduler.sync import SyncScheduler
 from tools.chaos import jobs
-from tools.chaos.durable_load import BROKEN_CONNECTION, DurableLoad
+from tools.chaos.durable_load import BROKEN_CONNECTION
+from tools.chaos.feature_load import FeatureLoad
 from tools.chaos.load import BROKEN, KEEP, PLAIN, ROLLED_BACK, Request, Share
 
 TRANSACTION_RATE: Final = 3.0
@@ -33,7 +34,7 @@ CONNECTION_TIMEOUT_S: Final = 20
 FAILED: Final = (*BROKEN_CONNECTION, psycopg.Error, psycopg2.Error, SQLAlchemyError)
 
 
-class FullLoad(DurableLoad):
+class FullLoad(FeatureLoad):
     """Schedules by every way in.
 
     Args:

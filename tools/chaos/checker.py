@@ -13,19 +13,21 @@ from typing import Final
 
 from tools.chaos.durable import (
     children_lost_or_repeated,
+    choices_lost_or_changed,
     effects_repeated_or_lost,
     passed_results_missing_or_wrong,
     signals_lost_or_replaced,
     steps_repeated_or_lost,
 )
-from tools.chaos.durable_jobs import ORDERS, SHARED, SUMMARIES, THREAD_ORDER
+from tools.chaos.durable_jobs import CHOICE, ORDERS, SHARED, SUMMARIES, THREAD_ORDER
 from tools.chaos.evidence import Evidence, Verdict, attempt_of, committed_completions
 from tools.chaos.features import (
+    alerts_lost_or_repeated,
     callbacks_early_or_repeated,
     results_lost_or_wrong,
     unique_keys_held_twice,
 )
-from tools.chaos.jobs import ENDLESS, KEYED, LIMITED, PERIODIC, RATED, SCHEDULED, UNIQUE
+from tools.chaos.jobs import ALERT, ENDLESS, KEYED, LIMITED, PERIODIC, RATED, SCHEDULED, UNIQUE
 from tools.chaos.ledger import DONE, Attempt
 from tools.chaos.limits import limits_exceeded
 from tools.chaos.load import BROKEN, CALLBACK, CANCELLED, EXPIRING, IN_VAIN, PLAIN, REPLACED, ROLLED_BACK
@@ -73,6 +75,9 @@ def judge(evidence: Evidence) -> Verdict:
         "unique keys held twice": list(unique_keys_held_twice(evidence)),
         "steps repeated or lost": list(steps_repeated_or_lost(evidence)),
         "effects repeated or lost": list(effects_repeated_or_lost(evidence)),
+        "choices lost or changed": list(choices_lost_or_changed(evidence)),
+        "alerts lost or repeated": list(alerts_lost_or_repeated(evidence)),
+        "changes not read from the publication": list(evidence.unread),
         "signals lost or replaced": list(signals_lost_or_replaced(evidence)),
         "children lost or repeated": list(children_lost_or_repeated(evidence)),
         "passed results missing or wrong": list(passed_results_missing_or_wrong(evidence)),
@@ -126,6 +131,10 @@ def judge(evidence: Evidence) -> Verdict:
         "jobs that were passed results": sum(row.job_name in SUMMARIES for row in evidence.rows.values()),
         "jobs of two tenants": sum(row.job_name == SHARED for row in evidence.rows.values()),
         "jobs that exceeded their timeout": sum(row.job_name in ENDLESS for row in evidence.rows.values()),
+        "choices": sum(row.job_name == CHOICE for row in evidence.rows.values()),
+        "alerts": sum(row.job_name == ALERT for row in evidence.rows.values()),
+        "rows locked by transactions": sum(len(fault.rows) for fault in evidence.faults),
+        "changes read from the publication": evidence.changes,
         "jobs deleted by the vacuum": evidence.deleted,
         "fire times": sum(row.job_name in PERIODIC for row in evidence.rows.values()),
     }

@@ -9,7 +9,11 @@ from tools.chaos.durable_jobs import (
     APPROVAL,
     CALLED,
     CHILDREN,
+    CHOICE,
+    CHOICE_STEP,
+    CHOSEN,
     COMPLETED,
+    DRAWN,
     LINES,
     ORDERS,
     PASSED,
@@ -65,7 +69,7 @@ def _lost(evidence: Evidence, calls: Calls, received: Received) -> Iterator[str]
         values = {value for _, value in found}
         if len(values) > 1:
             yield f"{job_id} received several values of step {step!r}: {sorted(map(str, values))}"
-        elif step not in (*SIGNALS, *CHILDREN) and not values <= returned[job_id, step]:
+        elif step not in (*SIGNALS, *CHILDREN, CHOICE_STEP) and not values <= returned[job_id, step]:
             yield f"{job_id} received {values} from step {step!r}, which no call returned"
 
 
@@ -78,6 +82,29 @@ def _skipped_lines(evidence: Evidence) -> Iterator[str]:
             for line in LINES:
                 if (row.job_id, line) not in done:
                     yield f"{row.job_id} is completed, but its cursor passed over {line!r}"
+
+
+def choices_lost_or_changed(evidence: Evidence) -> Iterator[str]:
+    """Yield choices without a winner, and winners with another value than the one that was sent or returned.
+
+    That each attempt receives the same winner is a check of all steps.
+    """
+    received = _received(evidence)
+    for row in evidence.rows.values():
+        if row.job_name != CHOICE:
+            continue
+        values = {value for _, value in received.get((row.job_id, CHOICE_STEP), ())}
+        if row.status == "completed" and not values:
+            yield f"{row.job_id} is completed, but has chosen nothing"
+        request = evidence.requests[row.job_id]
+        child = evidence.rows.get(f"{row.job_id}:{DRAWN}")
+        possible = {
+            "limit=None",
+            *(f"{CHOSEN}={sent.value}" for sent in request.signals if sent.is_stored is not False),
+            *([] if child is None else [f"{DRAWN}={_value(child)}"]),
+        }
+        if not values <= possible:
+            yield f"{row.job_id} chose {values} instead of one of {possible}"
 
 
 def effects_repeated_or_lost(evidence: Evidence) -> Iterator[str]:
@@ -119,7 +146,7 @@ def signals_lost_or_replaced(evidence: Evidence) -> Iterator[str]:
     received = _received(evidence)
     for job_id, request in evidence.requests.items():
         row = evidence.rows.get(job_id)
-        if row is None or not request.signals:
+        if row is None or row.job_name not in ORDERS or not request.signals:
             continue
         for name in SIGNALS:
             sent = [each for each in request.signals if each.name == name]

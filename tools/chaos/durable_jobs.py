@@ -13,7 +13,19 @@ from typing import Final
 
 import asyncpg
 
-from pg_scheduler import Abort, Connection, JobResult, RetryPolicy, Share, call, current_job, job
+from pg_scheduler import (
+    Abort,
+    Child,
+    Connection,
+    JobResult,
+    RetryPolicy,
+    Share,
+    Sleep,
+    Wait,
+    call,
+    current_job,
+    job,
+)
 from pg_scheduler.errors import JobFailedError
 from pg_scheduler.sync import StepConnection, current_steps
 from tools.chaos import jobs
@@ -27,6 +39,11 @@ SUMMARY: Final = "chaos.summary"
 THREAD_SUMMARY: Final = "chaos.thread_summary"
 SUMMARIES: Final = (SUMMARY, THREAD_SUMMARY)
 SHARED: Final = "chaos.shared"
+CHOICE: Final = "chaos.choice"
+CHOICE_STEP: Final = "choice"
+CHOSEN: Final = "chosen"
+DRAWN: Final = "drawn"
+"""The job that waits for the first of several, its step, and the signal and the child among them."""
 
 CREATE_EFFECTS: Final = "CREATE TABLE chaos_effects (job_id text, step text, attempt integer, worker_id text)"
 INSERT_EFFECT: Final = "INSERT INTO chaos_effects VALUES ($1, $2, $3, $4)"
@@ -186,6 +203,22 @@ def thread_order(*, fails: bool) -> str:
         return own_value()
 
 
+@job(name=CHOICE, max_retries=MAX_RETRIES, retry=RETRY)
+async def choose() -> str:
+    """Wait for the first of a signal, a sleep and a child, and work once more."""
+    with entry():
+        steps = current_job().steps
+        winner = await steps.first(
+            CHOICE_STEP,
+            Wait(CHOSEN, kind=str),
+            Sleep("limit", random.uniform(1, 3)),
+            Child(DRAWN, call(jobs.value)),
+        )
+        receive(CHOICE_STEP, f"{winner.name}={winner.value}")
+        receive("after", await steps.run("after", compute, "after"))
+        return own_value()
+
+
 @job(name="chaos.parcel")
 async def parcel(*, fails: bool) -> str:
     """Return a value; with ``fails``, fail at the first attempt."""
@@ -260,4 +293,4 @@ async def _complete() -> None:
         current_job().set_result(own_value())
 
 
-FUNCTIONS: Final = (order, thread_order, parcel, completing, summary, thread_summary, shared)
+FUNCTIONS: Final = (order, thread_order, parcel, completing, summary, thread_summary, shared, choose)

@@ -125,7 +125,7 @@ class DurableLoad(Load):
             await asyncio.sleep(1)
             with suppress(DatabaseUnavailableError, *BROKEN_CONNECTION):
                 status = await self._pool.fetchval(STATUS, job_id, timeout=10)
-                if status == "completed":
+                if status in ("completed", None):  # the vacuum deletes completed ones
                     return
                 if status == "failed":
                     await self._retry_with_child(job_id)

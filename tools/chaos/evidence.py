@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tools.chaos.durable_jobs import CHILDREN, COMPLETED, SHARED
+from tools.chaos.durable_jobs import CHILDREN, COMPLETED, DRAWN, SHARED
 from tools.chaos.jobs import BLOCKED, UNIQUE
 from tools.chaos.ledger import Attempt, Ledgers
 from tools.chaos.load import REPLACED, Request
@@ -29,6 +29,7 @@ class Row:
     created: float
     started: float | None
     unique_key: str | None = None
+    fire_time: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,10 @@ class Evidence:
         unhandled: Unhandled errors of the driver's process.
         timed: Whether lateness is judged.
         deleted: The rows that the vacuum deleted; they are among the rows.
+        inserted_again: Jobs whose id was used again after the vacuum had deleted their row. A step of the
+            clock by years ends every retention.
+        unread: The changes that were not read from the publication.
+        changes: The changes that were read from it.
     """
 
     requests: Mapping[str, Request]
@@ -92,6 +97,9 @@ class Evidence:
     stopped_schedules: Sequence[str] = ()
     effects: Sequence[Effect] = ()
     deleted: int = 0
+    inserted_again: frozenset[str] = frozenset()
+    unread: Sequence[str] = ()
+    changes: int = 0
 
     def is_replaced(self, job_id: str) -> bool:
         """Return whether the job may have a new definition, which restarts its attempts."""
@@ -102,9 +110,9 @@ class Evidence:
         return request is not None and request.kind == REPLACED
 
     def is_child(self, job_id: str) -> bool:
-        """Return whether a step of an order inserted the job."""
+        """Return whether a step of an order or of a choice inserted the job."""
         parent, _, step = job_id.partition(":")
-        return step in CHILDREN and parent in self.requests
+        return step in (*CHILDREN, DRAWN) and parent in self.requests
 
     def was_blocked(self, job_id: str) -> bool:
         """Return whether the job may have waited for others when it was due, or for a poll."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from pg_scheduler.worker.pipeline.children import CHILD_KEEPS
 from tools.chaos.evidence import Evidence, Row, attempt_of, committed_completions
-from tools.chaos.jobs import value_of
+from tools.chaos.jobs import ALERT, ALERTED, ALERTING, value_of
 from tools.chaos.load import IN_VAIN
 from tools.chaos.nemesis import MAX_STEP_S
 
@@ -87,6 +87,23 @@ def _early(evidence: Evidence, job_id: str, parents: Iterable[str], started: flo
             yield f"{job_id} started, but {parent_id} has not ended"
         elif started < last.ended:
             yield f"{job_id} started {last.ended - started:.3f} s before the end of {parent_id}"
+
+
+def alerts_lost_or_repeated(evidence: Evidence) -> Iterator[str]:
+    """Yield failed jobs that have no alert or several, and alerts of jobs that did not fail."""
+    alerts: dict[str, set[str]] = {}
+    for record in evidence.ledgers.events[ALERTED]:
+        alert_id, job_id = record.details
+        alerts.setdefault(job_id, set()).add(alert_id)
+    for row in evidence.rows.values():
+        if row.job_name == ALERTING and row.status == "failed":
+            found = alerts.pop(row.job_id, set())
+            if len(found) != 1:
+                yield f"{row.job_id} failed and has {len(found)} alerts: {sorted(found)}"
+        elif row.job_name == ALERT and row.status != "completed":
+            yield f"{row.job_id} ended as {row.status}"
+    for job_id, found in alerts.items():
+        yield f"{job_id} has not failed, but has the alerts {sorted(found)}"
 
 
 def unique_keys_held_twice(evidence: Evidence) -> Iterator[str]:

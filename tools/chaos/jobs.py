@@ -40,10 +40,18 @@ PER: Final = timedelta(seconds=2)
 
 KEYED: Final = "chaos.keyed"
 
-BLOCKED: Final = frozenset({*ONE_BY_ONE, LIMITED, RATED, KEYED})
+TRIGGERED: Final = "chaos.triggered"
+"""The job of the schedule that callers trigger; its jobs run one by one."""
+
+BLOCKED: Final = frozenset({*ONE_BY_ONE, LIMITED, RATED, KEYED, TRIGGERED})
 """The jobs that may wait for others when they are due."""
 
 UNIQUE: Final = "chaos.unique"
+
+ALERTING: Final = "chaos.alerting"
+ALERT: Final = "chaos.alert"
+ALERTED: Final = "Alerted"
+"""The record of an alert: its id, and that of the job that failed."""
 
 ENDLESS: Final = ("chaos.endless", "chaos.thread_endless")
 """The jobs that exceed their timeout."""
@@ -136,6 +144,28 @@ async def broken() -> None:
     with entry():
         await asyncio.sleep(0)
         raise LookupError("this job always fails")
+
+
+@job(name=ALERT, max_retries=20)
+async def alert(job_id: str, job_name: str, error: str | None, attempts: int) -> None:  # noqa: ARG001 - as given
+    """Record of which job it is the alert."""
+    with entry():
+        ledger().write(ALERTED, current_job().job_id, job_id)
+
+
+@job(name=ALERTING, on_failure=ALERT)
+async def alerting() -> None:
+    """Fail at every attempt; the failure enqueues an alert."""
+    with entry():
+        await asyncio.sleep(0)
+        raise LookupError("this job always fails")
+
+
+@job(name=TRIGGERED)
+async def triggered() -> None:
+    """Run when a caller triggers its schedule."""
+    with entry():
+        await asyncio.sleep(0)
 
 
 @job(name="chaos.value")
@@ -266,6 +296,7 @@ async def tock() -> None:
 FUNCTIONS: Final = (
     *(quick, slow, flaky, broken, limited, rated, keyed, unique),
     *(in_turn, thread_in_turn, allowed),
+    *(alert, alerting, triggered),
     *(value, broken_value, thread_value, process_value, endless, thread_endless),
 )
 """All but the periodic ones."""

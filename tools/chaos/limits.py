@@ -11,7 +11,7 @@ from typing import Final
 
 from tools.chaos.evidence import Admission, Evidence, attempt_of
 from tools.chaos.jobs import KEYED, LIMITED, MAX_RUNNING, MAX_STARTS, PER, RATED
-from tools.chaos.nemesis import SERVER_CLOCK
+from tools.chaos.nemesis import SERVER_CLOCKS
 
 COPY_ADMISSIONS: Final = f"""
     CREATE TABLE chaos_admissions (job_id text, attempt integer, at timestamptz);
@@ -76,7 +76,7 @@ def _too_many_starts(evidence: Evidence) -> Iterator[str]:
     stepped = [
         (fault.began + step - per, fault.ended + step + per)
         for fault in evidence.faults
-        if fault.kind == SERVER_CLOCK
+        if fault.kind in SERVER_CLOCKS
         for step in (0.0, fault.step)
     ]
     starts: list[Admission] = sorted(evidence.admissions, key=lambda each: each.at)

@@ -1,8 +1,8 @@
-"""The faults: a plan made from a seed, applied to workers, their network and the server.
+"""The faults: a plan made from a seed, applied to workers, their network, the server and the rows.
 
-Two plans run concurrently, one for the workers and their network and one for the server, so that faults of
-both kinds coincide. The seed determines kind, target, time and duration of the faults, but not the state
-they meet.
+Three plans run concurrently, one for the workers and their network, one for the server, and one for
+transactions of the application that hold rows, so that faults of all kinds coincide. The seed determines
+kind, target, time and duration of the faults, but not the state they meet.
 """
 
 from __future__ import annotations
@@ -27,16 +27,24 @@ from tools.chaos.proxy import Proxy
 SERVER: Final = "server"
 DROPPED: Final = "connections dropped"
 SERVER_CLOCK: Final = "server clock stepped"
+SERVER_CLOCK_YEARS: Final = "server clock stepped by years"
+SERVER_CLOCKS: Final = (SERVER_CLOCK, SERVER_CLOCK_YEARS)
 WORKER_CLOCK: Final = "worker clock stepped"
+JOBS_LOCKED: Final = "rows of jobs locked"
+SCHEDULES_LOCKED: Final = "rows of schedules locked"
+WORKERS_LOCKED: Final = "rows of workers locked"
 WORKER_STOPPED: Final = "worker stopped"
 MACHINE_STALLED: Final = "machine stalled"
 """Not injected: the machine did not run a worker; see ``stalls.py``."""
 
 MIN_STEP_S: Final = 60.0
 MAX_STEP_S: Final = 120.0
-FORWARD_SHARE: Final = 0.3
-"""How often a clock is first set forward. A clock that was set forward and back fires no schedule until it
-has caught up, so most steps go back first.
+MAX_WORKER_STEP_S: Final = 900.0
+YEAR_S: Final = 365.25 * 86_400
+MAX_YEARS: Final = 10
+FORWARD_SHARE: Final = {"server": 0.3, "worker": 0.5, "years": 0.6}
+"""How often a clock is first set forward. What was computed while the server's clock was minutes ahead waits
+until the clock has caught up, so most of its steps by minutes go back first.
 """
 
 REFUSED: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
@@ -55,7 +63,7 @@ WORKER_FAULTS: Final = {
     DROPPED: (1, 0.2, 1.5),
     "connections refused": (2, 0.2, 1.5),
     "network slow": (1, 0.5, 1.0),
-    WORKER_CLOCK: (1, 0.5, 2.0),
+    WORKER_CLOCK: (1, 0.5, 8.0),
 }
 SERVER_FAULTS: Final = {
     "server restarted, fast": (1, 0.0, 0.2),
@@ -65,10 +73,41 @@ SERVER_FAULTS: Final = {
     "backends terminated": (3, 0.0, 0.0),
     "max_connections reached": (1, 0.3, 0.8),
     SERVER_CLOCK: (1, 0.5, 2.0),
+    SERVER_CLOCK_YEARS: (1, 0.4, 1.6),
+}
+ROW_FAULTS: Final = {
+    # kind: weight, minimum and maximum duration in seconds
+    JOBS_LOCKED: (3, 20.0, 30.0),
+    SCHEDULES_LOCKED: (1, 20.0, 30.0),
+    WORKERS_LOCKED: (1, 20.0, 30.0),
 }
 ENQUEUER_FAULTS: Final = [kind for kind in WORKER_FAULTS if kind.startswith(("connections", "network"))]
-GAPS: Final = {True: (0.2, 2.0), False: (2.0, 9.0)}
-"""Seconds between two faults of a worker, and of the server."""
+LOCK_ROWS: Final = {
+    JOBS_LOCKED: "SELECT job_id FROM scheduled_jobs WHERE finished_at IS NULL ORDER BY random() LIMIT 20"
+    " FOR UPDATE SKIP LOCKED",
+    SCHEDULES_LOCKED: "SELECT schedule_id FROM scheduler_schedules ORDER BY random() LIMIT 2"
+    " FOR UPDATE SKIP LOCKED",
+    WORKERS_LOCKED: "SELECT worker_id FROM scheduler_workers ORDER BY random() LIMIT 1"
+    " FOR UPDATE SKIP LOCKED",
+}
+"""The rows that a transaction of the application holds."""
+
+RESTART_SLEEPS: Final = """
+    UPDATE scheduler_steps SET until = now() + (until - started_at)
+    WHERE kind = 'sleep' AND ended_at IS NULL AND started_at > now() + interval '5 s' AND until > started_at
+    RETURNING job_id
+"""
+WAKE: Final = """
+    UPDATE scheduled_jobs SET execution_time = now()
+    WHERE job_id = $1 AND status = 'pending' AND execution_time > now()
+"""
+"""What a person does after the server's clock was years ahead: a sleep keeps the end that it got then."""
+
+WORKERS: Final = "workers"
+ROWS: Final = "rows"
+FAULTS: Final = {WORKERS: WORKER_FAULTS, SERVER: SERVER_FAULTS, ROWS: ROW_FAULTS}
+GAPS: Final = {WORKERS: (0.2, 2.0), SERVER: (2.0, 9.0), ROWS: (3.0, 15.0)}
+"""Seconds between two faults of a worker, of the server, and of transactions that hold rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,34 +123,46 @@ class Plan:
     @property
     def step(self) -> float:
         """Seconds by which a clock is moved; 0 for other faults."""
-        if self.kind not in (SERVER_CLOCK, WORKER_CLOCK):
-            return 0
-        if self.chance < FORWARD_SHARE:
-            return MIN_STEP_S + (MAX_STEP_S - MIN_STEP_S) * self.chance / FORWARD_SHARE
-        return -MIN_STEP_S - (MAX_STEP_S - MIN_STEP_S) * (self.chance - FORWARD_SHARE) / (1 - FORWARD_SHARE)
+        match self.kind:
+            case "server clock stepped":
+                forward, least, most = FORWARD_SHARE["server"], MIN_STEP_S, MAX_STEP_S
+            case "server clock stepped by years":
+                forward, least, most = FORWARD_SHARE["years"], YEAR_S, MAX_YEARS * YEAR_S
+            case "worker clock stepped":
+                forward, least, most = FORWARD_SHARE["worker"], MIN_STEP_S, MAX_WORKER_STEP_S
+            case _:
+                return 0
+        if self.chance < forward:
+            return least + (most - least) * self.chance / forward
+        return -least - (most - least) * (self.chance - forward) / (1 - forward)
 
 
 @dataclass(slots=True)
 class Fault:
-    """An applied fault, by the monotonic clock. ``step`` are the seconds by which it moved a clock."""
+    """An applied fault, by the monotonic clock.
+
+    ``step`` are the seconds by which it moved a clock. ``rows`` are the ids of the rows that it held.
+    """
 
     kind: str
     target: str
     began: float
     ended: float
     step: float = 0.0
+    rows: frozenset[str] = frozenset()
 
 
-def plan(seed: int, *, seats: int, lease: float, of_workers: bool) -> Iterator[Plan]:
+def plan(seed: int, *, seats: int, lease: float, of: str) -> Iterator[Plan]:
     """Yield faults without end; the last seat is the enqueuers', who only have a network to lose."""
-    dice = random.Random(f"nemesis {seed} {of_workers}")
-    faults = WORKER_FAULTS if of_workers else SERVER_FAULTS
+    dice = random.Random(f"nemesis {seed} {of}")
+    faults = FAULTS[of]
+    unit = 1.0 if of == ROWS else lease
     while True:
-        gap = dice.uniform(*GAPS[of_workers])
+        gap = dice.uniform(*GAPS[of])
         kind = dice.choices(list(faults), [often for often, _, _ in faults.values()])[0]
         seat = dice.randrange(seats if kind in ENQUEUER_FAULTS else seats - 1)
         _, least, most = faults[kind]
-        yield Plan(gap, kind, seat, dice.uniform(least, most) * lease, dice.random())
+        yield Plan(gap, kind, seat, dice.uniform(least, most) * unit, dice.random())
 
 
 class Nemesis:
@@ -135,12 +186,12 @@ class Nemesis:
         self.faults: list[Fault] = []
 
     async def apply(self, seed: int, lease: float, seconds: float, log: Callable[[str], None]) -> None:
-        """Apply both plans for a time; every fault has ended at the return."""
+        """Apply the plans for a time; every fault has ended at the return."""
         end = time.monotonic() + seconds
         await asyncio.gather(
             *(
-                self._follow(plan(seed, seats=len(self._seats), lease=lease, of_workers=which), end, log)
-                for which in (True, False)
+                self._follow(plan(seed, seats=len(self._seats), lease=lease, of=which), end, log)
+                for which in FAULTS
             )
         )
 
@@ -152,13 +203,15 @@ class Nemesis:
             if one.step and self._clock is None:
                 continue
             seat = self._seats[one.seat]
-            on_server = one.kind in SERVER_FAULTS
-            target = SERVER if on_server else seat.name
+            target = seat.name if one.kind in WORKER_FAULTS else SERVER
             fault = Fault(one.kind, target, time.monotonic(), float("inf"), one.step)
             self.faults.append(fault)
-            by = f" by {one.step:+.0f} s" if one.step else ""
+            by = f" by {one.step:+,.0f} s" if one.step else ""
             log(f"{fault.kind}{by} ({fault.target}, {one.seconds:.1f} s)")
-            await (self._hit_server(one) if on_server else self._hit(seat, one))
+            if one.kind in ROW_FAULTS:
+                await self._lock_rows(fault, one.seconds)
+            else:
+                await (self._hit_server(one) if target == SERVER else self._hit(seat, one))
             fault.ended = time.monotonic()
 
     def catch_up(self) -> None:
@@ -226,9 +279,11 @@ class Nemesis:
 
     async def _hit_server(self, one: Plan) -> None:
         match one.kind:
-            case "server clock stepped":
+            case "server clock stepped" | "server clock stepped by years":
                 assert self._clock is not None
                 await self._move(self._clock, one)
+                if one.kind == SERVER_CLOCK_YEARS:
+                    await self._restart_sleeps()
             case "server frozen":
                 await self._in_thread(self._server.freeze)
                 await asyncio.sleep(one.seconds)
@@ -246,6 +301,31 @@ class Nemesis:
                     await self._in_thread(lambda: self._server.stop(mode))  # type: ignore[arg-type]
                 await asyncio.sleep(one.seconds)
                 await self._in_thread(self._server.start)
+
+    async def _lock_rows(self, fault: Fault, seconds: float) -> None:
+        """Hold some rows in an open transaction, unless the server is down or ends the session."""
+        with suppress(*REFUSED):
+            connection = await asyncpg.connect(self._dsn, timeout=2)
+            try:
+                async with connection.transaction():
+                    rows = await connection.fetch(LOCK_ROWS[fault.kind], timeout=10)
+                    fault.rows = frozenset(row[0] for row in rows)
+                    await asyncio.sleep(seconds)
+            finally:
+                with suppress(*REFUSED):
+                    await connection.close(timeout=2)
+
+    async def _restart_sleeps(self) -> None:
+        while True:
+            with suppress(*REFUSED):
+                connection = await asyncpg.connect(self._dsn, timeout=2)
+                try:
+                    for (job_id,) in await connection.fetch(RESTART_SLEEPS, timeout=10):
+                        await connection.execute(WAKE, job_id, timeout=60)
+                    return
+                finally:
+                    connection.terminate()
+            await asyncio.sleep(0.2)
 
     async def _in_thread(self, call: Callable[[], None]) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, call)

@@ -11,7 +11,7 @@ from typing import Final
 
 from tools.chaos.evidence import Evidence, Row
 from tools.chaos.jobs import ALLOWED, PERIODIC
-from tools.chaos.nemesis import MIN_STEP_S, WORKER_CLOCK, Fault
+from tools.chaos.nemesis import JOBS_LOCKED, MIN_STEP_S, SCHEDULES_LOCKED, WORKER_CLOCK, Fault
 from tools.chaos.overlaps import AFTERMATH_S
 
 LATE_INSERT_S: Final = 3.0
@@ -49,7 +49,7 @@ def repeated_or_missing_fire_times(evidence: Evidence) -> Iterator[str]:
     due: dict[str, list[float]] = {name: [] for name in (*PERIODIC, ALLOWED)}
     for row in evidence.rows.values():
         if row.job_name in due:
-            due[row.job_name].append(row.due)
+            due[row.job_name].append(row.due if row.fire_time is None else row.fire_time)
     for name, instants in due.items():
         if not instants:
             yield f"{name}: no fire time"
@@ -78,9 +78,11 @@ def claimed_at_steady_clock(evidence: Evidence, row: Row) -> bool:
 
 def inversions(evidence: Evidence) -> Iterator[str]:
     """Yield claims that passed over a due job of a higher priority while there was no fault."""
-    affected = AffectedPeriods(evidence.faults, evidence.lease)
+    faults = [fault for fault in evidence.faults if fault.kind != SCHEDULES_LOCKED]
+    locked = {job_id for fault in faults if fault.kind == JOBS_LOCKED for job_id in fault.rows}
+    affected = AffectedPeriods(faults, evidence.lease)
     calm: list[tuple[float, Row]] = []
-    waiting: dict[int, list[tuple[float, float]]] = {}
+    waiting: dict[int, list[tuple[float, float, str]]] = {}
     for row in evidence.rows.values():
         if row.attempt != 1 or row.started is None or evidence.is_replaced(row.job_id):
             continue
@@ -90,22 +92,30 @@ def inversions(evidence: Evidence) -> Iterator[str]:
             continue
         calm.append((row.started, row))
         since, until = max(row.due, row.created) + LATE_INSERT_S, row.started - CONCURRENT_S
-        if since < until and not affected.touch(since - LATE_INSERT_S, row.started):
-            waiting.setdefault(row.priority, []).append((since, until))
+        if (
+            row.job_id not in locked
+            and since < until
+            and not affected.touch(since - LATE_INSERT_S, row.started)
+        ):
+            waiting.setdefault(row.priority, []).append((since, until, f"{row.job_id} ({row.job_name})"))
     for priority, spans in waiting.items():
-        merged = _merged(spans)
+        merged = _merged((since, until) for since, until, _ in spans)
         starts = [since for since, _ in merged]
         for started, row in calm:
             index = bisect_right(starts, started) - 1
             if row.priority > priority and index >= 0 and started < merged[index][1]:
-                yield f"{row.job_id} of priority {row.priority} was claimed while some of {priority} waited"
+                waits = next(name for since, until, name in spans if since <= started < until)
+                yield (
+                    f"{row.job_id} of priority {row.priority} was claimed while some of {priority} waited, "
+                    f"such as {waits}"
+                )
 
 
 class AffectedPeriods:
-    """The periods affected by faults. A worker's own clock affects nothing."""
+    """The periods affected by faults. A worker's own clock and locked jobs affect nothing else."""
 
     def __init__(self, faults: Iterable[Fault], aftermath: float) -> None:
-        effective = (fault for fault in faults if fault.kind != WORKER_CLOCK)
+        effective = (fault for fault in faults if fault.kind not in (WORKER_CLOCK, JOBS_LOCKED))
         self._spans = _merged((fault.began, fault.ended + aftermath) for fault in effective)
         self._begins = [began for began, _ in self._spans]
 

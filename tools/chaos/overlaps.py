@@ -16,7 +16,16 @@ from typing import Final
 
 from tools.chaos.evidence import Evidence
 from tools.chaos.ledger import Attempt, Ledgers
-from tools.chaos.nemesis import DROPPED, MACHINE_STALLED, SERVER, SERVER_CLOCK, WORKER_CLOCK, Fault
+from tools.chaos.nemesis import (
+    DROPPED,
+    JOBS_LOCKED,
+    MACHINE_STALLED,
+    SCHEDULES_LOCKED,
+    SERVER,
+    SERVER_CLOCKS,
+    WORKER_CLOCK,
+    Fault,
+)
 
 TRUSTED_SHARE: Final = 0.9
 """The part of its lease for which a worker trusts it."""
@@ -47,7 +56,7 @@ released. If the server's clock moves while another fault keeps the worker from 
 by the server's clock and not by the worker's.
 """
 
-CLOCKS: Final = (SERVER_CLOCK, WORKER_CLOCK)
+NO_EXCUSES: Final = (*SERVER_CLOCKS, WORKER_CLOCK, JOBS_LOCKED, SCHEDULES_LOCKED)
 """Faults that alone explain no overlap."""
 
 
@@ -58,6 +67,8 @@ def overlaps(evidence: Evidence, fenced: list[Attempt]) -> Iterator[str]:
     for attempts in evidence.ledgers.attempts.values():
         for one, other in pairwise(attempts):
             if one.attempt == other.attempt:
+                if one.job_id in evidence.inserted_again:
+                    continue
                 yield f"{one.job_id} was claimed twice as attempt {one.attempt}"
                 continue
             end = one.ended if one.ended is not None else evidence.deaths.get(one.pid, float("inf"))
@@ -100,7 +111,7 @@ class Fences:
             and at <= _affected_until(fault) + _detection_s(fault, self._lease)
             for fault in causes
         )
-        if all(fault.kind in CLOCKS for fault in causes):
+        if all(fault.kind in NO_EXCUSES for fault in causes):
             return False
         return was_disconnected or not self._leases.is_trusted(one.worker_id, at)
 
@@ -120,7 +131,7 @@ def _aftermath_s(fault: Fault, lease: float) -> float:
 
 def _detection_s(fault: Fault, lease: float) -> float:
     """Return the seconds until other workers detect the fault; they scan for it every half lease."""
-    return DEATH_DETECTION_S + (lease if fault.kind == SERVER_CLOCK else 0)
+    return DEATH_DETECTION_S + (lease if fault.kind in SERVER_CLOCKS else 0)
 
 
 def _notified(ledgers: Ledgers) -> set[tuple[str, int, str]]:

@@ -19,6 +19,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.embedded import EmbeddedPostgres
 from tools.chaos import ledger
 from tools.chaos.callers import FullLoad
+from tools.chaos.changes import SETTINGS, ChangeReader
 from tools.chaos.checker import judge
 from tools.chaos.clock import Clock, find_library
 from tools.chaos.durable_jobs import CREATE_EFFECTS, EFFECTS
@@ -32,7 +33,7 @@ from tools.chaos.schedules import add_schedules, pause_schedules, stopped_schedu
 from tools.chaos.stalls import recorded_stalls
 from tools.chaos.unhandled import report_unhandled_errors
 
-SERVER_SETTINGS: Final = {"max_connections": "60", "max_wal_size": "1GB"}
+SERVER_SETTINGS: Final = {"max_connections": "60", "max_wal_size": "1GB", **SETTINGS}
 ON_MEMORY: Final = {"fsync": "off"}
 WARM_UP_S: Final = 2.0
 DRAIN_TIMEOUT_S: Final = 40.0
@@ -61,16 +62,35 @@ ARCHIVE: Final = """
 ROWS: Final = """
     SELECT job_id, job_name, status, worker_id, attempt, retry_count, max_retries, priority,
         extract(epoch FROM execution_time)::float8 - $1, extract(epoch FROM created_at)::float8 - $1,
-        extract(epoch FROM started_at)::float8 - $1, unique_key
+        extract(epoch FROM started_at)::float8 - $1, unique_key,
+        extract(epoch FROM (options ->> 'fire_time')::timestamptz)::float8 - $1
     FROM (SELECT *, 2 AS place FROM scheduled_jobs UNION ALL SELECT *, 1 FROM chaos_archive) AS job
     ORDER BY place
 """
 """The rows that were deleted come first, so a later row of the same id counts."""
 
 DELETED: Final = "SELECT count(*) FROM chaos_archive"
+INSERTED_AGAIN: Final = """
+    SELECT job_id FROM (SELECT job_id FROM scheduled_jobs UNION ALL SELECT job_id FROM chaos_archive) AS job
+    GROUP BY job_id HAVING count(*) > 1
+"""
+
+ARCHIVE_RESULTS: Final = """
+    CREATE TABLE chaos_results (LIKE scheduler_results);
+    CREATE FUNCTION chaos_results() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
+    BEGIN
+        INSERT INTO chaos_results SELECT OLD.*;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER chaos_results AFTER DELETE ON scheduler_results
+        FOR EACH ROW WHEN (OLD.expires_at <= now()) EXECUTE FUNCTION chaos_results();
+"""
+"""Keeps the results whose time has come, as it does when the server's clock is set forward by years."""
 
 RESULTS: Final = """
-    SELECT job_id, status, value::text, error IS NOT NULL, attempts FROM scheduler_results
+    SELECT job_id, status, value::text, error IS NOT NULL, attempts
+    FROM (SELECT *, 2 AS place FROM scheduler_results UNION ALL SELECT *, 1 FROM chaos_results) AS result
+    ORDER BY place
 """
 
 
@@ -150,6 +170,9 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         await pool.execute(COPY_ADMISSIONS)
         await pool.execute(CREATE_EFFECTS)
         await pool.execute(ARCHIVE)
+        await pool.execute(ARCHIVE_RESULTS)
+        changes = ChangeReader(stage.dsn)
+        await changes.start()
         await add_schedules(client)
         await fleet.start()
         load = FullLoad(client, settings.rate, settings.seed, pool, dsn)
@@ -175,6 +198,7 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         await _drained(stage.dsn, periodic=True)
         log("all jobs ended")
         await fleet.stop()
+        unread = await changes.stop()
     ledgers = ledger.read(settings.folder)
     return Evidence(
         requests=load.requests,
@@ -183,6 +207,9 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         admissions=await _admissions(stage.dsn, offset),
         effects=await _effects(stage.dsn),
         deleted=await _deleted(stage.dsn),
+        inserted_again=await _inserted_again(stage.dsn),
+        unread=unread,
+        changes=changes.changes,
         stopped_schedules=stopped,
         ledgers=ledgers,
         faults=[*nemesis.faults, *recorded_stalls(ledgers, nemesis.faults)],
@@ -280,6 +307,14 @@ async def _deleted(dsn: str) -> int:
     connection = await asyncpg.connect(dsn)
     try:
         return int(await connection.fetchval(DELETED))
+    finally:
+        await connection.close()
+
+
+async def _inserted_again(dsn: str) -> frozenset[str]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        return frozenset(record[0] for record in await connection.fetch(INSERTED_AGAIN))
     finally:
         await connection.close()
 
