@@ -37,12 +37,6 @@ DEPLOYMENT: Final = timedelta(hours=1)
 
 NO_JOB: Final = ", not by a job"
 
-PARAMETERS: Final = "parameters"
-"""Where workers report the parameters of their tasks."""
-
-MAX_NAMES: Final = 20
-"""Names with different parameters that are reported."""
-
 START: Final = "start a worker"
 
 ZONE_DATA: Final = "tzdata"
@@ -78,7 +72,6 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
         *judge_drained_names(backlog, alive, now, thresholds.late_s),
         *judge_drains(draining, requested, now, thresholds.draining_s),
         *judge_mixture(alive),
-        *judge_shared_names(alive),
         *judge_shared_code(alive, now),
         *judge_zones(alive),
         *judge_connections(alive),
@@ -217,30 +210,6 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
                 f"live workers have different values of {name}: {listed(sorted(map(_cut, values)))}",
                 "finish the deployment, or give the workers the same settings",
             )
-
-
-def judge_shared_names(alive: Sequence[Worker]) -> Iterator[Finding]:
-    """Yield names under which live workers register functions with different parameters.
-
-    Two services with a module of the same name run each other's jobs.
-    """
-    versions: dict[str, dict[str, str]] = defaultdict(dict)
-    for worker in alive:
-        parameters = worker.settings.get(PARAMETERS)
-        for name, values in parameters.items() if isinstance(parameters, dict) else ():
-            if isinstance(values, list):
-                names = [str(each[0]) for each in values if isinstance(each, list) and each]
-                versions[name].setdefault(f"({', '.join(names)})", worker.hostname)
-    differing = sorted(name for name, texts in versions.items() if len(texts) > 1)
-    for name in differing[:MAX_NAMES]:
-        shown = listed([f"{_cut(text)} on {host}" for text, host in versions[name].items()])
-        yield warning(
-            FindingCode.WORKER_MIXED,
-            name,
-            f"live workers register functions with different parameters as {name!r}: {shown}",
-            "finish the deployment; if they are two services, give one another schema=, or a name= to each "
-            "@job() of it",
-        )
 
 
 def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Finding]:

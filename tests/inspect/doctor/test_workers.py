@@ -274,22 +274,6 @@ async def test_disabled_logger_is_warned_of_at_the_start_and_found(
         await make()
 
 
-async def test_name_of_two_functions_is_found_while_their_workers_live(pool: asyncpg.Pool) -> None:
-    for worker, host, parameters in (
-        ("w1", "shop", '[["to", true]]'),
-        ("w2", "billing", '[["invoice", true], ["copies", false]]'),
-    ):
-        settings = f'{{"parameters": {{"tasks.send": {parameters}, "tasks.same": [["a", true]]}}}}'
-        await add_worker(pool, worker, hostname=host, settings=settings)
-    diagnosis = await examine(pool, FindingCode.WORKER_MIXED)
-    found = [each for each in diagnosis.findings if each.severity is Severity.WARNING]
-    assert [each.subject for each in found] == ["tasks.send"]
-    assert found[0].evidence.endswith("as 'tasks.send': (to) on shop, (invoice, copies) on billing")
-    assert "another schema=" in (found[0].remedy or "")
-    await pool.execute("DELETE FROM scheduler_workers WHERE worker_id = 'w2'")
-    assert await subjects(pool, FindingCode.WORKER_MIXED) == []
-
-
 async def test_blocked_event_loop_is_found_until_a_heartbeat_is_on_time(pool: asyncpg.Pool) -> None:
     await add_worker(pool, health='{"loop_lag_s": 12.5}')
     finding = await find(pool, FindingCode.LOOP_BLOCKED)
