@@ -387,6 +387,7 @@ PRIVATE_MODULES = {
     "annotations",
     "blocking",
     "dsn",
+    "dsn_options",
     "foreign",
     "scheduler",
     "settings",

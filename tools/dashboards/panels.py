@@ -190,6 +190,12 @@ DASHBOARDS: dict[str, Sequence[Panel]] = {
         ),
         Panel("Lease remaining", [(process("lease_remaining_seconds"), "{{instance}}")], "s"),
         Panel("Lag of the event loop", [(process("loop_lag_seconds"), "{{instance}}")], "s"),
+        Panel("Clock ahead of the server's", [(process("clock_offset_seconds"), "{{instance}}")], "s"),
+        Panel(
+            "Time since a worker died",
+            [(f"time() - {one('last_death_timestamp_seconds')}", "{{schema}}")],
+            "s",
+        ),
         Panel(
             "Event loop blocked",
             [(process_rate("loop_blocked_seconds_total", "job_name", NAMED), "{{job_name}}")],

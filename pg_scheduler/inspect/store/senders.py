@@ -64,9 +64,9 @@ def sender_script(schema: str, grantee: str, tasks: Sequence[str], signals: Sequ
         "max_signals": str(MAX_STEPS),
         "max_bytes": str(MAX_STEP_BYTES),
     }
-    template = files(__package__).joinpath("senders.sql").read_text(encoding="utf-8")
-    _, _, template = template.partition("\nDO $owner$")
-    script = re.sub(r"\{(\w+)\}", lambda place: values[place[1]], f"DO $owner${template}")
+    lines = files(__package__).joinpath("senders.sql").read_text(encoding="utf-8").splitlines(keepends=True)
+    template = "".join(line for line in lines if not line.startswith("--"))
+    script = re.sub(r"\{(\w+)\}", lambda place: values[place[1]], template)
     return f"BEGIN;\n\n{script}\nCOMMIT;\n"
 
 
