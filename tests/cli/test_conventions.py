@@ -74,7 +74,7 @@ class TestSettings:
         file.write_text('[tool.pg-scheduler]\ndsn = "postgres://file/x"\nschema = "jobs"\n')
         assert origin() == ("postgresql://file/x", str(file))
         monkeypatch.setenv("DATABASE_URL", "postgresql+asyncpg://web/x?ssl=require")
-        assert origin() == ("postgresql://web/x?sslmode=require", "DATABASE_URL")
+        assert origin() == ("postgresql://web/x?ssl=require", "DATABASE_URL")
         monkeypatch.setenv("PG_SCHEDULER_DSN", "postgresql://own/x")
         assert origin() == ("postgresql://own/x", "PG_SCHEDULER_DSN")
         assert origin("--dsn", "postgres://option/x") == ("postgresql://option/x", "--dsn")

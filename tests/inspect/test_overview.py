@@ -89,7 +89,7 @@ async def test_backlog_states_its_bounds(
     backlog = await inspector.backlog()
     assert (backlog.due, backlog.is_capped, backlog.is_blocked_capped) == (3, True, True)
     assert backlog.due_estimate >= backlog.due
-    assert backlog.summary == f"3+ due jobs, about {backlog.due_estimate} of 1 names, 2+ blocked"
+    assert backlog.summary == f"3+ due jobs, about {backlog.due_estimate} of 1 name, 2+ blocked"
     tasks = await inspector.tasks()
     assert (tasks.is_capped, tasks.summary) == (True, "1 task, 0 paused, 3+ due jobs, 1+ running")
     monkeypatch.setattr(f"{NAMES}.MAX_GROUPS", 1)
