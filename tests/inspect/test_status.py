@@ -41,7 +41,7 @@ def figures(**changes: Any) -> ClusterFigures:
         "totals": Totals(9_800_000, 45_000, 0, 3), "workers": [worker(), worker("w2", running_jobs=21)],
         "paused": [], "schedules": [], "jobs": [],
         "tables": [TableRow("scheduled_jobs", {}, 0, 0, 0, 12, 0, 0, None, 0, 2_500_000)],
-        "now": NOW, "clock_skew_s": 0.0, "oldest_transaction_s": 0.0,
+        "now": NOW, "clock_skew_s": 0.0, "oldest_transaction_s": 0.0, "last_death_at": None,
     }  # fmt: skip
     return ClusterFigures(**(values | changes))
 

@@ -329,20 +329,29 @@ async def test_check_takes_no_statement_and_the_moves_one_transaction_for_all(
     for schedule_id in ids:
         await bench.add(schedule_id=schedule_id)
     statements = Statements()
+
+    async def named() -> dict[str, int]:
+        """Return the statements but that which looks for removed functions in the same passes."""
+        return {
+            name: count
+            for name, count in (await statements.take()).named.items()
+            if name != "undeclared_modules"
+        }
+
     async with asyncpg.create_pool(dsn, min_size=1, max_size=5, init=statements.listen) as pool:
         connections = Connections(pool)
         logged = Bench(bench.scheduler, Parts(Store(connections, clock=bench.clock), bus), bench.clock)
         await logged.start()
-        assert (await statements.take()).named == {"next_fire": 1}, "a node with the same data"
+        assert await named() == {"next_fire": 1}, "a node with the same data"
         zones("2026b", 2)
         planner = await logged.start()
-        assert (await statements.take()).named == {
+        assert await named() == {
             "next_fire": 2,
             "due_schedules": 1,
             "advance_schedules": 1,
         }
         await planner.run_once()
-        assert (await statements.take()).named == {"next_fire": 1}
+        assert await named() == {"next_fire": 1}
         zones("2026c", 0)
         monkeypatch.setattr(planner_module, "MAX_ROWS", 2)
         await logged.start()

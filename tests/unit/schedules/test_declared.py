@@ -50,6 +50,7 @@ def test_new_schedule_is_anchored_at_the_current_time() -> None:
         schedule_id=config.dedup_key,
         owner="code",
         task="app.sweep",
+        module="app",
         job_name="periodic_sweep",
         derived_key=True,
         enabled_in_code=True,
