@@ -46,6 +46,7 @@ NEVER_ONE: Final = {
     "{table.live} rows": "of a large table",
     "{wanted} connections": "more than the server has",
     "{workers} workers": "another text has 1",
+    "{file.origin(name)} names": "a verb",
     "{name} names": "a verb",
     "{place} names": "a verb",
     "{search_path} names": "a verb",

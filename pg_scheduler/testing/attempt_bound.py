@@ -10,6 +10,7 @@ from typing import Final
 
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_count, check_delay
+from pg_scheduler.text.numbers import counted
 
 MAX_ATTEMPTS: Final = 5000
 """Attempts within a second of the clock: more than a test has jobs, and less than a CI waits for."""
@@ -59,12 +60,14 @@ class AttemptBound:
         self._names[claim.job_name] += 1
         if self._names.total() <= self._most:
             return
-        often = ", ".join(f"{name} {count:,} times" for name, count in self._names.most_common(MAX_NAMED))
+        often = ", ".join(
+            f"{name} {counted(count, 'time')}" for name, count in self._names.most_common(MAX_NAMED)
+        )
         raise RuntimeError(
-            f"{self._most:,} attempts have run within a second of the clock, and jobs are still due: "
-            f"{often}, at last job {claim.job_id!r} (attempt {claim.attempt}); a job that enqueues itself, "
-            "snoozes or is retried after no delay, or a very short one, never ends: give it a longer delay, "
-            "or pass max_attempts= if the test has so many jobs"
+            f"more than {counted(self._most, 'attempt')} within a second of the clock, and jobs are still "
+            f"due: {often}, at last job {claim.job_id!r} (attempt {claim.attempt}); a job that enqueues "
+            "itself, snoozes or is retried after no delay, or a very short one, never ends: give it a longer "
+            "delay, or pass max_attempts= if the test has so many jobs"
         )
 
     @property
