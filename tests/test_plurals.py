@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pg_scheduler
+from tests.support.source import parsed
 
 PACKAGE: Final = Path(pg_scheduler.__file__).parent
 
@@ -58,7 +59,7 @@ NEVER_ONE: Final = {
 def numbers_before_plurals() -> Iterator[tuple[str, str]]:
     """Yield the place, and the number with its noun."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             place = f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield from ((place, found[0]) for found in TEMPLATE.finditer(node.value))

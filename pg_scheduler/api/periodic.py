@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from pg_scheduler.api.base import SchedulerMethods
 from pg_scheduler.api.schedules import Schedules
+from pg_scheduler.background import start_in_background
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.schedules.declared import PeriodicJobConfig, new_row
-from pg_scheduler.worker.lifecycle import log_failure
 
 NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores them: %s"
 
@@ -101,12 +101,11 @@ class PeriodicMethods(SchedulerMethods):
             runtime.node.signals.schedules_changed()
             return True
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:  # without a loop, the next start writes it
             return True
-        task = loop.create_task(self._write_switches(), name=f"pg_scheduler switch of {dedup_key!r}")
+        task = start_in_background(self._write_switches(), f"pg_scheduler switch of {dedup_key!r}")
         self._switch_tasks.add(task)
-        task.add_done_callback(log_failure)
         task.add_done_callback(self._switch_tasks.discard)
         return True
 

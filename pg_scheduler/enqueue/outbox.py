@@ -23,7 +23,8 @@ from datetime import datetime
 from types import MethodType
 from typing import Final
 
-from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.background import start_in_background
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.foreign import guarded
 from pg_scheduler.measure.meter import Meter
@@ -288,7 +289,8 @@ class Outbox:
             return
         try:
             await self.flush()
-        except DatabaseUnavailableError as fault:  # the job is committed; others find it by polling
+        except (DatabaseUnavailableError, ConfigurationError) as fault:
+            # What the message is about is committed; others find it by polling.
             self._events.publish(ServiceRetrying("notifier", fault, float("inf")))
 
     def _set_timer(self, carrier_wait_s: float = carrier_wait_s) -> None:
@@ -306,7 +308,7 @@ class Outbox:
         if self._on_message is not None:
             self._on_message()
         elif not self._store.connections.pool.is_closing():  # else the event loop may be closing too
-            self._sending = asyncio.create_task(self._send_all(), name="pg_scheduler notify")
+            self._sending = start_in_background(self._send_all(), "pg_scheduler notify")
 
 
 def _earliest(one: datetime | None, other: datetime | None) -> datetime | None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
+from pg_scheduler.background import start_in_background
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.sqltext import qualify
 from pg_scheduler.store.connections.session import Connection, is_open
@@ -106,7 +107,7 @@ class LockRepository(Repository):
     async def watching(self, connection: Connection, blockers: list[Blocker]) -> AsyncIterator[None]:
         """Look up the sessions for which a transaction waits within the block, and add them to the list."""
         pid = await self.session_pid(connection)
-        looking = asyncio.create_task(self._find_blockers(pid, blockers), name="pg_scheduler blockers")
+        looking = start_in_background(self._find_blockers(pid, blockers), "pg_scheduler blockers")
         try:
             yield
         finally:

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from pg_scheduler.background import log_failure
 from pg_scheduler.errors import NotRunningError, SchedulerError
 from pg_scheduler.events import Event, EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
-from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.worker.runtime import Runtime
 
 
@@ -137,9 +137,3 @@ class Lifecycle:
             self._stopped.set()
             self._events.publish(WorkerStopped(self.worker_id))
             self._events.end_streams()
-
-
-def log_failure(task: asyncio.Task[None]) -> None:
-    """Log the error of a task that is not awaited; a done-callback."""
-    if not task.cancelled() and (error := task.exception()):
-        logger.error("%s failed", task.get_name(), exc_info=error, extra=record_fields())

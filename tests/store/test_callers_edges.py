@@ -221,7 +221,6 @@ async def test_callers_that_would_close_a_circle_exclude_each_other(
 
     async with calling(dsn) as one, calling(dsn) as two:
         results = await asyncio.gather(replace(one, "x", "y"), replace(two, "y", "x"), return_exceptions=True)
-    assert (
-        len([result for result in results if isinstance(result, DatabaseUnavailableError | ValueError)]) == 1
-    )
+    refusals = DatabaseUnavailableError, ValueError, asyncpg.DeadlockDetectedError  # the last one at COMMIT
+    assert len([result for result in results if isinstance(result, refusals)]) == 1
     assert len(await edges(pool)) == 1

@@ -17,6 +17,7 @@ from pg_scheduler.annotations import UNDECLARED, annotations_of, return_annotati
 from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.step_values import ReturnType
 from pg_scheduler.jobs.typed import TypedArguments
+from tests.support.source import parsed
 
 READERS = {"signature", "get_type_hints", "get_annotations", "__annotations__"}
 
@@ -35,7 +36,7 @@ OWN_CODE = {
 
 def reads_annotations(path: Path) -> bool:
     """Return whether a module reads signatures or annotations."""
-    return any(map(is_reader, ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
+    return any(map(is_reader, ast.walk(parsed(path))))
 
 
 def is_reader(node: ast.AST) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pg_scheduler
+from tests.support.source import parsed
 
 ROOT: Final = Path(pg_scheduler.__file__).parent
 READERS: Final = {
@@ -87,7 +88,7 @@ def reads(tree: ast.AST) -> int:
 def test_package_reads_the_clock_of_the_process_only_where_the_list_has_a_reason() -> None:
     found = Counter[str]()
     for path in ROOT.rglob("*.py"):
-        found[path.relative_to(ROOT).as_posix()] = reads(ast.parse(path.read_text("utf-8")))
+        found[path.relative_to(ROOT).as_posix()] = reads(parsed(path))
     assert +found == Counter({path: count for path, (count, _) in USES.items()})
 
 

@@ -13,6 +13,7 @@ import pytest
 from pg_scheduler.dsn import check_dsn, normalise_dsn
 from pg_scheduler.dsn_options import LEFT_OUT, NAMES, REFUSED, SETTINGS, connect_arguments
 from pg_scheduler.errors import ConfigurationError
+from tests.support.source import parsed
 
 ROOT = Path(__file__).parents[2]
 HOST = "postgresql://app:secret@db.example:5432/shop"
@@ -206,7 +207,7 @@ def test_one_module_opens_every_dsn() -> None:
     places = set()
     for path in sorted((ROOT / "pg_scheduler").rglob("*.py")):
         name = str(path.relative_to(ROOT))
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for function in ast.walk(parsed(path)):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 for node in ast.walk(function):
                     if (

@@ -12,6 +12,7 @@ import pytest
 import pg_scheduler
 from pg_scheduler.sqlbuiltins import qualify_builtins
 from tests.support.cases import each_case
+from tests.support.source import parsed
 
 PACKAGE = Path(pg_scheduler.__file__).parent
 PINNED = {"migrate/preview.py", "migrate/records.py", "migrate/repair.py"}
@@ -128,7 +129,7 @@ def statements() -> Iterator[tuple[str, str]]:
             continue
         name = file.relative_to(PACKAGE).as_posix()
         if name not in PINNED:
-            for line, text in literals(ast.parse(file.read_text(encoding="utf-8"))):
+            for line, text in literals(parsed(file)):
                 if STATEMENT.match(text):
                     yield f"{name}:{line}", text
 

@@ -15,6 +15,7 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler.threads import resolve_in_threads, run_in_thread
+from tests.support.source import parsed
 
 PACKAGE: Final = Path(pg_scheduler.__file__).parent
 
@@ -54,7 +55,7 @@ def shared_calls() -> set[tuple[str, str]]:
     """Return the uses of such names in the package, by file; not those in its texts."""
     uses = set()
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path)):
             name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
             if name in SHARED:
                 uses.add((path.relative_to(PACKAGE).as_posix(), name))

@@ -19,6 +19,7 @@ from typing import Final
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from pg_scheduler.background import start_in_background
 from pg_scheduler.errors import ConfigurationError, ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.store.connections.asyncpg_private import (
     classes_of,
@@ -514,7 +515,7 @@ class StickyConnection:
                 await self._return()
 
     def _start_release(self) -> None:
-        self.releasing = asyncio.create_task(self._release_if_idle(), name="pg_scheduler release")
+        self.releasing = start_in_background(self._release_if_idle(), "pg_scheduler release")
 
     async def _release_if_idle(self) -> None:
         async with self._turn:

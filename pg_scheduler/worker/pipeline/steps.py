@@ -30,6 +30,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
+from pg_scheduler.background import start_in_background
 from pg_scheduler.errors import (
     DatabaseUnavailableError,
     DuplicateStepError,
@@ -763,9 +764,7 @@ class AttemptSteps(OpenSteps):
         self._set_timer(loop.call_later(self._pause_s, self._look, context=Context()))
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         if loop.time() >= self._look_at and self._looking is None:
-            self._looking = loop.create_task(
-                self._find_ends(), name=f"{OWN_TASK_PREFIX}waits", context=Context()
-            )
+            self._looking = start_in_background(self._find_ends(), f"{OWN_TASK_PREFIX}waits", Context())
 
     @property
     def key(self) -> int:

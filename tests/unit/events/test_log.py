@@ -34,6 +34,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.events.log import EventLog, record_fields
 from pg_scheduler.events.types import LEVELS
+from tests.support.source import parsed
 
 ATTEMPT = ("7f3a", "mail.send", 2)
 JOB = "job mail.send (id 7f3a, attempt 2)"
@@ -521,7 +522,7 @@ LOGGING = {"debug", "info", "warning", "error", "critical", "exception", "log"}
 
 def logger_calls(module: Path) -> Iterator[ast.Call]:
     """The calls of logging methods in a module, direct or in a ``partial``."""
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(module)):
         if isinstance(node, ast.Call):
             first = node.args[:1] if ast.unparse(node.func) == "partial" else [node.func]
             if first and re.fullmatch(rf"logger\.({'|'.join(LOGGING)})", ast.unparse(first[0])):

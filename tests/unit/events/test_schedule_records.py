@@ -10,6 +10,7 @@ import pg_scheduler
 from pg_scheduler import events
 from pg_scheduler.events import types
 from pg_scheduler.events.log import message_of
+from tests.support.source import parsed
 
 PACKAGE = Path(pg_scheduler.__file__).parent
 KINDS = [
@@ -19,7 +20,7 @@ KINDS = [
 
 def trees() -> Iterator[tuple[Path, ast.Module]]:
     for path in sorted(PACKAGE.rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+        yield path, parsed(path)
 
 
 def test_text_of_every_event_of_a_schedule_names_the_task() -> None:

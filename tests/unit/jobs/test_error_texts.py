@@ -13,6 +13,7 @@ import pg_scheduler
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.result import kept_value
 from pg_scheduler.jobs.step_values import step_text
+from tests.support.source import parsed
 
 PACKAGE: Final = Path(pg_scheduler.__file__).parent
 CHANGING: Final = {"replace", "removeprefix", "removesuffix", "partition", "rpartition", "split", "strip"}
@@ -43,7 +44,7 @@ def test_error_of_a_step_says_what_to_do_with_its_value(verb: str) -> None:
 def changes_of_finished_texts() -> Iterator[str]:
     """Yield the modules where a method that changes text is called on the text of an exception."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             calls = [inner for inner in ast.walk(node.func.value) if isinstance(inner, ast.Call)]

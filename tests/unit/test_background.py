@@ -1,0 +1,60 @@
+"""Tasks that nobody awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import pg_scheduler
+from pg_scheduler.background import start_in_background
+from tests.support.source import calls_of
+
+AWAITED: Final = {
+    "blocking.py": "its end is delivered to the thread that called",
+    "background.py": "the one place",
+    "cli/demo/afterwards.py": "a TaskGroup of the demo",
+    "cli/demo/run.py": "the demo waits for them",
+    "cli/job_run.py": "watched until it ends",
+    "cli/progress.py": "watched until it ends",
+    "cli/runs.py": "waited for",
+    "cli/worker/process.py": "waited for",
+    "cli/worker/supervisor.py": "a TaskGroup",
+    "enqueue/answers.py": "its error goes to the futures that it answers",
+    "events/queues.py": "it handles all errors of its function, and logs them",
+    "inspect/bulk.py": "waited for",
+    "inspect/bulk_runs.py": "it stores its error in the row of the run",
+    "telemetry/server.py": "the standard library only",
+    "testing/calling_thread.py": "waited for",
+    "testing/crashing_worker.py": "waited for",
+    "worker/lifecycle.py": "the shutdown, whose failure is logged once",
+    "worker/pipeline/executor.py": "an attempt, whose end is its outcome",
+    "worker/runners/process.py": "waited for",
+    "worker/service.py": "its end is published",
+}
+"""The modules that start tasks in another way, and what becomes of an error."""
+
+
+def test_every_task_of_the_package_has_a_place_for_its_error() -> None:
+    package = Path(pg_scheduler.__file__).parent
+    found = {
+        module.relative_to(package).as_posix()
+        for module in package.rglob("*.py")
+        if calls_of(module, {"create_task", "ensure_future"})
+    }
+    assert found == AWAITED.keys()
+
+
+async def test_error_of_a_task_that_nobody_awaits_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise LookupError("gone")
+
+    task = start_in_background(fail(), "pg_scheduler example")
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.ERROR, "pg_scheduler example failed")
+    ]
