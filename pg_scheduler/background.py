@@ -1,4 +1,4 @@
-"""Tasks that nobody awaits: their errors are logged, instead of when Python deletes the task."""
+"""Tasks that no code awaits: their errors are logged, instead of when Python deletes the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that nobody awaits."""
+"""Tasks that no code awaits."""
 
 from __future__ import annotations
 
