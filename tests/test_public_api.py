@@ -385,6 +385,7 @@ PRIVATE_PACKAGES = {
 }
 PRIVATE_MODULES = {
     "annotations",
+    "background",
     "blocking",
     "dsn",
     "dsn_options",
