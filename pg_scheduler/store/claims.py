@@ -350,8 +350,11 @@ class ClaimRepository:
 
     async def quarantine_oversized(
         self, names: Sequence[str], limit: int, *, isolated_from: int | None = None
-    ) -> list[UnreadableJob]:
+    ) -> tuple[list[UnreadableJob], bool]:
         """Fail the due jobs that have more text than the table accepts, which earlier releases accepted.
+
+        Returns the jobs, and whether others were left as they are: the claim that timed out may still hold
+        them, or may have been committed meanwhile.
 
         Args:
             names: The names of jobs that the worker can run.
@@ -360,7 +363,8 @@ class ClaimRepository:
         """
         args = names, limit, self._statements.now, MAX_ROW_BYTES, isolated_from
         found: list[UnreadableJob] = []
-        for due in await self._statements.fetch("oversized_due", *args):
+        oversized = await self._statements.fetch("oversized_due", *args)
+        for due in oversized:
             error = PayloadError(f"{due['size']} bytes of text, more than {MAX_ROW_BYTES}")
             try:
                 async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
@@ -370,7 +374,7 @@ class ClaimRepository:
                 if not (is_locked_out(fault) or is_refusal(fault)):
                     raise
         await self._results.consequences.apply([job.job_id for job in found])
-        return found
+        return found, len(found) < len(oversized)
 
     async def _quarantine(
         self, job_id: str, error: Exception, transaction: Transaction

@@ -83,7 +83,7 @@ CRONS = [
     "0," * 50_000 + "0 * * * *",
     "9" * 5000 + " * * * *",
 ]
-ZONES = ["", "Mars/Olympus", "../../../../etc/passwd", "/etc/passwd", "Europe", "UTC+25", "x" * 5000, "🦉"]
+ZONES = ["", "../../../../etc/passwd", "/etc/passwd", "x" * 5000, "🦉"]
 INVALID: list[object] = [
     None,
     7,
@@ -107,6 +107,10 @@ VALID_BUT_ODD: list[object] = [
     {"kind": "at", "instants": ["2020-01-01T00:00:00Z"]},
     {"kind": "fixed_delay", "delay": "PT1S"},
     {"kind": "calendar_interval", "years": 100, "at": "00:00:00", "timezone": "UTC"},
+    *(  # another node may know them
+        {"kind": "cron", "expression": "0 * * * *", "timezone": each}
+        for each in ("Mars/Olympus", "Europe", "UTC+25")
+    ),
 ]
 JSON = ["null", "7", '"x"', "[]", "{}", '{"args": 7}', '{"priority": 2}', '{"max_retries": -1}', '{"x": 1}']
 JSON += ['{"timeout": "x"}', '{"timeout": -1}', '{"misfire_grace_time": 1e9}', '{"keep_result": "x"}']

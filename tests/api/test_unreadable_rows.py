@@ -9,8 +9,9 @@ import time
 import asyncpg
 import pytest
 
-from pg_scheduler import JobSpec, JobStatus, PayloadError, Scheduler
+from pg_scheduler import JobSpec, PayloadError, Scheduler
 from pg_scheduler.events import JobCompleted, JobFailed, ServiceFaulted, ServiceRetrying
+from pg_scheduler.worker import refused_claims
 from tests.api.conftest import Make
 from tests.support.store import use_options
 from tests.support.worker import PATIENCE, Recorder, now
@@ -221,19 +222,20 @@ async def test_two_workers_quarantine_an_unreadable_row_and_run_the_others(
         assert not recorder.of(ServiceFaulted)
 
 
-async def test_scheduler_stops_when_every_claim_fails_without_an_unreadable_row(
-    scheduler: Scheduler, pool: asyncpg.Pool
+async def test_claimer_retries_when_the_application_refuses_nearly_every_claim(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(refused_claims, "MAX_JOBS", 3)
     await pool.execute(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;"
         "CREATE TRIGGER refuse BEFORE UPDATE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()"
     )
-    job_id = await scheduler.schedule(note, execution_time=now())
-    with pytest.raises(asyncpg.RaiseError):
-        await asyncio.wait_for(scheduler.wait(), PATIENCE)
-    row = await scheduler.get_job(job_id)
-    assert row is not None
-    assert row.status is JobStatus.PENDING
+    await scheduler.schedule_bulk([JobSpec(note, now()) for _ in range(500)])
+    (retrying,) = await seen.until(ServiceRetrying, service="claimer")
+    assert isinstance(retrying.error, asyncpg.RaiseError)
+    await pool.execute("DROP TRIGGER refuse ON scheduled_jobs")
+    await seen.until(JobCompleted, 400)
+    assert not seen.of(JobFailed)
 
 
 async def insert_crashed(pool: asyncpg.Pool, name: str, count: int) -> None:
@@ -272,6 +274,7 @@ async def test_claim_without_crashed_jobs_is_searched_for_oversized_rows_behind_
     await insert_as_earlier_release(pool, BOMB.format(140))
     await insert_crashed(pool, NAME, 3)
     claims = scheduler._parts.store.claims
-    assert await claims.quarantine_oversized([NAME], 3) == []
-    (failed,) = await claims.quarantine_oversized([NAME], 3, isolated_from=2)
+    assert await claims.quarantine_oversized([NAME], 3) == ([], False)
+    ((failed,), are_left) = await claims.quarantine_oversized([NAME], 3, isolated_from=2)
+    assert not are_left
     assert failed.job_id == "bomb"

@@ -41,6 +41,7 @@ from pg_scheduler.store.connections.options import ConnectionOptions
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.consequences import EndedJob
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.store.identity import Identity, IdentityRepository
 from pg_scheduler.store.jobs import JobFilters
 from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
 from pg_scheduler.store.passed_results import Edge
@@ -113,6 +114,12 @@ async def swallowing(call: Awaitable[object]) -> None:
     """Await a call that returns without an error when the database is unavailable; raise that error then."""
     await call
     raise DatabaseUnavailableError("swallowed by the call")
+
+
+async def guard_again(identity: IdentityRepository) -> None:
+    """Guard a worker that has started in this database."""
+    identity.started_in = identity.started_in or Identity(None, 0, None, "")
+    await identity.guard_again("refuse")
 
 
 def due(**arguments: Any) -> dict[str, Any]:
@@ -426,6 +433,7 @@ STORE_CALLS: dict[str, Call] = {
     "advance": lambda it, conn: it.schedules.advance([ScheduleChange("key")], on=conn),
     "mark_uncommitted": lambda it, _: it.dependencies.mark_uncommitted(),
     "guard": lambda it, _: it.identity.guard("refuse"),
+    "guard_again": lambda it, _: guard_again(it.identity),
     "read, of the database": lambda it, _: it.identity.read(),
     "adopt": lambda it, _: it.identity.adopt(hold=True),
     "held": lambda it, _: it.identity.held(),

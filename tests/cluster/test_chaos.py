@@ -704,7 +704,7 @@ TAMPERED: dict[str, tuple[str, Callable[[Evidence], object]]] = {
     ),
     "planned twice": (
         "fire times duplicated or missed",
-        lambda it: [publish(it, "PeriodicJobPlanned", name, "tick", "tick 1") for name in ("a", "b")],
+        lambda it: [publish(it, "PeriodicJobPlanned", name, "tick 1") for name in ("a", "b")],
     ),
     "a fire time missing": ("fire times duplicated or missed", lambda it: without(it, "chaos.tock 1")),
     "a callback is missing": ("lost", lambda it: without(it, "callback")),

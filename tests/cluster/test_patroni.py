@@ -158,6 +158,7 @@ async def test_failovers_lose_no_acknowledged_job(scratch: Path | None, tmp_path
         await client.initialize_db()
         await pool.execute(COPY_ADMISSIONS)
         await pool.execute(chaos_run.ARCHIVE)
+        await pool.execute(chaos_run.ARCHIVE_RESULTS)
         await add_schedules(client)
         async with workers(cluster.dsn, tmp_path):
             load = Load(client, RATE, seed=7)

@@ -217,7 +217,7 @@ async def test_quarantining_an_unreadable_job_appends_to_the_history(store: Stor
     await pool.execute(
         "UPDATE scheduled_jobs SET task_data = jsonb_build_object('args', repeat('x', 33554432))"
     )
-    assert len(await store.claims.quarantine_oversized([NAME], 10)) == 1
+    assert len((await store.claims.quarantine_oversized([NAME], 10))[0]) == 1
     (error,) = (await job_of(store)).errors
     assert (error.outcome, error.attempt, error.started_at, error.ended_at) == ("error", 1, None, NOW)
     assert error.message == (await job_of(store)).error_message

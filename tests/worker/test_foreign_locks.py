@@ -281,7 +281,7 @@ def hold_row(table: str, name: str, key: str, *delayed: str) -> Hold:
 
 def hold_job(kind: str) -> Hold:
     text = f"SELECT FROM scheduled_jobs WHERE job_id = 'held {kind}' FOR UPDATE"
-    return Hold(text, "jobs", frozenset({f"held {'child' if kind == 'ended' else kind}"}))
+    return Hold(text, "jobs", frozenset() if kind == "ended" else frozenset({f"held {kind}"}))
 
 
 JOBS: Final = ("due", "late", "orphan", "old", "ended", "child", "waiting", "running")

@@ -35,7 +35,7 @@ def repeated_or_missing_fire_times(evidence: Evidence) -> Iterator[str]:
     Fire times may be merged only near a fault, or if the planner may be late.
     """
     most = 1 if evidence.timed else MAX_STEPS_UNTIMED
-    planned = Counter(record.details[1] for record in evidence.ledgers.events["PeriodicJobPlanned"])
+    planned = Counter(record.details[0] for record in evidence.ledgers.events["PeriodicJobPlanned"])
     for job_id, times in planned.items():
         if times > 1:
             yield f"{job_id} was planned {times} times"

@@ -75,6 +75,8 @@ class EventRecorder:
         elif isinstance(event, events.PassFinished):
             if event.service == "heartbeat":  # the lease is trusted from the start of the request
                 self._ledger.write("heartbeat", time.monotonic() - event.seconds)
+        elif isinstance(event, events.PeriodicJobPlanned):
+            self._ledger.write(type(event).__name__, event.job_id)
         else:
             self._ledger.write(type(event).__name__, *(getattr(event, each.name) for each in fields(event)))
 

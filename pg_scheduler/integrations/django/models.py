@@ -176,6 +176,8 @@ class Schedule(ReadOnlyModel):
     version = models.BigIntegerField()
     searched_from = models.DateTimeField(null=True)
     tzdata = models.TextField(null=True)
+    module = models.TextField(null=True)
+    retired_at = models.DateTimeField(null=True)
 
     class Meta(ReadOnlyModel.Meta):
         db_table = "scheduler_schedules"

@@ -328,13 +328,23 @@ class Claimer(Service):
             self._refused_claims.leave_out(job_id, error)
 
     async def _quarantine_oversized(self) -> None:
-        """Fail the due jobs that are too large to be read in time, after a claim that timed out."""
+        """Fail the due jobs that are too large to be read in time, after a claim that timed out.
+
+        The server may commit that claim nevertheless, since it takes longer to send such a row than to read
+        it: then the row is released, and found again.
+        """
         self._start_over()
+        if self._may_have_unacknowledged:
+            await self._release_unacknowledged()
         names = self._names()
         left_out = self.isolated_from if self._in_flight.has_crashed_job else None
-        for job in await self._claims.quarantine_oversized(names, self._size.limit, isolated_from=left_out):
+        found, are_left = await self._claims.quarantine_oversized(
+            names, self._size.limit, isolated_from=left_out
+        )
+        for job in found:
             self._events.publish(JobFailed(*job))
-        self._has_timed_out = False
+        self._has_timed_out = are_left
+        self._may_have_unacknowledged |= are_left
 
     def _next_delay(self, sent_at: float, due_in: float | None) -> float:
         self.next_due_at = None if due_in is None else sent_at + due_in
