@@ -12,6 +12,7 @@ from typing import Any, Final
 import asyncpg
 
 from pg_scheduler import JobSpec, Scheduler
+from pg_scheduler.inspect import Inspector, Thresholds
 from pg_scheduler.triggers import Every
 from tools.alerts import application
 from tools.alerts.application import SLOTS
@@ -155,14 +156,17 @@ async def hold_snapshot(at: Situation) -> None:
 
 
 async def terminate_snapshot(at: Situation) -> None:
-    """Terminate the session, as its page requires, with the process id that the doctor names."""
-    ran = await asyncio.to_thread(at.service.run, "doctor", "--only", "XMIN-HELD", "-o", "json")
+    """Terminate the session, as its page requires, with the process id that the doctor names.
+
+    The command names it after ten minutes, long before the alert; so this asks with the scale of the run.
+    """
+    diagnosis = await Inspector(at.scheduler).doctor(only=["XMIN-HELD"], thresholds=Thresholds(held_s=1))
     pids = await at.pool.fetch(
         "SELECT pid FROM pg_stat_activity "
         "WHERE datname = current_database() AND state = 'idle in transaction'"
     )
     for row in pids:
-        if str(row[0]) in ran.stdout:
+        if str(row[0]) in str(diagnosis.findings):
             await at.pool.execute("SELECT pg_terminate_backend($1)", row[0])
 
 
