@@ -214,7 +214,7 @@ class Harness:
         planner = self.planner
         before = len(self.seen.of(PeriodicJobPlanned, dedup_key=VALID))
         await self.pool.execute(
-            "UPDATE scheduler_schedules SET next_fire_at = anchor, last_fire_at = NULL "
+            "UPDATE scheduler_schedules SET anchor = now(), next_fire_at = now(), last_fire_at = NULL "
             "WHERE schedule_id = $1",
             VALID,
         )

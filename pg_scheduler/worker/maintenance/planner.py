@@ -450,7 +450,11 @@ class Planner(Service):
 
 
 def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: JobConflictError | None) -> None:
-    """Add the change of a schedule, and its events, for the jobs of its fire times, of which some are new."""
+    """Add the change of a schedule, and its events, for the jobs of its fire times, of which some are new.
+
+    The others are those of fire times that have passed before the server's clock was set back, or of an
+    earlier schedule with this id.
+    """
     row, advance, jobs = plan.row, plan.advance, plan.queue.jobs
     if plan.queue.is_unique:
         advance, jobs = without_rejected(row, advance, len(jobs) - len(new)), new
@@ -462,7 +466,7 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
         planned.cancelled.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.owner == "code" else ScheduleFired
     events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(about, task_name=task)]
-    events += [kind(about, job.row.job_id, advance.next_fire_at, task_name=task) for job in jobs]
+    events += [kind(about, job.row.job_id, advance.next_fire_at, task_name=task) for job in new]
     if advance.skipped:
         holder = row.last_job_id if conflict is None else conflict.job_id
         events.append(ScheduleSkipped(about, advance.skipped, holder or "", task_name=task))
@@ -477,7 +481,7 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
             next_fire_at=advance.next_fire_at,
             last_fire_at=advance.last_fire_at,
             last_job_id=new[-1].row.job_id if new else None,
-            runs=len(jobs),
+            runs=len(new),
             skipped=advance.skipped,
             missed=advance.missed,
             searched_from=advance.searched_from,
