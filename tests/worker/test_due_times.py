@@ -11,6 +11,7 @@ import pytest
 from pg_scheduler import Retry, Snooze, Wait, current_job, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.step_values import NO_TIMEOUT
 from pg_scheduler.store.store import Store
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
@@ -68,6 +69,14 @@ async def snoozed() -> None:
 @job(name="ahead.waiting")
 async def waiting(timeout: float | None) -> None:
     await current_job().steps.wait("go", timeout=timeout)
+
+
+@job(name="ahead.twice")
+async def waiting_twice() -> None:
+    steps = current_job().steps
+    await steps.run("before", plain)
+    await steps.wait("first")
+    await steps.wait("second", timeout=2 * HOUR)
 
 
 @job(name="ahead.sleeping")
@@ -139,6 +148,48 @@ async def test_timeout_of_a_wait_that_began_in_the_future_begins_now(
         pass
     assert await due(pool, job_id) == NOON + HOUR
     assert await pool.fetchval("SELECT until FROM scheduler_steps") == NOON + HOUR
+
+
+async def test_waits_keep_their_length_however_long_it_is(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    lengths = {NOON + each: each for each in (YEARS - HOUR, YEARS, YEARS + HOUR, 2 * YEARS)}
+    ends = {
+        await ahead.scheduler.enqueue(waiting, args=(each.total_seconds(),)): end
+        for end, each in lengths.items()
+    }
+    ends[await ahead.scheduler.enqueue(waiting, args=(None,))] = NO_TIMEOUT
+    while await ahead.run_one():
+        pass
+    for _ in range(2):  # a second step back changes nothing
+        corrector.correct()
+        passes = 1
+        while await corrector.run_once() == 0:
+            passes += 1
+        assert passes <= 2
+        rows = await pool.fetch("SELECT job_id, until, started_at FROM scheduler_steps")
+        assert {row["job_id"]: row["until"] for row in rows} == ends
+        assert {row["started_at"] for row in rows} == {NOON}
+
+
+async def test_wait_after_steps_of_the_future_keeps_its_length_and_the_order(
+    clocked: Store, pool: asyncpg.Pool, bus: EventBus
+) -> None:
+    async with TestScheduler(pool, now=AHEAD) as ahead:
+        job_id = await ahead.scheduler.enqueue(waiting_twice)
+        await ahead.run_one()
+    async with TestScheduler(pool, now=NOON) as right:
+        assert await right.scheduler.signal(job_id, "first")
+        await right.scheduler.run_job_now(job_id)
+        await right.run_one()
+    corrector = DueTimeCorrector(Parts(clocked, bus))
+    corrector.correct()
+    while await corrector.run_once() == 0:
+        pass
+    rows = await pool.fetch("SELECT name, until, started_at FROM scheduler_steps ORDER BY started_at")
+    assert [row["name"] for row in rows] == ["before", "first", "second"]
+    assert rows[-1]["until"] == NOON + 2 * HOUR
+    assert rows[-1]["started_at"] == NOON
 
 
 async def test_sleep_keeps_its_end(

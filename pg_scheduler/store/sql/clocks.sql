@@ -48,15 +48,15 @@ END
 
 -- name: correct_waits
 -- route: tuned
--- End at most $2 waits for signals when their timeout is over, if they began before the server's clock was set back.
+-- Set back the steps of at most $2 suspended jobs that were stored before the server's clock was set back.
 --
--- A sleep keeps its end, which may be a time that its job has chosen.
-UPDATE {schema}scheduler_steps SET until = coalesce($1, now()) + (until - started_at)
-WHERE ctid = ANY (ARRAY (
-    SELECT early.ctid
+-- All such steps of a job are set back by the same time, so their order stays, and the last one was stored now. The
+-- timeouts of waits move with them.
+WITH suspended AS MATERIALIZED (
+    SELECT job.job_id, job.ahead
     FROM {levels}
     CROSS JOIN LATERAL (
-        SELECT step.ctid
+        SELECT early.job_id, newest.started_at - coalesce($1, now()) AS ahead
         FROM (
             SELECT job_id
             FROM {schema}scheduled_jobs
@@ -66,17 +66,28 @@ WHERE ctid = ANY (ARRAY (
               AND execution_time > {future}
               AND (options -> 'steps') IS NOT NULL
             OFFSET 0
-        ) AS job
-        JOIN {schema}scheduler_steps AS step ON step.job_id = job.job_id
-        WHERE step.kind = 'signal'
-          AND step.ended_at IS NULL
-          AND step.until < {last_day}
-          AND step.started_at > {future}
-          AND step.until > step.started_at
+        ) AS early
+        CROSS JOIN LATERAL (
+            SELECT max(started_at) AS started_at FROM {schema}scheduler_steps
+            WHERE job_id = early.job_id AND kind <> 'result'
+        ) AS newest
+        WHERE newest.started_at > {future} AND newest.started_at < {last_day}
         LIMIT $2
-        FOR NO KEY UPDATE OF step SKIP LOCKED
-    ) AS early
-));
+    ) AS job
+),
+early AS MATERIALIZED (
+    SELECT step.ctid, suspended.ahead
+    FROM suspended
+    JOIN {schema}scheduler_steps AS step ON step.job_id = suspended.job_id
+    WHERE step.kind <> 'result' AND step.started_at > coalesce($1, now())
+    ORDER BY step.job_id, step.name
+    FOR NO KEY UPDATE OF step SKIP LOCKED
+)
+UPDATE {schema}scheduler_steps AS step SET
+    started_at = step.started_at - early.ahead,
+    until      = {until_set_back}
+FROM early
+WHERE step.ctid = early.ctid;
 
 -- name: correct_due_times
 -- route: tuned

@@ -80,8 +80,8 @@ ORDER BY left(step.name, 1) <> chr(1);
 -- is progress, which a job that kills its workers does not make, so the crashes before it do not count any more. A
 -- signal for which nothing has waited makes room for a step of its name.
 --
--- started_at is the order of the steps, also of those of one transaction, and while the clock is behind an earlier step
--- because it was set back.
+-- started_at is the order of the steps, also of those of one transaction, and if the clock was set back meanwhile: then
+-- the earlier steps are set back too, with the timeouts of waits.
 WITH held AS (
     SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked,
         coalesce(options -> 'steps', '0') = '0' AS lacks_version, crash_count > 0 AS has_crashed,
@@ -117,6 +117,23 @@ kept AS (
     SELECT job_id, concat(chr(1), 'signal:', name), kind, value, attempt, started_at, ended_at, definition FROM displaced
     ON CONFLICT (job_id, name) DO NOTHING
 ),
+newest AS (
+    SELECT max(started_at) AS started_at FROM {schema}scheduler_steps
+    WHERE job_id = $1 AND kind <> 'result' AND started_at >= coalesce($10, now()) AND started_at < {last_day}
+),
+early AS (
+    SELECT started_at - coalesce($10, now()) + interval '1 microsecond' AS ahead
+    FROM held, newest
+    WHERE newest.started_at > (coalesce($10, now()) + interval '5 seconds')
+),
+set_back AS (
+    UPDATE {schema}scheduler_steps AS step SET
+        started_at = step.started_at - early.ahead,
+        until      = {until_set_back}
+    FROM early
+    WHERE step.job_id = $1 AND step.name <> $4 AND step.kind <> 'result'
+      AND step.started_at > coalesce($10, now()) AND step.started_at < {last_day}
+),
 stored AS (
     INSERT INTO {schema}scheduler_steps AS step (
         job_id, name, kind, value, attempt, until, started_at, ended_at, definition
@@ -126,8 +143,7 @@ stored AS (
     FROM held, (
         SELECT coalesce($10, now()) AS now,
             greatest(coalesce($10, now()), (
-                SELECT max(started_at) + interval '1 microsecond' FROM {schema}scheduler_steps
-                WHERE job_id = $1 AND kind <> 'result' AND started_at >= coalesce($10, now())
+                SELECT started_at + interval '1 microsecond' FROM newest WHERE NOT EXISTS (SELECT FROM early)
             )) AS started,
             coalesce($9::timestamptz, coalesce($10, now()) + make_interval(secs => $8)) AS until
     ) AS at
