@@ -356,6 +356,41 @@ async def test_timeout_around_a_wait_frees_its_name(t: TestScheduler) -> None:
     assert timeouts == [1]
 
 
+@pytest.mark.parametrize("begins_again", [False, True])
+async def test_timeout_of_a_wait_after_a_cancelled_one_begins_once(
+    t: TestScheduler, begins_again: bool
+) -> None:
+    async def place() -> list[str]:
+        wait, outcomes = current_job().steps.wait, []
+        for timeout in (None, HOUR, None, HOUR)[: 4 if begins_again else 2]:
+            try:
+                async with asyncio.timeout(0.02 if timeout is None else None):
+                    outcomes.append(await wait("approved", timeout=timeout))
+            except TimeoutError:
+                outcomes.append("cancelled" if timeout is None else "timed out")
+        return outcomes
+
+    await enqueue(t, place)
+    await t.run_until(3 * HOUR)
+    assert await value_of(t) == ["cancelled", "timed out"] * (2 if begins_again else 1)
+    assert (await state(t))[1] <= 4
+
+
+async def test_wait_without_a_timeout_after_a_cancelled_one_gets_its_signal(t: TestScheduler) -> None:
+    async def place() -> str:
+        wait = current_job().steps.wait
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.02):
+                return str(await wait("approved", timeout=HOUR))
+        return str(await wait("approved", kind=str))
+
+    await enqueue(t, place)
+    await t.run_until(2 * HOUR)
+    assert await t.scheduler.signal("job", "approved", "ann")
+    await t.run_until(NOW)
+    assert await value_of(t) == "ann"
+
+
 async def test_code_after_one_of_two_waits_is_not_cancelled(t: TestScheduler, pool: asyncpg.Pool) -> None:
     """Neither completing() nor other calls of the library are, while the other wait lasts."""
     await pool.execute("CREATE TABLE effects (attempt integer)")

@@ -34,7 +34,9 @@ from pg_scheduler import (
 )
 from pg_scheduler.events import JobCompleted, JobReleased, JobRetried, JobSuspended
 from pg_scheduler.inspect import ChangeOutcome, Inspector
-from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS, StoredStep
+from pg_scheduler.store.steps import StepRepository
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler, job_context
 from pg_scheduler.worker.pipeline import steps as worker_steps
@@ -1877,3 +1879,61 @@ async def test_step_that_no_codec_here_can_decode_fails_the_job_without_retries(
     assert status is JobStatus.FAILED
     assert error
     assert error.startswith("Abort: the stored value of step 'secret' cannot be read: encrypted with")
+
+
+async def test_step_that_is_committed_while_others_are_loaded_is_not_called_again(
+    t: TestScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancelled step makes the next one load all; meanwhile another one is committed and cancelled."""
+    calls: list[str] = []
+    read, committed, cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    load, store = StepRepository.load, StepRepository.store
+
+    async def load_slowly(self: StepRepository, job_id: str) -> list[StoredStep]:
+        found = await load(self, job_id)
+        if not read.is_set():
+            read.set()
+            await cancelled.wait()
+        return found
+
+    async def store_slowly(
+        self: StepRepository, worker_id: str, claim: Claim, name: str, *args: Any, **kwargs: Any
+    ) -> StoredStep:
+        if name == "b":
+            await read.wait()
+        stored = await store(self, worker_id, claim, name, *args, **kwargs)
+        if name == "b" and not committed.is_set():
+            committed.set()
+            await asyncio.Event().wait()
+        return stored
+
+    monkeypatch.setattr(StepRepository, "load", load_slowly)
+    monkeypatch.setattr(StepRepository, "store", store_slowly)
+
+    async def note(name: str) -> str:
+        calls.append(name)
+        if name == "a":
+            await asyncio.Event().wait()
+        return name
+
+    async def place() -> None:
+        run = current_job().steps.run
+        other = asyncio.create_task(run("b", note, "b"))
+        await asyncio.sleep(0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await run("a", note, "a")
+        loading = asyncio.create_task(run("c", note, "c"))
+        await read.wait()
+        await committed.wait()
+        other.cancel()
+        await asyncio.wait([other])
+        cancelled.set()
+        await loading
+        await run("b", note, "b")
+
+    t.scheduler.register(place, name="place")
+    await t.scheduler.enqueue("place", job_id="job")
+    await t.run_one()
+    assert await ended(t, "job") == (JobStatus.COMPLETED, None)
+    assert calls.count("b") == 1

@@ -172,6 +172,7 @@ class AttemptSteps(OpenSteps):
         self._is_marked = mark is not None
         self._stored: dict[str, StoredStep] | None = None if self._is_marked else {}
         self._loading = asyncio.Lock()
+        self._writes = 0
         self._bytes = 0
         self._names: set[str] = set()
         self._timeouts = Counter[str]()
@@ -365,12 +366,14 @@ class AttemptSteps(OpenSteps):
             count = self._timeouts[name]
             if stored is None:
                 stored = await store()
+            elif seconds is None:
+                # What times out is another wait for this name, which begins after this one was cancelled.
+                if stored.has_ended and stored.value is None:
+                    stored = await self._repeat_wait(name, len(stored.timeouts) + 1, None, end)
+                return stored if stored.has_ended else stored._replace(until=NO_TIMEOUT, left_s=None)
             elif count < len(stored.timeouts):
                 return stored._replace(value=None, has_ended=True, until=stored.timeouts[count])
-            elif count > len(stored.timeouts) or (
-                # Another wait for this name, which was cancelled or did not win, has left it open.
-                not stored.has_ended and (stored.until == NO_TIMEOUT) != (seconds is None)
-            ):
+            elif count > len(stored.timeouts) or (not stored.has_ended and stored.until == NO_TIMEOUT):
                 stored = await self._repeat_wait(name, count, seconds, end)
             if not stored.has_ended and await self._is_over(stored):
                 stored = await store()  # which finds a signal that came before the end of the wait
@@ -480,6 +483,7 @@ class AttemptSteps(OpenSteps):
             self._names.discard(name)
             if isinstance(error, asyncio.CancelledError):  # its row may be committed nevertheless
                 self._stored = None
+                self._writes += 1
             raise
 
     async def _take_names(self, names: Collection[str]) -> None:
@@ -542,10 +546,12 @@ class AttemptSteps(OpenSteps):
         """Return the steps that are stored, by name."""
         if self._stored is None:
             async with self._loading:
-                if self._stored is None:
+                while self._stored is None:
+                    writes = self._writes
                     found = await self._persistently(lambda: self._repository.load(self._claim.job_id))
-                    self._bytes = sum(map(_size, found))
-                    self._stored = {step.name: step for step in found}
+                    if writes == self._writes:  # else it may lack a step that was committed meanwhile
+                        self._bytes = sum(map(_size, found))
+                        self._stored = {step.name: step for step in found}
         return self._stored
 
     async def _store(
@@ -588,6 +594,7 @@ class AttemptSteps(OpenSteps):
 
     def _keep(self, step: StoredStep) -> None:
         """Count a step that is committed."""
+        self._writes += 1
         if self._stored is not None:  # else it is loaded with the others
             self._bytes += _size(step) - _size(self._stored.get(step.name))
             self._stored[step.name] = step
