@@ -54,7 +54,8 @@ def _repeated(calls: Calls, received: Received) -> Iterator[str]:
     for (job_id, attempt, step, worker_id), times in calls.items():
         if times > 1:
             yield f"{job_id}: attempt {attempt} on {worker_id} called step {step!r} {times} times"
-        if any(earlier < attempt for earlier, _ in received.get((job_id, step), ())):
+        own = step_value(value_of(job_id, attempt, worker_id), step)  # a fenced attempt may receive it late
+        if any(earlier < attempt and value != own for earlier, value in received.get((job_id, step), ())):
             yield f"{job_id}: attempt {attempt} called step {step!r}, whose value was stored"
 
 

@@ -77,7 +77,8 @@ class Evidence:
         timed: Whether lateness is judged.
         deleted: The rows that the vacuum deleted; they are among the rows.
         inserted_again: Jobs whose id was used again after the vacuum had deleted their row. A step of the
-            clock by years ends every retention.
+            clock by years ends every retention, and fire times of a row that is gone are enqueued again when
+            the clock is set back over them later.
         unread: The changes that were not read from the publication.
         changes: The changes that were read from it.
     """
@@ -123,11 +124,13 @@ class Evidence:
 
 
 def attempt_of(evidence: Evidence, row: Row) -> Attempt | None:
-    """Return the attempt that the row names."""
-    for one in evidence.ledgers.attempts.get(row.job_id, ()):
-        if (one.attempt, one.worker_id) == (row.attempt, row.worker_id):
-            return one
-    return None
+    """Return the attempt that the row names: the last one, since a new definition counts attempts from 1."""
+    attempts = (
+        one
+        for one in evidence.ledgers.attempts.get(row.job_id, ())
+        if (one.attempt, one.worker_id) == (row.attempt, row.worker_id)
+    )
+    return max(attempts, key=lambda one: one.started, default=None)
 
 
 def committed_completions(evidence: Evidence) -> set[tuple[str, int, str | None]]:

@@ -37,7 +37,7 @@ def repeated_or_missing_fire_times(evidence: Evidence) -> Iterator[str]:
     most = 1 if evidence.timed else MAX_STEPS_UNTIMED
     planned = Counter(record.details[0] for record in evidence.ledgers.events["PeriodicJobPlanned"])
     for job_id, times in planned.items():
-        if times > 1:
+        if times > 1 and job_id not in evidence.inserted_again:
             yield f"{job_id} was planned {times} times"
     # A fire time is what the server's clock showed, even while it was stepped.
     moved = [

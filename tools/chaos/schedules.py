@@ -74,7 +74,7 @@ def overlapping_or_stopped(evidence: Evidence) -> Iterator[str]:
     jobs_of: dict[str, list[tuple[float, Row]]] = defaultdict(list)
     for row in evidence.rows.values():
         attempts = evidence.ledgers.attempts.get(row.job_id)
-        if row.job_name in jobs.ONE_BY_ONE and attempts:
+        if row.job_name in jobs.ONE_BY_ONE and attempts and row.job_id not in evidence.inserted_again:
             schedule_id = row.job_id.split(":")[1]  # schedule:<id>:<fire time>
             jobs_of[schedule_id].append((min(one.started for one in attempts), row))
     for in_order in jobs_of.values():
