@@ -20,7 +20,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import thread as pool_threads
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType, MethodType
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, MethodType
 from typing import Any, Final, Protocol
 
 from pg_scheduler.jobs.context import current
@@ -39,7 +39,10 @@ TIMER_ATTRIBUTES: Final = ("_timeout_handler", "_timeout_handle")
 # asyncio has no public names for what its combinators wait by.
 GATHERING: Final[type[asyncio.Future[Any]]] = asyncio.tasks._GatheringFuture  # type: ignore[attr-defined]  # noqa: SLF001
 WAIT_CODE: Final = asyncio.tasks._wait.__code__  # type: ignore[attr-defined]  # noqa: SLF001
-GROUP_EXITS: Final = frozenset({"__aexit__", "_aexit"})
+GROUP_EXITS: Final = frozenset(
+    function.__code__ for name in ("__aexit__", "_aexit") if (function := vars(asyncio.TaskGroup).get(name))
+)
+ANYIO: Final = "anyio._backends._asyncio"
 JOIN_CODE: Final = threading.Thread.join.__code__
 IDLE_CODE: Final = pool_threads._worker.__code__  # noqa: SLF001
 
@@ -186,11 +189,19 @@ def _awaited(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Fu
         return None
     if frame.f_code is WAIT_CODE:
         return None if frame.f_locals["timeout"] is not None else list(frame.f_locals["fs"])
-    if frame.f_code.co_name in GROUP_EXITS:
+    if _ends_group(frame.f_code):
         tasks = _attribute(frame.f_locals.get("self"), "_tasks")
         if isinstance(tasks, set) and all(isinstance(task, asyncio.Task) for task in tasks):
             return list(tasks)
     return None
+
+
+def _ends_group(code: CodeType) -> bool:
+    """Return whether code waits at the end of a task group of asyncio or anyio, and not of another class."""
+    if code in GROUP_EXITS:
+        return True
+    exit_of_anyio = _attribute(_attribute(sys.modules.get(ANYIO), "TaskGroup"), "__aexit__")
+    return _attribute(exit_of_anyio, "__code__") is code
 
 
 def _gathered(future: asyncio.Future[Any]) -> list[asyncio.Future[Any]]:

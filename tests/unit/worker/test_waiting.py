@@ -163,6 +163,20 @@ async def in_wait_with_work(step: Step) -> None:
     await asyncio.wait({asyncio.create_task(on(step)), asyncio.get_running_loop().create_future()})
 
 
+async def at_the_end_of_a_class_like_a_group(step: Step) -> None:
+    class Client:
+        def __init__(self) -> None:
+            self._tasks = {asyncio.create_task(on(step))}
+
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *_: object) -> None:
+            await asyncio.get_running_loop().create_future()  # what it flushes
+
+    async with Client():
+        pass
+
+
 async def in_a_thread(step: Step) -> None:
     ended = threading.Event()
     step.add_done_callback(lambda _: ended.set())
@@ -185,6 +199,7 @@ WORK: list[Shape] = [
     in_group_with_work,
     in_wait_with_a_timeout,
     in_wait_with_work,
+    at_the_end_of_a_class_like_a_group,
     in_a_thread,
 ]
 
