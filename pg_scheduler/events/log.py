@@ -71,6 +71,7 @@ def _make_encodable(record: logging.LogRecord) -> bool:
 
 
 logger = _Logger(logging.getLogger("pg_scheduler"))
+"""The logger of every module of the package."""
 
 
 def is_logger_disabled() -> bool:
@@ -88,8 +89,6 @@ def warn_of_disabled_logger() -> None:
             stacklevel=3,
         )
 
-
-"""The logger of every module of the package."""
 
 logger.logger.addFilter(_make_encodable)
 

@@ -156,10 +156,13 @@ class JobProgressed(JobEvent):
     """A text for people; None for no text."""
 
 
-@logged(logging.WARNING, f"{_JOB} interrupted by the shutdown and released, attempt not counted")
+@logged(logging.WARNING, f"{_JOB} interrupted and released, attempt not counted")
 @dataclass(frozen=True, slots=True)
 class JobReleased(JobEvent):
-    """The shutdown interrupted the attempt; the job is pending again and the attempt is not counted."""
+    """The attempt was interrupted; the job is pending again and the attempt is not counted.
+
+    The shutdown interrupted it, or before its start a database that was unavailable, or a lost lease.
+    """
 
 
 @logged(logging.INFO, f"{_JOB} cancelled: %(reason)s")

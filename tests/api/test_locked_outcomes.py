@@ -191,6 +191,25 @@ async def test_shutdown_ends_in_time_and_names_the_jobs_whose_rows_are_locked(wo
             await world.scheduler.shutdown()
 
 
+@pytest.mark.slow
+async def test_shutdown_does_not_wait_for_a_call_that_waits_for_a_lock(dsn: str, make: Make) -> None:
+    scheduler = make(shutdown_timeout=1)
+    scheduler.register(quick, name="quick")
+    await scheduler.start()
+    await scheduler.run_job("quick", args=(5,), keep_result=KEPT)
+    connection = await asyncpg.connect(dsn)
+    transaction = connection.transaction()
+    await transaction.start()
+    await connection.execute("LOCK TABLE scheduled_jobs")
+    call = asyncio.create_task(scheduler.enqueue("quick", args=(5,)))
+    await asyncio.sleep(0.1)
+    await scheduler.shutdown()
+    assert not call.done()
+    await transaction.rollback()
+    await call
+    await connection.close()
+
+
 async def test_many_outcomes_whose_rows_are_locked_delay_no_other_one(
     dsn: str, make: Make, gate: Gate
 ) -> None:

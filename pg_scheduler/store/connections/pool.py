@@ -62,6 +62,9 @@ from pg_scheduler.threads import resolve_at_once, resolve_in_threads
 EXIT_TIMEOUT_S: Final = 10.0
 """Limit for what the end of the process writes."""
 
+RELEASE_TIMEOUT_S: Final = 1.0
+"""Seconds for which a shutdown waits for a call that uses a kept connection."""
+
 DEFAULT_OPTIONS: Final = ConnectionOptions()
 
 POOL_PER_STEP_CONNECTION: Final = 4
@@ -411,11 +414,16 @@ class Connections:
         return await prepare_as_pool(self._pool, connection)
 
     async def release_held(self) -> None:
-        """Release the dedicated and the sticky connections."""
+        """Release the dedicated and the sticky connections.
+
+        One that a call uses, which waits for a lock perhaps, is released by that call.
+        """
         await self.dedicated_connection.release()
         for sticky in (self.sticky_connection, self.admission_connection, *self.step_connections):
             if sticky is not None:
-                await sticky.release()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                        await sticky.release()
 
     async def _connect_directly(self, dsn: str) -> Connection:
         timeout_s = self.options.call_timeout_s

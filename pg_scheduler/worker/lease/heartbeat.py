@@ -29,6 +29,9 @@ still stops within a second."""
 OBSTACLE_INTERVAL_S: Final = 60.0
 """Seconds between two records about leases of jobs that cannot be renewed."""
 
+KEEPS_JOBS: Final = "keeps its jobs, but cannot renew their leases"
+LOSES_JOBS: Final = "cannot renew its lease, which has expired"
+
 CONFIRMATION_TIMEOUT_S: Final = 1.0
 """Seconds for a heartbeat to confirm that the liveness lock kept the jobs of an expired lease; less than a
 suspect worker gets to answer."""
@@ -149,8 +152,9 @@ class Heartbeat(Service):
         if self._reported_obstacle_at is None or now >= self._reported_obstacle_at + OBSTACLE_INTERVAL_S:
             self._reported_obstacle_at = now
             logger.warning(
-                "worker %s keeps its jobs, but cannot renew their leases: %s: %s",
+                "worker %s %s: %s: %s",
                 self._worker_id,
+                KEEPS_JOBS if self._lease.is_trusted else LOSES_JOBS,
                 type(obstacle).__name__,
                 obstacle,
                 extra=record_fields(worker_id=self._worker_id),

@@ -469,6 +469,7 @@ class AttemptSteps(OpenSteps):
         suspended within the block. A block that raises an exception may be repeated.
         """
         check_step_name(name)
+        self._connections.check_loop()
         await self._check_open()
         if (thread := calling_thread.get(None)) is not None:
             self._threads.add(thread)

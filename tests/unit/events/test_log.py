@@ -110,7 +110,7 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
     (
         events.JobReleased(*ATTEMPT),
         "WARNING",
-        f"{JOB} interrupted by the shutdown and released, attempt not counted",
+        f"{JOB} interrupted and released, attempt not counted",
         FIELDS,
     ),
     (
