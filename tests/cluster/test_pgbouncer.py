@@ -355,6 +355,16 @@ def test_command_line_works_through_pgbouncer_without_a_direct_dsn(
     assert asyncio.run(count()) == [("completed", 1, 20)]
 
 
+def test_migrations_of_several_schemas_share_a_session_of_pgbouncer(empty_dsn: str, suite: str) -> None:
+    """Each process finds the prepared statements of those before, which would have the same names."""
+    with running(empty_dsn, suite) as through:  # which prefers the session that was used last
+        for words in (["migrate"], ["migrate", "verify"], ["migrate", "plan"]):
+            for schema in ("one", "two"):
+                program = [sys.executable, "-m", "pg_scheduler", *words, "--schema", schema, "--dsn", through]
+                ran = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+                assert ran.returncode == ExitCode.DONE, (words, schema, ran.stderr)
+
+
 async def test_call_that_waits_for_an_open_transaction_leaves_shared_sessions_clean(
     pooled: asyncpg.Pool, pool: asyncpg.Pool, pgbouncer_dsn: str
 ) -> None:

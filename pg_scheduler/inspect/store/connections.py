@@ -100,7 +100,8 @@ async def open_connection(
 ) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
     """Open a connection, and close it at the end.
 
-    Errors of connecting, and those of the statements inside, are raised as errors of this library.
+    Errors of connecting, and those of the statements inside, are raised as errors of this library. The DSN may
+    lead to a pooler, so statements are not cached.
 
     Args:
         dsn: A URL; None for libpq's environment variables and files.
@@ -113,7 +114,7 @@ async def open_connection(
     """
     resolve_in_threads(asyncio.get_running_loop())
     with _opening():
-        connection = await open_connection_to(dsn, DSN, **_options(application_name))
+        connection = await open_connection_to(dsn, DSN, statement_cache_size=0, **_options(application_name))
     try:
         with translated():
             yield connection
