@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import textwrap
 from importlib.resources import files
 from pathlib import Path
@@ -124,8 +125,29 @@ def runbook(
     entry = entries[title]
     for placeholder, value in (("NAME", name), ("ID", subject)):
         if value is not None:
-            entry = value.join(re.split(rf"\b{placeholder}\b", entry))
+            entry = _complete(entry, placeholder, value)
     command.output.write_paragraph(f"{title}\n\n{entry}")
+
+
+def _complete(entry: str, placeholder: str, value: str) -> str:
+    """Replace a placeholder. In a command, a shell reads the value as a part of one word."""
+    from pg_scheduler.inspect.texts import quoted  # noqa: PLC0415 - not needed to complete words
+
+    word = rf"(?<![\w-]){placeholder}(?![\w-])"
+
+    def complete(argument: re.Match[str]) -> str:
+        """Complete an argument of a command: a search between quotation marks, or the placeholder."""
+        if not argument[0].startswith("'"):
+            return shlex.quote(value)
+        search = argument[0][1:-1]
+        completed = quoted(value).join(re.split(word, search))
+        return argument[0] if completed == search else shlex.quote(completed)
+
+    lines = []
+    for line in entry.split("\n"):
+        command, mark, text = line.partition("  #") if line.startswith("$ ") else ("", "", line)
+        lines.append(re.sub(rf"'[^']*'|{word}", complete, command) + mark + value.join(re.split(word, text)))
+    return "\n".join(lines)
 
 
 def _alert_entries() -> dict[str, str]:

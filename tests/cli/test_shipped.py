@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from importlib.resources import files
 
 import pytest
 
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.inspect.doctor.codes import FindingCode
 from tests.cli.conftest import Run
 
 
@@ -42,8 +44,31 @@ def test_runbook_lists_the_alerts_and_completes_the_commands_of_an_entry(call: R
     plain = call("runbook", "NameUnknown").out
     assert "'name:NAME status:expired'" in plain
     entry = call("runbook", "pgschedulernameunknown", "mail.send").out
-    assert entry == plain.replace("NAME", "mail.send")
+    assert entry == plain.replace("NAME", "mail.send").replace("mail.send-UNKNOWN", "NAME-UNKNOWN")
     assert "jobs explain mail:9" in call("runbook", "JobsLate", "mail.send", "--id", "mail:9").out
+
+
+def test_every_code_of_a_completed_entry_is_known_to_the_doctor(call: Run) -> None:
+    codes = set[str]()
+    for alert in call("runbook").out.split():
+        entry = call("runbook", alert, "mail.send", "--id", "mail:9").out
+        codes.update(re.findall(r"--only (\S+?)[`\s]", entry))
+    assert FindingCode.NAME_UNKNOWN in codes
+    assert codes <= set(FindingCode)
+
+
+def test_shell_reads_a_completed_command_with_any_name(call: Run) -> None:
+    name, subject = "it's; $(mail) 'sent' \"now\"", "a b"
+    for alert in call("runbook").out.split():
+        entry = call("runbook", alert, name, "--id", subject).out
+        plain = call("runbook", alert).out
+        for given, completed in zip(plain.splitlines(), entry.splitlines(), strict=True):
+            if given.startswith("$ "):
+                words = shlex.split(given.partition("  #")[0])
+                values = {"NAME": name, "ID": subject}
+                search = 'name:"it\'s; $(mail) \'sent\' \\"now\\""'
+                expected = [values.get(word, word).replace("name:NAME", search) for word in words]
+                assert shlex.split(completed.partition("  #")[0]) == expected
 
 
 def test_unknown_alert_is_not_found(call: Run) -> None:
