@@ -54,7 +54,7 @@ def test_reading_commands_run_on_a_standby(call: Run, scratch: Path | None) -> N
         assert doctor.code == ExitCode.NEGATIVE
         assert "the server is a standby, which sends no notifications; examine the primary" in doctor.out
         assert "start a worker that connects to the primary" in doctor.out
-        for words in (["jobs", "add", "echo"], ["tasks", "pause", "echo"]):
+        for words in (["jobs", "add", "echo"], ["tasks", "pause", "echo"], ["worker", "--check", JOBS]):
             refused = call(*words, "--dsn", standby.dsn())
             assert refused.code == ExitCode.REFUSED, words
             assert "connect to the primary" in refused.err
@@ -88,6 +88,11 @@ def test_role_that_only_reads_is_told_how_to_write(call: Run, reading_dsn: str) 
         assert "set default_transaction_read_only = off for this role and database" in refused.err
     for words in READING:
         assert call(*words, "--dsn", reading_dsn).code == ExitCode.DONE, words
+    checked = call("worker", "--check", JOBS, "--dsn", reading_dsn)
+    assert (checked.code, checked.out) == (ExitCode.REFUSED, "")
+    assert (
+        "default_transaction_read_only is on for this role (from: user), so no worker starts" in checked.err
+    )
     doctor = call("doctor", "--dsn", reading_dsn, "-o", "json")
     assert "default_transaction_read_only is on for this role (from: user)" in doctor.out
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -26,7 +27,9 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
+from pg_scheduler.inspect.store.grants import Role, grant_statements
 from tests.cli.conftest import Run
+from tests.conftest import run_on
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
 
@@ -505,6 +508,22 @@ async def test_new_source_file_starts_the_worker_again(
         assert await program.end() == 0, program.text
 
 
+def execute_on(dsn: str, statements: str) -> None:
+    async def execute(connection: asyncpg.Connection) -> None:
+        await connection.execute(statements)
+
+    run_on(dsn, execute)
+
+
+@pytest.fixture
+def limited(dsn: str) -> Iterator[str]:
+    """A role without privileges."""
+    role = f"limited_{uuid.uuid4().hex}"
+    execute_on(dsn, f"CREATE ROLE {role} LOGIN")
+    yield role
+    execute_on(dsn, f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
 class TestCheck:
     @pytest.fixture(autouse=True)
     def settings(self, monkeypatch: pytest.MonkeyPatch, dsn: str) -> None:
@@ -578,6 +597,34 @@ class TestCheck:
 
     def test_missing_tables_exit_with_6(self, call: Run, empty_dsn: str) -> None:
         assert call("worker", "--check", JOBS, "--dsn", empty_dsn).code == ExitCode.SCHEMA
+
+    @pytest.mark.parametrize("schema", ["public", None])
+    @pytest.mark.parametrize("role", [None, *Role])
+    def test_role_without_the_privileges_of_a_worker_exits_with_4_and_the_remedy(
+        self, call: Run, dsn: str, limited: str, role: Role | None, schema: str | None
+    ) -> None:
+        limited_dsn = dsn.replace("postgres@", f"{limited}@", 1)
+        words = ("worker", "--check", JOBS, "--dsn", limited_dsn, *(["--schema", schema] if schema else []))
+        if role is not None:
+            execute_on(dsn, "; ".join(grant_statements(role, "public", limited)))
+        ran = call(*words)
+        if role is Role.WORKER:
+            assert ran.code == ExitCode.DONE, ran.err
+            return
+        assert (ran.code, ran.out) == (ExitCode.REFUSED, "")
+        assert f"the role '{limited}' lacks privileges of a worker on" in ran.err
+        grants = ran.err.partition("as the owner of the tables: ")[2]
+        execute_on(dsn, grants)
+        assert call(*words).code == ExitCode.DONE
+
+    def test_role_that_may_not_use_the_schema_exits_with_4_and_the_remedy(
+        self, call: Run, empty_dsn: str, limited: str
+    ) -> None:
+        assert call("migrate", "--schema", "jobs", "--dsn", empty_dsn).code == ExitCode.DONE
+        limited_dsn = empty_dsn.replace("postgres@", f"{limited}@", 1)
+        ran = call("worker", "--check", JOBS, "--dsn", limited_dsn, "--schema", "jobs")
+        assert ran.code == ExitCode.REFUSED
+        assert f'GRANT USAGE ON SCHEMA "jobs" TO "{limited}"' in ran.err
 
     @pytest.mark.parametrize(
         ("options", "message"),

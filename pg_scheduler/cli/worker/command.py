@@ -8,14 +8,14 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from pg_scheduler.cli.commands import Command
-from pg_scheduler.cli.errors import CommandError, ExitCode, UsageError, hint_at
+from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.tasks import REGISTERED, registered_tasks
 from pg_scheduler.cli.values import Targets, read_duration
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler_plugins.program import ending_at_sigterm
 
-from .inside import verify_tables
+from .inside import obstacle, verify_tables
 from .logs import configure_logging
 from .options import WorkerOptions
 from .process import NOTHING_REGISTERED, open_scheduler, probes, run_worker
@@ -87,6 +87,8 @@ def _check_options(options: WorkerOptions) -> None:
 
 async def _check(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
     async with open_scheduler(command, source, options) as scheduler:
+        if (reason := await obstacle(scheduler)) is not None:
+            raise RefusedError(reason)
         await verify_tables(scheduler)
         tasks = await registered_tasks(scheduler)
     command.output.write_list(REGISTERED, tasks)

@@ -12,9 +12,11 @@ from typing import Any
 
 from pg_scheduler import Scheduler
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.inspect.doctor.database import describe_missing, missing_grants, missing_privileges
+from pg_scheduler.inspect.store.doctor import OFF
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
-from pg_scheduler.migrate import verify
+from pg_scheduler.migrate import TABLES, verify
 from pg_scheduler.text.numbers import counted
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.maintenance.vacuum import Vacuum
@@ -90,6 +92,25 @@ async def verify_tables(scheduler: Scheduler) -> None:
     """Raise a SchemaError unless the tables are those of this release."""
     async with scheduler._parts.store.connections.acquire() as connection:  # noqa: SLF001
         await verify(connection, schema=scheduler._parts.config.schema)  # noqa: SLF001
+
+
+async def obstacle(scheduler: Scheduler) -> str | None:
+    """Return why a worker cannot write to the tables, with the remedy; None if it can."""
+    store = InspectionStore(scheduler._parts.store)  # noqa: SLF001
+    settings = await store.doctor.settings()
+    if settings.get("in_hot_standby", OFF).value == "on":
+        return "the server is a standby, where no worker starts; connect to the primary"
+    if (read_only := settings.get("default_transaction_read_only", OFF)).value == "on":
+        return (
+            f"default_transaction_read_only is on for this role (from: {read_only.source}), so no worker "
+            "starts; set it to off for the role and the database of the workers"
+        )
+    missing = missing_privileges(await store.server.rights(TABLES))
+    if not any(missing.values()):
+        return None
+    schema, role = await store.schema(), await store.server.role()
+    grants = missing_grants(schema, role, missing)
+    return f"{describe_missing(schema, role, missing)}; as the owner of the tables: {grants}"
 
 
 def vacuum_of(scheduler: Scheduler) -> Vacuum:

@@ -215,30 +215,43 @@ OTHERS: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
     rights = await facts.store.server.rights(TABLES)
     schema, role = await facts.store.schema(), await facts.once(facts.store.server.role)
-    needed = privileges_of(Role.WORKER)
-    granted = {each.table: set(each.privileges) for each in rights}
-    missing = {table: needed[table] - privileges for table, privileges in granted.items()}
+    missing = missing_privileges(rights)
     if not any(missing.values()):
         for finding in _judge_excess(schema, role, rights):
             yield finding
         return
     hidden = sum("SELECT" in privileges for privileges in missing.values())
     severity = Severity.ERROR if hidden else Severity.WARNING
-    evidence = (
-        f"the role {role.name!r} lacks privileges of a worker on "
-        f"{counted(sum(map(bool, missing.values())), 'table')} of schema {schema!r}"
-    )
+    evidence = describe_missing(schema, role, missing)
     if hidden:
         evidence += f" and may not read {hidden} of them, so checks are not made"
+    granted = {each.table: set(each.privileges) for each in rights}
     if same := next((each for each in OTHERS if _is_exactly(each, granted)), None):
         severity, evidence = (
             Severity.INFO,
             f"{evidence}; it has those of the role {same.value}, and no others",
         )
+    yield Finding(FindingCode.RIGHTS, severity, role.name, evidence, missing_grants(schema, role, missing))
+
+
+def missing_privileges(rights: Sequence[RightsRow]) -> dict[str, set[str]]:
+    """Return the privileges of a worker that a role lacks, by table."""
+    needed = privileges_of(Role.WORKER)
+    return {each.table: needed[each.table] - set(each.privileges) for each in rights}
+
+
+def describe_missing(schema: str, role: RoleRow, missing: Mapping[str, set[str]]) -> str:
+    """Return on how many tables a role lacks privileges of a worker."""
+    tables = counted(sum(map(bool, missing.values())), "table")
+    return f"the role {role.name!r} lacks privileges of a worker on {tables} of schema {schema!r}"
+
+
+def missing_grants(schema: str, role: RoleRow, missing: Mapping[str, set[str]]) -> str:
+    """Return the statements that give a role the privileges that it lacks."""
     home, to = quote_identifier(schema), quote_identifier(role.name)
     grants = [f"GRANT USAGE ON SCHEMA {home} TO {to}"]
     grants += [f"GRANT {names} ON {tables} TO {to}" for names, tables in _grouped(home, missing)]
-    yield Finding(FindingCode.RIGHTS, severity, role.name, evidence, "; ".join(grants))
+    return "; ".join(grants)
 
 
 def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> Iterator[Finding]:

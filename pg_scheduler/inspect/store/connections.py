@@ -100,8 +100,8 @@ async def open_connection(
 ) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
     """Open a connection, and close it at the end.
 
-    Errors of connecting, and those of the statements inside, are raised as errors of this library. The DSN may
-    lead to a pooler, so statements are not cached.
+    Errors of connecting, and those of the statements inside, are raised as errors of this library. The DSN
+    may lead to a pooler, so statements are not cached.
 
     Args:
         dsn: A URL; None for libpq's environment variables and files.
