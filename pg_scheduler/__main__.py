@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 
@@ -10,6 +11,7 @@ USAGE = 2
 
 def main() -> int:
     """Run the command line and return its exit code."""
+    _open_streams()
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:
         sys.stderr.write(
@@ -20,6 +22,16 @@ def main() -> int:
     from .cli.main import run  # noqa: PLC0415 - needs the extra
 
     return run(sys.argv[1:])
+
+
+def _open_streams() -> None:
+    """Open the null device in place of each standard stream that is closed, which is None.
+
+    It takes the free descriptor, which a socket would take otherwise.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 if __name__ == "__main__":

@@ -356,6 +356,31 @@ class TestProgram:
         assert (piped.stdout, piped.stderr) == ("0\n", "")
 
     @pytest.mark.slow
+    @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+    @pytest.mark.parametrize(
+        ("command", "code"),
+        [
+            ("jobs list", ExitCode.DONE),
+            ("jobs --help", ExitCode.DONE),
+            ("jobs show none", ExitCode.NOT_FOUND),
+            ("worker --check tests.cli.worker_jobs", ExitCode.DONE),
+            ("worker --drain tests.cli.worker_jobs", ExitCode.DONE),
+        ],
+    )
+    def test_closed_streams_change_no_exit_code(
+        self, dsn: str, command: str, code: ExitCode, closed: str
+    ) -> None:
+        ran = subprocess.run(
+            ["sh", "-c", f"exec '{sys.executable}' -m pg_scheduler {command} {closed}"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PG_SCHEDULER_DSN": dsn},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+        )
+        assert (ran.returncode, "Traceback" in ran.stderr) == (code, False), ran.stderr
+
+    @pytest.mark.slow
     @pytest.mark.parametrize("command", ["migrate sql", "jobs --help"])
     def test_full_device_is_an_error_of_one_line(self, command: str) -> None:
         with Path("/dev/full").open("w", encoding="utf-8") as full:
