@@ -330,7 +330,9 @@ class ClaimRepository:
                 try:
                     if error := await self._reading_error(job_id, connection):
                         async with self._statements.transaction(within=transaction) as savepoint:
-                            unreadable += await self._quarantine(job_id, error, savepoint)
+                            found = await self._quarantine(job_id, error, savepoint)
+                            await self._statements.execute("check_deferred", on=savepoint.connection)
+                            unreadable += found
                     else:
                         await self._try_claim(worker_id, job_id, transaction)
                 except REFUSALS as error:
@@ -346,6 +348,7 @@ class ClaimRepository:
             async with self._statements.transaction(within=transaction) as savepoint:
                 now = self._statements.now
                 await self._statements.fetch("try_claim", worker_id, job_id, now, on=savepoint.connection)
+                await self._statements.execute("check_deferred", on=savepoint.connection)
                 raise _TriedError
 
     async def quarantine_oversized(

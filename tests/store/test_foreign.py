@@ -90,7 +90,7 @@ async def work(number: int = 0) -> None: ...
 async def test_every_statement_can_be_prepared_when_rewritten(pool: asyncpg.Pool) -> None:
     async with pool.acquire() as connection:
         for query in load_queries("public").values():
-            if query.text.lstrip().startswith("LOCK") or "\nLOCK" in query.text:
+            if re.search(r"^(LOCK|SET CONSTRAINTS) ", query.text, re.MULTILINE):
                 continue
             statement = await connection.prepare(query.text)
             kinds = tuple(each.name for each in statement.get_parameters())

@@ -23,16 +23,26 @@ async def work() -> None: ...
 
 
 async def refuse(
-    pool: asyncpg.Pool, condition: str, *, on: str = "UPDATE", table: str = "scheduled_jobs"
+    pool: asyncpg.Pool,
+    condition: str,
+    *,
+    on: str = "UPDATE",
+    table: str = "scheduled_jobs",
+    is_deferred: bool = False,
 ) -> None:
-    """Let the application refuse changes of the job "bad"."""
+    """Let the application refuse changes of the job "bad"; at the commit if the check is deferred."""
     row = "OLD" if on == "DELETE" else "NEW"
     await pool.execute(
         f"CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         f"IF {row}.job_id LIKE 'bad%' AND {condition} THEN RAISE EXCEPTION 'not this one'; END IF; "
         f"RETURN {row}; END $$"
     )
-    await pool.execute(f"CREATE TRIGGER guard BEFORE {on} ON {table} FOR EACH ROW EXECUTE FUNCTION guard()")
+    await pool.execute(
+        f"CREATE CONSTRAINT TRIGGER guard AFTER {on} ON {table} DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION guard()"
+        if is_deferred
+        else f"CREATE TRIGGER guard BEFORE {on} ON {table} FOR EACH ROW EXECUTE FUNCTION guard()"
+    )
 
 
 async def status_of(pool: asyncpg.Pool) -> dict[str, str]:
@@ -47,13 +57,14 @@ def parts(store: Store, bus: EventBus) -> Parts:
     return parts
 
 
+@pytest.mark.parametrize("is_deferred", [False, True])
 @pytest.mark.parametrize("condition", ["true", "NEW.status = 'running'"])
 async def test_job_whose_claim_is_refused_is_left_out_of_claims(
-    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, condition: str
+    parts: Parts, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, condition: str, is_deferred: bool
 ) -> None:
-    await store.workers.register(worker("me"), LEASE)
-    await refuse(pool, condition)
-    await store.jobs.insert([new_job(name, "work") for name in ("good 1", "bad", "good 2")])
+    await parts.store.workers.register(worker("me"), LEASE)
+    await refuse(pool, condition, is_deferred=is_deferred)
+    await parts.store.jobs.insert([new_job(name, "work") for name in ("good 1", "bad", "good 2")])
     claimer = parts.claimer()
     with caplog.at_level(logging.ERROR, "pg_scheduler"):
         await claimer.run_once()
@@ -68,6 +79,24 @@ async def test_job_whose_claim_is_refused_is_left_out_of_claims(
     parts.refused_claims._until.clear()
     await claimer.run_once()
     assert (await status_of(pool))["bad"] != "pending"
+
+
+@pytest.mark.parametrize("is_deferred", [False, True])
+async def test_job_whose_expiry_by_a_claim_is_refused_is_left_out_of_claims(
+    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, is_deferred: bool
+) -> None:
+    await store.workers.register(worker("me"), LEASE)
+    await refuse(pool, "NEW.status = 'expired'", is_deferred=is_deferred)
+    overdue = new_job("bad", "work", execution_time=now() - timedelta(hours=1), misfire_grace_time=1)
+    await store.jobs.insert([new_job("good 1", "work"), overdue, new_job("good 2", "work")])
+    claimer = parts.claimer()
+    with caplog.at_level(logging.ERROR, "pg_scheduler"):
+        await claimer.run_once()
+        await claimer.run_once()
+    assert (await status_of(pool))["bad"] == "pending"
+    assert parts.in_flight.held().keys() | {"good 1", "good 2"} == {"good 1", "good 2"}
+    (message,) = caplog.messages
+    assert "job bad cannot be claimed" in message
 
 
 async def test_job_whose_expiry_is_refused_delays_no_other_expiry(

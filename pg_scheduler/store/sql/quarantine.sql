@@ -78,6 +78,13 @@ UPDATE {schema}scheduled_jobs SET
 WHERE job_id = $2 AND status = 'pending'
 RETURNING job_id;
 
+-- name: check_deferred
+-- route: caller
+-- Run the deferred checks of the application now, which a savepoint that is rolled back would never reach.
+--
+-- The rollback to the savepoint restores their mode.
+SET CONSTRAINTS ALL IMMEDIATE;
+
 -- name: quarantine_job
 -- route: caller
 -- Fail a pending job whose row cannot be read. Its arguments are not read.
