@@ -340,6 +340,27 @@ def log_refusal(
     )
 
 
+def log_waits(job_id: str, jobs: int, error: BaseException, *, pause_s: float, worker_id: str) -> None:
+    """Log that jobs are left out of claims, because a trigger of the application waits for a lock.
+
+    Args:
+        job_id: The first of the jobs.
+        jobs: The number of the jobs.
+        error: The error of the server for that one.
+        pause_s: The seconds until the next attempt.
+        worker_id: The worker that leaves them out.
+    """
+    logger.warning(
+        "job %s%s cannot be claimed, next attempt in %s s: a trigger of the application waits for a lock of "
+        "another transaction (%s); end that transaction",
+        job_id,
+        f" and {counted(jobs - 1, 'other job')}" if jobs > 1 else "",
+        round(pause_s),
+        refusal_of(error),
+        extra=record_fields(job_id=job_id, worker_id=worker_id),
+    )
+
+
 def _retrying_template(event: types.ServiceRetrying) -> str:
     """Return the message of a pass that failed: by an outage, a lost connection, a lock, or a refused row."""
     if _is_refused(event):

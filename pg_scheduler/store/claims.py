@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import RELEASE, describe
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.sqltext import qualify
-from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS
+from pg_scheduler.store.connections.options import DIVIDED_LOCK_TIMEOUT_MS, LOCK_TIMEOUT_MS
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_locked_out, is_refusal
 from pg_scheduler.store.results import ResultRepository
@@ -36,6 +37,15 @@ CLAIM_COLUMNS: Final = len(Claim._fields)
 UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete it, and schedule the job again"
 MAX_ROW_BYTES: Final = 2**24 + 2**17
 """The limits of the table for arguments and names. Rows of earlier releases may exceed them."""
+MAX_WAITS_OF_NAME: Final = 3
+"""The jobs of one name whose claims may wait for a lock of a trigger, before its others count as waiting."""
+
+MAX_WAITS: Final = 10
+"""The same of all names, before a search for such jobs ends: it locks the rows of due jobs meanwhile."""
+
+MAX_WAITING: Final = 300
+"""The other jobs of such names that one search returns at most."""
+
 START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
 """The order in which jobs start. The rows of a claim have none. Ids compare byte by byte, as in the index."""
 
@@ -96,10 +106,13 @@ class Quarantine(NamedTuple):
     Attributes:
         unreadable: Those whose rows cannot be read. They have failed.
         refused: The errors of those whose claim the table refuses, by id.
+        waiting: The errors of those whose claim waits, because a trigger needs a lock that another
+            transaction holds, by id.
     """
 
     unreadable: list[UnreadableJob]
     refused: dict[str, Exception]
+    waiting: dict[str, DatabaseUnavailableError]
 
 
 class _TriedError(Exception):
@@ -311,7 +324,8 @@ class ClaimRepository:
         """Fail the due jobs whose rows cannot be read, such as arguments of more than 1 GB as text.
 
         Jobs whose claim a trigger or a constraint of the application refuses stay as they are, since it may
-        be corrected: they are returned, for the worker to leave them out.
+        be corrected: they are returned, for the worker to leave them out. So are those for which a trigger
+        waits for a lock of another transaction, and other due jobs of a name that has several of them.
 
         Args:
             worker_id: The worker.
@@ -320,27 +334,51 @@ class ClaimRepository:
             isolated_from: The crashes from which jobs were left out of that claim; None for none.
             left_out: The jobs that were left out of it, because they were refused before.
         """
-        unreadable: list[UnreadableJob] = []
-        refused: dict[str, Exception] = {}
-        args = names, limit, self._statements.now, isolated_from, list(left_out)
-        async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
+        found = Quarantine([], {}, {})
+        waits: Counter[str] = Counter()
+        about = self._statements.now, isolated_from
+        async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
             connection = transaction.connection
-            for due in await self._statements.fetch("lock_due", *args, on=connection):
-                job_id = due["job_id"]
+            await self._statements.execute("lock_for_claims", on=connection)
+            rows = await self._statements.fetch(
+                "lock_due", names, limit, *about, list(left_out), on=connection
+            )
+            for job_id, name in rows:
+                if waits[name] >= MAX_WAITS_OF_NAME:
+                    continue
+                if waits.total() >= MAX_WAITS:
+                    break
                 try:
-                    if error := await self._reading_error(job_id, connection):
-                        async with self._statements.transaction(within=transaction) as savepoint:
-                            found = await self._quarantine(job_id, error, savepoint)
-                            await self._statements.execute("check_deferred", on=savepoint.connection)
-                            unreadable += found
-                    else:
-                        await self._try_claim(worker_id, job_id, transaction)
+                    found.unreadable.extend(await self._examine(worker_id, job_id, transaction))
+                except DatabaseUnavailableError as fault:
+                    if not is_lock_timeout(fault):
+                        raise
+                    waits[name] += 1
+                    found.waiting[job_id] = fault
                 except REFUSALS as error:
                     if not is_refusal(error):
                         raise
-                    refused[job_id] = error
-        await self._results.consequences.apply([job.job_id for job in unreadable])
-        return Quarantine(unreadable, refused)
+                    found.refused[job_id] = error
+            if waiting_names := [name for name, count in waits.items() if count >= MAX_WAITS_OF_NAME]:
+                first = next(iter(found.waiting.values()))
+                known = [*left_out, *found.waiting, *found.refused]
+                rows = await self._statements.fetch(
+                    "lock_due", waiting_names, MAX_WAITING, *about, known, on=connection
+                )
+                found.waiting.update((job_id, first) for job_id, _ in rows[:MAX_WAITING])
+        await self._results.consequences.apply([job.job_id for job in found.unreadable])
+        return found
+
+    async def _examine(self, worker_id: str, job_id: str, transaction: Transaction) -> list[UnreadableJob]:
+        """Fail a due job if its row cannot be read; raise the error if the table refuses its claim."""
+        error = await self._reading_error(job_id, transaction.connection)
+        if error is None:
+            await self._try_claim(worker_id, job_id, transaction)
+            return []
+        async with self._statements.transaction(within=transaction) as savepoint:
+            failed = await self._quarantine(job_id, error, savepoint)
+            await self._statements.execute("check_deferred", on=savepoint.connection)
+        return failed
 
     async def _try_claim(self, worker_id: str, job_id: str, transaction: Transaction) -> None:
         """Claim a job and roll that back; raise the error if the table refuses it."""

@@ -1,20 +1,26 @@
 """The jobs that a worker does not claim for now, because the application refuses a row of them.
 
-A trigger or a constraint of the application may refuse what a claim or an admission writes. The statement
-then fails for all of its jobs, so claims leave that job out until its pause has ended.
+A trigger or a constraint of the application may refuse what a claim or an admission writes, or wait for a
+lock of another transaction. The statement then fails for all of its jobs, so claims leave that job out until
+its pause has ended.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
-from pg_scheduler.events.log import log_refusal
+from pg_scheduler.events.log import log_refusal, log_waits
 
 REFUSED_PAUSE_S: Final = 60.0
 """Seconds for which claims leave out a job."""
 
+WAITING_PAUSE_S: Final = 1.0
+"""The same of a job for which a trigger waits for a lock, which may be released at any time."""
+
+WAITS_REPORT_INTERVAL_S: Final = 60.0
+"""Seconds between two records about such jobs."""
 
 MAX_JOBS: Final = 500
 """Jobs that claims leave out at most. More mean that the application refuses nearly all."""
@@ -26,6 +32,7 @@ class RefusedClaims:
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
         self._until: dict[str, float] = {}
+        self._next_report_at = 0.0
 
     def __bool__(self) -> bool:
         """Return whether there are such jobs."""
@@ -41,6 +48,19 @@ class RefusedClaims:
         self._until[job_id] = time.monotonic() + REFUSED_PAUSE_S
         problem = f"job {job_id} cannot be claimed"
         log_refusal(problem, refusal, pause_s=REFUSED_PAUSE_S, job_id=job_id, worker_id=self._worker_id)
+
+    def leave_out_waiting(self, waits: Mapping[str, Exception]) -> None:
+        """Leave out jobs for which a trigger waits for a lock, with a log record about the first of them.
+
+        Args:
+            waits: The errors of their claims, by id.
+        """
+        now = time.monotonic()
+        self._until |= dict.fromkeys(waits, now + WAITING_PAUSE_S)
+        if waits and now >= self._next_report_at:
+            self._next_report_at = now + WAITS_REPORT_INTERVAL_S
+            job_id, error = next(iter(waits.items()))
+            log_waits(job_id, len(waits), error, pause_s=WAITING_PAUSE_S, worker_id=self._worker_id)
 
     def ids(self) -> Collection[str]:
         """Return the ids of the jobs whose pause has not ended."""

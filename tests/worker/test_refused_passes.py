@@ -11,12 +11,13 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.settings import VacuumConfig
 from pg_scheduler.store.store import Store
 from tests.support.parts import Parts
 from tests.support.store import new_schedule, worker
-from tests.support.worker import LEASE, PATIENCE, claim, new_job, now
+from tests.support.worker import LEASE, PATIENCE, claim, locked, new_job, now
 
 
 async def work() -> None: ...
@@ -32,11 +33,23 @@ async def refuse(
 ) -> None:
     """Let the application refuse changes of the job "bad"; at the commit if the check is deferred."""
     row = "OLD" if on == "DELETE" else "NEW"
-    await pool.execute(
-        f"CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+    body = (
         f"IF {row}.job_id LIKE 'bad%' AND {condition} THEN RAISE EXCEPTION 'not this one'; END IF; "
-        f"RETURN {row}; END $$"
+        f"RETURN {row};"
     )
+    await guard(pool, body, on=on, table=table, is_deferred=is_deferred)
+
+
+async def guard(
+    pool: asyncpg.Pool | asyncpg.Connection,
+    body: str,
+    *,
+    on: str = "UPDATE",
+    table: str = "scheduled_jobs",
+    is_deferred: bool,
+) -> None:
+    """Create a trigger of the application."""
+    await pool.execute(f"CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$")
     await pool.execute(
         f"CREATE CONSTRAINT TRIGGER guard AFTER {on} ON {table} DEFERRABLE INITIALLY DEFERRED "
         "FOR EACH ROW EXECUTE FUNCTION guard()"
@@ -79,6 +92,62 @@ async def test_job_whose_claim_is_refused_is_left_out_of_claims(
     parts.refused_claims._until.clear()
     await claimer.run_once()
     assert (await status_of(pool))["bad"] != "pending"
+
+
+@pytest.mark.parametrize("held", [1, 40])
+@pytest.mark.parametrize("is_deferred", [False, True])
+async def test_job_for_which_a_trigger_waits_delays_no_other_claim(
+    parts: Parts, dsn: str, caplog: pytest.LogCaptureFixture, is_deferred: bool, held: int
+) -> None:
+    await parts.store.workers.register(worker("me"), LEASE)
+    stranger = await asyncpg.connect(dsn)
+    await stranger.execute("CREATE TABLE counter AS SELECT 0 AS claims")
+    await guard(
+        stranger,
+        "IF NEW.job_id LIKE 'bad%' THEN UPDATE counter SET claims = claims + 1; END IF; RETURN NEW;",
+        is_deferred=is_deferred,
+    )
+    bad = [new_job(f"bad {number}", "work") for number in range(held)]
+    parts.tasks.register(work, name="other")
+    good = [new_job(f"good {number}", "other") for number in range(3)]
+    claimer = parts.claimer(parts.executor(slots=100), batch=None)
+    async with stranger.transaction():
+        await stranger.execute("UPDATE counter SET claims = 0")
+        await parts.store.jobs.insert([*bad, *good])
+        async with asyncio.timeout(PATIENCE):
+            while await pending(stranger) & {job.job_id for job in good}:
+                delay = await claimer.run_once()
+                await asyncio.sleep(delay)
+        assert await pending(stranger) == {job.job_id for job in bad}
+    async with asyncio.timeout(PATIENCE):
+        while await pending(stranger):
+            delay = await claimer.run_once()
+            await asyncio.sleep(min(delay, 0.1))
+    await stranger.close()
+    (message,) = caplog.messages
+    assert message.startswith("job bad ")
+    assert "a trigger of the application waits for a lock of another transaction (55P03, " in message
+    assert not parts.faults
+
+
+async def pending(connection: asyncpg.Connection) -> set[str]:
+    rows = await connection.fetch("SELECT job_id FROM scheduled_jobs WHERE status = 'pending'")
+    return {row["job_id"] for row in rows}
+
+
+@pytest.mark.slow
+async def test_claim_that_a_lock_of_the_table_stops_leaves_out_no_job(
+    parts: Parts, store: Store, dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.workers.register(worker("me"), LEASE)
+    await store.jobs.insert([new_job("job", "work")])
+    claimer = parts.claimer()
+    for mode in ("SHARE", "EXCLUSIVE"):
+        async with locked(dsn, "scheduled_jobs", mode):
+            with pytest.raises(DatabaseUnavailableError):
+                await claimer.run_once()
+    assert not parts.refused_claims
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("is_deferred", [False, True])

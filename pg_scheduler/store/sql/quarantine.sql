@@ -32,14 +32,14 @@ WHERE size > $4;
 
 -- name: lock_due
 -- route: caller
--- Lock every due job of the names $1 that a claim of at most $2 jobs may have read, and return the ids.
+-- Lock every due job of the names $1 that a claim of at most $2 jobs may have read, and return the ids and the names.
 --
 -- Arguments are not read. The claim runs from the start of the index, without jobs under which $4
 -- workers died or more, unless NULL, and without the jobs $5.
-SELECT job.job_id
+SELECT job.job_id, job.function
 FROM {levels}
 CROSS JOIN LATERAL (
-    SELECT job_id
+    SELECT job_id, coalesce(function, job_name) AS function
     FROM {schema}scheduled_jobs
     WHERE finished_at IS NULL
       AND blocked_on IS NULL
@@ -54,6 +54,11 @@ CROSS JOIN LATERAL (
     LIMIT $2
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS job;
+
+-- name: lock_for_claims
+-- route: caller
+-- Lock the table as a claim does. After it, a claim waits only for the locks that triggers need.
+LOCK TABLE {schema}scheduled_jobs IN ROW EXCLUSIVE MODE;
 
 -- name: pending_claim
 -- route: caller

@@ -17,7 +17,7 @@ from pg_scheduler.events import JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.store.claims import FROM_THE_START, ClaimPosition, ExchangeResult
-from pg_scheduler.store.faults import REFUSALS, ROW_ERRORS, is_refusal, is_timeout
+from pg_scheduler.store.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_refusal, is_timeout
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.admission import Admission
 from pg_scheduler.worker.pipeline.cursor import ClaimCursor
@@ -110,6 +110,8 @@ class Claimer(Service):
                 await self._quarantine()
                 return self._polling.min_interval
             except DatabaseUnavailableError as fault:
+                if is_lock_timeout(fault) and await self._leave_out_waiting():
+                    return self._polling.min_interval
                 self._size.reset()  # a smaller claim may be answered in time
                 self._has_timed_out = self._has_timed_out or is_timeout(fault)
                 raise
@@ -308,10 +310,11 @@ class Claimer(Service):
             self._events.publish(JobsReclaimed(tuple(job_ids), ()))
             self._start_over()
 
-    async def _quarantine(self) -> None:
+    async def _quarantine(self) -> bool:
         """Fail the due jobs whose rows cannot be read, and leave out those whose claim the table refuses.
 
-        Each would end every claim.
+        So are those for which a trigger waits for a lock. Each would end every claim. Return whether there
+        were any.
         """
         self._start_over()
         await self._release_unacknowledged()
@@ -326,6 +329,22 @@ class Claimer(Service):
         for job_id, error in quarantine.refused.items():
             self._failed_claims = 0
             self._refused_claims.leave_out(job_id, error)
+        self._refused_claims.leave_out_waiting(quarantine.waiting)
+        return any(quarantine)
+
+    async def _leave_out_waiting(self) -> bool:
+        """Leave out the due jobs for which a trigger waits for a lock, and return whether there were any.
+
+        Claims skip locked rows, so one that met a lock met that of a trigger, or of the whole table.
+        """
+        if self._refused_claims.is_full:
+            return False
+        try:
+            return await self._quarantine()
+        except DatabaseUnavailableError as fault:
+            if not is_lock_timeout(fault):
+                raise
+            return False
 
     async def _quarantine_oversized(self) -> None:
         """Fail the due jobs that are too large to be read in time, after a claim that timed out.
