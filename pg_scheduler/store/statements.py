@@ -24,7 +24,7 @@ from pg_scheduler.store.connections.options import (
     SHARED_LOCK_TIMEOUT_MS,
 )
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection, transact
+from pg_scheduler.store.connections.session import Connection, check_savepoints, transact
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.faults import (
     is_conflict,
@@ -168,10 +168,15 @@ class Statements:
             reserved: Whether it may use the connection of the hot path, which must be for a short time.
             savepoints: Whether others may be within it.
             lock_timeout_ms: The longest wait for a lock, after which it fails; None for that of the session.
+
+        Raises:
+            ValueError: The transaction of the connection of a caller was begun by a statement.
         """
         events: list[Event] = []
         if within is not None:
             outer = within if isinstance(within, Transaction) else CallersTransaction(within, [])
+            if outer is not within:
+                check_savepoints(outer.connection)
             with translated():
                 async with transact(outer.connection, self.call_timeout_s):
                     yield type(outer)(outer.connection, events)

@@ -340,6 +340,25 @@ async def test_hint_asks_an_adapter_in_the_context_of_each_call(dsn: str, pool: 
             await connection.close()
 
 
+async def test_call_that_needs_a_savepoint_rejects_a_transaction_that_a_statement_began(
+    dsn: str, pool: asyncpg.Pool
+) -> None:
+    """A retry cannot succeed, so it is no outage."""
+    scheduler = Scheduler(pool)
+    schedule = await scheduler.schedules.add(work, Every(hours=1))
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("BEGIN")
+    parent = await scheduler.enqueue(work, connection=connection)
+    needs = r"in which asyncpg sets no savepoint, .* async with connection\.transaction\(\)"
+    with pytest.raises(ValueError, match=needs):
+        await scheduler.enqueue(work, after=[parent], connection=connection)
+    with pytest.raises(ValueError, match=needs):
+        await scheduler.schedules.trigger(schedule.schedule_id, connection=connection)
+    await connection.execute("COMMIT")
+    await connection.close()
+    assert await ids_in(pool) == {parent}
+
+
 @pytest.mark.parametrize("options", [{}, {"keep_result": HOUR, "metadata": {"tenant": 7}, "timeout": None}])
 @pytest.mark.parametrize("notify", ["commit", "never"])
 @pytest.mark.parametrize("kind", KINDS)

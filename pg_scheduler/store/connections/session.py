@@ -27,6 +27,11 @@ NO_TRANSACTION: Final = (
     "async with connection.transaction(), or omit connection="
 )
 
+NO_SAVEPOINT: Final = (
+    "connection is in a transaction that BEGIN began, in which asyncpg sets no savepoint, and this call "
+    "needs one; call it within async with connection.transaction() instead"
+)
+
 ENDED: Final = "the connection ended during a call"
 """Replaces asyncpg's AttributeError when a connection ends between two steps of a call."""
 
@@ -49,6 +54,12 @@ def check_connection(connection: object) -> Connection | None:
     if isinstance(connection, ForeignConnection):
         return cast("Connection", connection)
     return cast("Connection", ForeignConnection(adapter_for(connection, is_async=True)))
+
+
+def check_savepoints(connection: Connection) -> None:
+    """Raise ValueError if asyncpg sets no savepoint in the transaction of a caller."""
+    if as_foreign(connection) is None and is_open(connection) and open_transaction(connection) is True:
+        raise ValueError(NO_SAVEPOINT)
 
 
 def transaction_of(connection: Connection) -> Callable[[], object] | None:
