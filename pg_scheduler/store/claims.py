@@ -377,7 +377,7 @@ class ClaimRepository:
             return []
         async with self._statements.transaction(within=transaction) as savepoint:
             failed = await self._quarantine(job_id, error, savepoint)
-            await self._statements.execute("check_deferred", on=savepoint.connection)
+            await self._statements.execute("apply_deferred", on=savepoint.connection)
         return failed
 
     async def _try_claim(self, worker_id: str, job_id: str, transaction: Transaction) -> None:
@@ -386,7 +386,7 @@ class ClaimRepository:
             async with self._statements.transaction(within=transaction) as savepoint:
                 now = self._statements.now
                 await self._statements.fetch("try_claim", worker_id, job_id, now, on=savepoint.connection)
-                await self._statements.execute("check_deferred", on=savepoint.connection)
+                await self._statements.execute("apply_deferred", on=savepoint.connection)
                 raise _TriedError
 
     async def quarantine_oversized(

@@ -611,6 +611,14 @@ class Session(Connections):
         closed: bool = self._connection.is_closed()
         return closed
 
+    def is_in_transaction(self) -> bool:
+        return self._connection.is_in_transaction()
+
+    @property
+    def _top_xact(self) -> object:  # which asyncpg has no public name for
+        connection: Any = self._connection
+        return connection._top_xact
+
     def go(self) -> None:
         """Give it a turn."""
         self.waits = False

@@ -37,7 +37,7 @@ OPERATORS = sorted({*re.findall(r"(?<=\s)[-+*/<>=~!@#%^&|]+(?=\s)", TEXT), "~~",
 QUALIFICATION = r"pg_catalog\.(?!pg_\w+\s)"
 """What the loader writes before built-in names. The source itself qualifies the views of the system."""
 
-UTILITIES = {"check_deferred", "lock_declarations", "lock_for_claims"}
+UTILITIES = {"apply_deferred", "lock_declarations", "lock_for_claims"}
 """Statements that have no expressions and cannot be prepared."""
 
 _TOOLS = """

@@ -83,7 +83,7 @@ UPDATE {schema}scheduled_jobs SET
 WHERE job_id = $2 AND status = 'pending'
 RETURNING job_id;
 
--- name: check_deferred
+-- name: apply_deferred
 -- route: caller
 -- Run the deferred checks of the application now, which a savepoint that is rolled back would never reach.
 --
