@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.inspect import AuditRecord
+from pg_scheduler.inspect import AuditRecord, Thresholds
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
@@ -19,8 +19,8 @@ from pg_scheduler.store.author import release_of
 
 MAX_WORKERS: Final = 500
 MAX_NUMBER: Final = 1e9
-MAX_CLOCK_OFFSET_S: Final = 1.0
-"""Seconds by which the clock of a host may differ from that of the server."""
+MAX_CLOCK_OFFSET_S: Final = Thresholds().clock_s
+"""Seconds by which the clock of a host may differ from that of the server: as for the doctor."""
 
 DEAD_FOR: Final = timedelta(days=1)
 MAX_DEAD: Final = 200
