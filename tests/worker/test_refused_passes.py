@@ -15,6 +15,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.settings import VacuumConfig
 from pg_scheduler.store.store import Store
+from pg_scheduler.worker.pipeline.claimer import Claimer
 from tests.support.parts import Parts
 from tests.support.store import new_schedule, worker
 from tests.support.worker import LEASE, PATIENCE, claim, locked, new_job, now
@@ -70,6 +71,19 @@ def parts(store: Store, bus: EventBus) -> Parts:
     return parts
 
 
+async def assert_bad_is_left_out(
+    claimer: Claimer, parts: Parts, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Claim twice, and verify that one job is left out, with a record, and the others are not."""
+    with caplog.at_level(logging.ERROR, "pg_scheduler"):
+        await claimer.run_once()
+        await claimer.run_once()
+    assert (await status_of(pool))["bad"] == "pending"
+    assert parts.in_flight.held().keys() | {"good 1", "good 2"} == {"good 1", "good 2"}
+    (message,) = caplog.messages
+    assert "job bad cannot be claimed" in message
+
+
 @pytest.mark.parametrize("is_deferred", [False, True])
 @pytest.mark.parametrize("condition", ["true", "NEW.status = 'running'"])
 async def test_job_whose_claim_is_refused_is_left_out_of_claims(
@@ -79,13 +93,7 @@ async def test_job_whose_claim_is_refused_is_left_out_of_claims(
     await refuse(pool, condition, is_deferred=is_deferred)
     await parts.store.jobs.insert([new_job(name, "work") for name in ("good 1", "bad", "good 2")])
     claimer = parts.claimer()
-    with caplog.at_level(logging.ERROR, "pg_scheduler"):
-        await claimer.run_once()
-        await claimer.run_once()
-    assert (await status_of(pool))["bad"] == "pending"
-    assert parts.in_flight.held().keys() | {"good 1", "good 2"} == {"good 1", "good 2"}
-    assert len(caplog.messages) == 1
-    assert "job bad cannot be claimed" in caplog.messages[0]
+    await assert_bad_is_left_out(claimer, parts, pool, caplog)
     assert "P0001, PL/pgSQL function" in caplog.messages[0]
     assert not parts.faults
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
@@ -158,14 +166,7 @@ async def test_job_whose_expiry_by_a_claim_is_refused_is_left_out_of_claims(
     await refuse(pool, "NEW.status = 'expired'", is_deferred=is_deferred)
     overdue = new_job("bad", "work", execution_time=now() - timedelta(hours=1), misfire_grace_time=1)
     await store.jobs.insert([new_job("good 1", "work"), overdue, new_job("good 2", "work")])
-    claimer = parts.claimer()
-    with caplog.at_level(logging.ERROR, "pg_scheduler"):
-        await claimer.run_once()
-        await claimer.run_once()
-    assert (await status_of(pool))["bad"] == "pending"
-    assert parts.in_flight.held().keys() | {"good 1", "good 2"} == {"good 1", "good 2"}
-    (message,) = caplog.messages
-    assert "job bad cannot be claimed" in message
+    await assert_bad_is_left_out(parts.claimer(), parts, pool, caplog)
 
 
 async def test_job_whose_expiry_is_refused_delays_no_other_expiry(
