@@ -202,7 +202,11 @@ async def test_shutdown_does_not_wait_for_a_call_that_waits_for_a_lock(dsn: str,
     await transaction.start()
     await connection.execute("LOCK TABLE scheduled_jobs")
     call = asyncio.create_task(scheduler.enqueue("quick", args=(5,)))
-    await asyncio.sleep(0.1)
+    sticky = scheduler._parts.store.connections.sticky_connection
+    assert sticky is not None
+    async with asyncio.timeout(PATIENCE):
+        while not sticky.is_in_use:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
     await scheduler.shutdown()
     assert not call.done()
     await transaction.rollback()

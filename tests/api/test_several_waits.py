@@ -285,7 +285,7 @@ async def test_loop_is_stopped_by_a_signal_within_its_attempt(make: Make) -> Non
         stop = asyncio.create_task(steps.wait("stop", kind=str))
         while not stop.done():
             pages.append(len(pages))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # work beside the wait
             if len(pages) == 3:
                 assert await current_job().scheduler.signal("job", "stop", "now")
         assert await stop == "now"
@@ -343,7 +343,7 @@ async def test_timeout_around_a_wait_frees_its_name(t: TestScheduler) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(me.steps.first("either", Wait("approved"), Sleep("rest", DAY)), 0.02)
         cancelled = asyncio.create_task(me.steps.wait("approved"))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # it begins to wait
         cancelled.cancel()
         return str(await me.steps.wait("approved", kind=str))
 
@@ -399,7 +399,7 @@ async def test_code_after_one_of_two_waits_is_not_cancelled(t: TestScheduler, po
         me = current_job()
         waits = [asyncio.create_task(me.steps.wait(name)) for name in ("approved", "withdrawn")]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # work beside the other wait
         await me.scheduler.enqueue(answer_at_once, job_id="next")
         async with me.completing() as connection:
             await connection.execute("INSERT INTO effects VALUES ($1)", me.attempt)
@@ -418,7 +418,7 @@ async def test_branch_that_works_delays_the_suspension_and_its_end_allows_it(t: 
 
     async def place() -> None:
         async def branch() -> None:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the work
             log.append("worked")
 
         await asyncio.gather(current_job().steps.sleep("rest", DAY), branch())
