@@ -393,7 +393,8 @@ def refusal_of(error: BaseException) -> str:
 
 def _server_error_of(error: BaseException) -> BaseException | None:
     """Return the error of the server that an error is or was caused by; None if there is none."""
-    return next((each for each in (error, error.__cause__) if getattr(each, "sqlstate", None)), None)
+    errors = (error, error.__cause__)
+    return next((candidate for candidate in errors if getattr(candidate, "sqlstate", None)), None)
 
 
 def _is_refused(event: types.ServiceRetrying) -> bool:

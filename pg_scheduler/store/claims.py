@@ -334,7 +334,7 @@ class ClaimRepository:
             isolated_from: The crashes from which jobs were left out of that claim; None for none.
             left_out: The jobs that were left out of it, because they were refused before.
         """
-        found = Quarantine([], {}, {})
+        quarantine = Quarantine([], {}, {})
         waits: Counter[str] = Counter()
         about = self._statements.now, isolated_from
         async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
@@ -349,25 +349,25 @@ class ClaimRepository:
                 if waits.total() >= MAX_WAITS:
                     break
                 try:
-                    found.unreadable.extend(await self._examine(worker_id, job_id, transaction))
+                    quarantine.unreadable.extend(await self._examine(worker_id, job_id, transaction))
                 except DatabaseUnavailableError as fault:
                     if not is_lock_timeout(fault):
                         raise
                     waits[name] += 1
-                    found.waiting[job_id] = fault
+                    quarantine.waiting[job_id] = fault
                 except REFUSALS as error:
                     if not is_refusal(error):
                         raise
-                    found.refused[job_id] = error
+                    quarantine.refused[job_id] = error
             if waiting_names := [name for name, count in waits.items() if count >= MAX_WAITS_OF_NAME]:
-                first = next(iter(found.waiting.values()))
-                known = [*left_out, *found.waiting, *found.refused]
+                first = next(iter(quarantine.waiting.values()))
+                examined = [*left_out, *quarantine.waiting, *quarantine.refused]
                 rows = await self._statements.fetch(
-                    "lock_due", waiting_names, MAX_WAITING, *about, known, on=connection
+                    "lock_due", waiting_names, MAX_WAITING, *about, examined, on=connection
                 )
-                found.waiting.update((job_id, first) for job_id, _ in rows[:MAX_WAITING])
-        await self._results.consequences.apply([job.job_id for job in found.unreadable])
-        return found
+                quarantine.waiting.update((job_id, first) for job_id, _ in rows[:MAX_WAITING])
+        await self._results.consequences.apply([job.job_id for job in quarantine.unreadable])
+        return quarantine
 
     async def _examine(self, worker_id: str, job_id: str, transaction: Transaction) -> list[UnreadableJob]:
         """Fail a due job if its row cannot be read; raise the error if the table refuses its claim."""

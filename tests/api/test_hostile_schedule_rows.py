@@ -108,8 +108,8 @@ VALID_BUT_ODD: list[object] = [
     {"kind": "fixed_delay", "delay": "PT1S"},
     {"kind": "calendar_interval", "years": 100, "at": "00:00:00", "timezone": "UTC"},
     *(  # another node may know them
-        {"kind": "cron", "expression": "0 * * * *", "timezone": each}
-        for each in ("Mars/Olympus", "Europe", "UTC+25")
+        {"kind": "cron", "expression": "0 * * * *", "timezone": zone}
+        for zone in ("Mars/Olympus", "Europe", "UTC+25")
     ),
 ]
 JSON = ["null", "7", '"x"', "[]", "{}", '{"args": 7}', '{"priority": 2}', '{"max_retries": -1}', '{"x": 1}']

@@ -1890,11 +1890,11 @@ async def test_step_that_is_committed_while_others_are_loaded_is_not_called_agai
     load, store = StepRepository.load, StepRepository.store
 
     async def load_slowly(self: StepRepository, job_id: str) -> list[StoredStep]:
-        found = await load(self, job_id)
+        steps = await load(self, job_id)
         if not read.is_set():
             read.set()
             await cancelled.wait()
-        return found
+        return steps
 
     async def store_slowly(
         self: StepRepository, worker_id: str, claim: Claim, name: str, *args: Any, **kwargs: Any

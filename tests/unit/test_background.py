@@ -40,12 +40,12 @@ AWAITED: Final = {
 
 def test_every_task_of_the_package_has_a_place_for_its_error() -> None:
     package = Path(pg_scheduler.__file__).parent
-    found = {
+    modules = {
         module.relative_to(package).as_posix()
         for module in package.rglob("*.py")
         if calls_of(module, {"create_task", "ensure_future"})
     }
-    assert found == AWAITED.keys()
+    assert modules == AWAITED.keys()
 
 
 async def test_error_of_a_task_that_nobody_awaits_is_logged(caplog: pytest.LogCaptureFixture) -> None:

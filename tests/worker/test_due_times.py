@@ -153,10 +153,10 @@ async def test_timeout_of_a_wait_that_began_in_the_future_begins_now(
 async def test_waits_keep_their_length_however_long_it_is(
     ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
 ) -> None:
-    lengths = {NOON + each: each for each in (YEARS - HOUR, YEARS, YEARS + HOUR, 2 * YEARS)}
+    lengths = {NOON + length: length for length in (YEARS - HOUR, YEARS, YEARS + HOUR, 2 * YEARS)}
     ends = {
-        await ahead.scheduler.enqueue(waiting, args=(each.total_seconds(),)): end
-        for end, each in lengths.items()
+        await ahead.scheduler.enqueue(waiting, args=(length.total_seconds(),)): end
+        for end, length in lengths.items()
     }
     ends[await ahead.scheduler.enqueue(waiting, args=(None,))] = NO_TIMEOUT
     while await ahead.run_one():
