@@ -300,17 +300,24 @@ class ClaimRepository:
         """Write completions of distinct jobs with one attempt number; return the ids of the rejected ones.
 
         The statement does not wait for locked rows: it rejects their completions. If the table refuses one,
-        none is written.
+        or a trigger waits for a lock at one, none is written: ``settle()`` finds out which it was.
         """
         ids, attempt = [claim.job_id for claim in completed], completed[0].attempt
         now = self._statements.now
         try:
-            done = await self._statements.fetch("complete_unlocked", worker_id, now, ids, attempt, keep)
+            rows = await self._statements.fetch("complete_unlocked", worker_id, now, ids, attempt, keep)
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
             return {*ids}
-        return {*ids} - {row[0] for row in done}
+        except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault):
+                raise
+            # The lock is that of a trigger, unless it is one of the whole table, which raises here.
+            async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
+                await self._statements.execute("lock_for_claims", on=transaction.connection)
+            return {*ids}
+        return {*ids} - {row[0] for row in rows}
 
     async def quarantine(
         self,

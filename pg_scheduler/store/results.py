@@ -230,9 +230,10 @@ class ResultRepository:
     ) -> set[str]:
         """Lock the rows that outcomes change, and return the jobs of which another transaction holds one."""
         try:
+            await self._statements.execute("lock_for_claims", on=transaction.connection)
             rows = await self._statements.fetch("lock_settled", job_ids, ending, on=transaction.connection)
         except DatabaseUnavailableError as fault:
-            # It waits for no row, so a whole table is locked, and no outcome can be written.
+            # They wait for no row, so a whole table is locked, and no outcome can be written.
             raise DatabaseUnavailableError(f"a table is locked: {fault}") from fault
         return {row["job_id"] for row in rows}
 

@@ -13,10 +13,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobFailedError, current_job
-from pg_scheduler.events import OutcomesDelayed
+from pg_scheduler.events import JobCompleted, JobStarted, OutcomesDelayed, ServiceRetrying
 from pg_scheduler.triggers import Every
 from pg_scheduler.worker.pipeline.completer import Completer
 from tests.api.conftest import Make
+from tests.support.guards import guard
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 KEPT = timedelta(hours=1)
@@ -236,4 +237,59 @@ async def test_many_outcomes_whose_rows_are_locked_delay_no_other_one(
         assert await scheduler.run_job("quick", args=(5,), keep_result=KEPT) == 5
     for job_id in ids[::2]:
         await scheduler.get_job_result(job_id, timeout=PATIENCE)
+    await connection.close()
+
+
+@pytest.mark.parametrize("held_jobs", [1, 20])
+@pytest.mark.parametrize("is_deferred", [False, True])
+async def test_completions_for_which_a_trigger_waits_delay_no_other_one(
+    dsn: str, make: Make, gate: Gate, is_deferred: bool, held_jobs: int
+) -> None:
+    scheduler = make(max_concurrent_jobs=100)
+    scheduler.register(gate.job, name="gate")
+    scheduler.register(quick, name="quick")
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("CREATE TABLE counter AS SELECT 0 AS ends")
+    await guard(
+        connection,
+        "IF NEW.job_id LIKE 'bad%' AND NEW.status = 'completed' THEN "
+        "UPDATE counter SET ends = ends + 1; END IF; RETURN NEW;",
+        is_deferred=is_deferred,
+    )
+    good = [await scheduler.enqueue("gate", args=(n,)) for n in range(20)]
+    bad = [await scheduler.enqueue("gate", args=(n,), job_id=f"bad {n}") for n in range(held_jobs)]
+    await seen.until(JobStarted, len(good) + len(bad))
+    async with connection.transaction():
+        await connection.execute("UPDATE counter SET ends = 0")
+        gate.open.set()
+        await seen.until(JobCompleted, len(good))
+        later = await scheduler.enqueue("quick", args=(5,))
+        await seen.until(JobCompleted, len(good) + 1)
+        assert {event.job_id for event in seen.of(JobCompleted)} == {*good, later}
+    await seen.until(JobCompleted, len(good) + 1 + len(bad))
+    assert await connection.fetchval("SELECT ends FROM counter") == len(bad)
+    await connection.close()
+
+
+async def test_completions_that_a_lock_of_the_table_stops_stay_together(
+    dsn: str, make: Make, gate: Gate
+) -> None:
+    scheduler = make(max_concurrent_jobs=100)
+    scheduler.register(gate.job, name="gate")
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    ids = [await scheduler.enqueue("gate", args=(n,)) for n in range(20)]
+    await seen.until(JobStarted, len(ids))
+    runtime = scheduler._parts.life.runtime
+    assert runtime is not None
+    connection = await asyncpg.connect(dsn)
+    async with connection.transaction():
+        await connection.execute("LOCK TABLE scheduled_jobs IN SHARE MODE")
+        gate.open.set()
+        await seen.until(ServiceRetrying, 2)
+        assert not runtime.node.results.late.groups
+        assert not runtime.node.results.has_others
+    await seen.until(JobCompleted, len(ids))
     await connection.close()

@@ -16,6 +16,7 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.settings import VacuumConfig
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.pipeline.claimer import Claimer
+from tests.support.guards import guard
 from tests.support.parts import Parts
 from tests.support.store import new_schedule, worker
 from tests.support.worker import LEASE, PATIENCE, claim, locked, new_job, now
@@ -39,24 +40,6 @@ async def refuse(
         f"RETURN {row};"
     )
     await guard(pool, body, on=on, table=table, is_deferred=is_deferred)
-
-
-async def guard(
-    pool: asyncpg.Pool | asyncpg.Connection,
-    body: str,
-    *,
-    on: str = "UPDATE",
-    table: str = "scheduled_jobs",
-    is_deferred: bool,
-) -> None:
-    """Create a trigger of the application."""
-    await pool.execute(f"CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$")
-    await pool.execute(
-        f"CREATE CONSTRAINT TRIGGER guard AFTER {on} ON {table} DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION guard()"
-        if is_deferred
-        else f"CREATE TRIGGER guard BEFORE {on} ON {table} FOR EACH ROW EXECUTE FUNCTION guard()"
-    )
 
 
 async def status_of(pool: asyncpg.Pool) -> dict[str, str]:

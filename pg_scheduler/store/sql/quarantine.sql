@@ -57,7 +57,7 @@ CROSS JOIN LATERAL (
 
 -- name: lock_for_claims
 -- route: caller
--- Lock the table as a claim does. After it, a claim waits only for the locks that triggers need.
+-- Lock the table as a claim and an outcome do. After it, they wait only for the locks that triggers need.
 LOCK TABLE {schema}scheduled_jobs IN ROW EXCLUSIVE MODE;
 
 -- name: pending_claim
