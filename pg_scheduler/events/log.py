@@ -98,6 +98,9 @@ RETRY_REPORT_INTERVAL_S: Final = 10.0
 REJECTION_REPORT_INTERVAL_S: Final = 60.0
 """The same while connections are rejected: a person must act."""
 
+LOCK_NOT_AVAILABLE: Final = "55P03"
+"""The SQLSTATE of a statement that has waited for a lock as long as it may."""
+
 MAX_IDS: Final = 10
 """Ids that a message lists; it gives the number of further ones."""
 
@@ -265,7 +268,7 @@ class EventLog:
         is_first = not self._retrying
         if is_first:
             self._outage_began, self._is_rejected, self._was_away = now, False, False
-        self._was_away = self._was_away or not (event.holders or _is_refused(event))
+        self._was_away = self._was_away or not (is_lock_wait(event.error) or _is_refused(event))
         is_news = is_first or (rejected and not self._is_rejected)
         is_known = rejected or event.service in self._retrying
         interval = REJECTION_REPORT_INTERVAL_S if self._is_rejected else RETRY_REPORT_INTERVAL_S
@@ -368,12 +371,14 @@ def _retrying_template(event: types.ServiceRetrying) -> str:
             "%(service)s: a trigger or a constraint of the application refused a row (%(refusal)s), retry in "
             "%(next_in)s: %(error)s; correct it"
         )
-    if event.holders:
-        return (
-            "%(service)s: waits for a lock of another transaction, retry in %(next_in)s: %(error)s; the "
-            "strongest locks on the tables are those of %(holders)s; end that transaction"
-        )
+    if is_lock_wait(event.error):
+        template = "%(service)s: waits for a lock of another transaction, retry in %(next_in)s: %(error)s; "
+        if not event.holders:
+            return f"{template}see pg_locks, and end that transaction"
+        return f"{template}the strongest locks on the tables are those of %(holders)s; end that transaction"
     template = TEXTS[types.ServiceRetrying]
+    if event.holders:  # a statement was not answered in time, perhaps because it waits for one of them
+        template += "; the strongest locks on the tables are those of %(holders)s"
     match event.error:
         case ConnectionLostError():
             template = template.replace("database unavailable", "connection lost")
@@ -395,6 +400,15 @@ def _server_error_of(error: BaseException) -> BaseException | None:
     """Return the error of the server that an error is or was caused by; None if there is none."""
     errors = (error, error.__cause__)
     return next((candidate for candidate in errors if getattr(candidate, "sqlstate", None)), None)
+
+
+def is_lock_wait(error: BaseException | None) -> bool:
+    """Return whether an error was caused by a lock of another transaction that was not released in time."""
+    while error is not None:
+        if getattr(error, "sqlstate", None) == LOCK_NOT_AVAILABLE:
+            return True
+        error = error.__cause__
+    return False
 
 
 def _is_refused(event: types.ServiceRetrying) -> bool:

@@ -177,10 +177,16 @@ def _remove_values(error: BaseException) -> None:
             each.args = tuple(str(part).partition("\n")[0] for part in each.args[:1])
 
 
+NO_ANSWER: Final = (
+    "no answer in time; the server is unreachable or overloaded, or another transaction holds a lock that "
+    "the statement needs (see pg_locks)"
+)
+
+
 def _summarize(error: BaseException) -> str:
     if type(error) is asyncpg.InternalClientError:  # those of subclasses have texts for people
         return ENDED_WHILE_IDLE
-    text = _summary(error) or ("no answer in time" if isinstance(error, TimeoutError) else "")
+    text = _summary(error) or (NO_ANSWER if isinstance(error, TimeoutError) else "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -72,6 +72,7 @@ class LockRepository(Repository):
         super().__init__(statements)
         self._holders: tuple[str, ...] = ()
         self._holders_until = float("-inf")
+        self._holder_search = asyncio.Lock()
 
     async def channel(self, *, on: Connection | None = None) -> str:
         """Return the notification channel of the schema."""
@@ -88,16 +89,18 @@ class LockRepository(Repository):
     async def find_holders(self) -> tuple[str, ...]:
         """Return the sessions with the strongest locks on the tables, for a message; none if unknown.
 
-        Many services meet the lock of a table at the same time, so they share what one has found.
+        Many services meet the lock of a table at the same time: one of them searches, the others wait for it
+        and share what it finds. If it finds none, the next one searches again.
         """
-        now = time.monotonic()
-        if now >= self._holders_until:
-            self._holders_until, self._holders = now + HOLDERS_AGE_S, ()
-            with suppress(DatabaseUnavailableError, *REFUSALS, TimeoutError):
-                async with asyncio.timeout(HOLDERS_TIMEOUT_S):
-                    table = qualify("{schema}scheduled_jobs", await self._statements.schema())
-                    self._holders = tuple(map(str, await self._rows(Blocker, "find_holders", table)))
-        return self._holders
+        async with self._holder_search:
+            now = time.monotonic()
+            if not self._holders or now >= self._holders_until:
+                self._holders_until, self._holders = now + HOLDERS_AGE_S, ()
+                with suppress(DatabaseUnavailableError, *REFUSALS, TimeoutError):
+                    async with asyncio.timeout(HOLDERS_TIMEOUT_S):
+                        table = qualify("{schema}scheduled_jobs", await self._statements.schema())
+                        self._holders = tuple(map(str, await self._rows(Blocker, "find_holders", table)))
+            return self._holders
 
     async def blockers(self, pid: int) -> list[Blocker]:
         """Return the sessions that a session waits for; none if it does not wait."""

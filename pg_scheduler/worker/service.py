@@ -27,7 +27,8 @@ from pg_scheduler.errors import (
     ServiceCancelledError,
 )
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
-from pg_scheduler.store.faults import REFUSALS, is_lock_timeout, is_refusal, is_timeout
+from pg_scheduler.events.log import is_lock_wait
+from pg_scheduler.store.faults import REFUSALS, is_refusal, is_timeout
 
 NEVER: Final = float("inf")
 """The delay of a pass, in seconds, after which only a wake-up starts the next."""
@@ -200,7 +201,7 @@ class Service(ABC):
             except DatabaseUnavailableError as fault:
                 if isinstance(fault, ConnectionRejectedError) and not first_pass.is_set():
                     raise  # the settings are wrong from the start
-                if is_lock_timeout(fault):
+                if is_lock_wait(fault):
                     backoff = min(backoff, self.backoff.longest_for_lock_s)
                 delay, backoff = self._back_off(backoff)
                 holders = await self._holders_of(fault)
@@ -232,7 +233,7 @@ class Service(ABC):
 
     async def _holders_of(self, fault: DatabaseUnavailableError) -> tuple[str, ...]:
         """Return the sessions for whose locks a pass may have waited; none after another fault."""
-        if self.find_holders is None or not (is_lock_timeout(fault) or is_timeout(fault)):
+        if self.find_holders is None or not (is_lock_wait(fault) or is_timeout(fault)):
             return ()
         return tuple(await self.find_holders())
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from pg_scheduler import events
@@ -35,6 +36,20 @@ from pg_scheduler.events import (
 from pg_scheduler.events.log import EventLog, record_fields
 from pg_scheduler.events.types import LEVELS
 from tests.support.source import parsed
+
+OUTAGE = "claimer: database unavailable, retry in 62 ms: DatabaseUnavailableError: connection refused"
+WAITING = "claimer: waits for a lock of another transaction, retry in 62 ms"
+LOCK_WAIT = f"{WAITING}: DatabaseUnavailableError: a table is locked"
+
+
+def lock_wait() -> DatabaseUnavailableError:
+    """Return the error of a statement that has met the lock of a table, as two layers have wrapped it."""
+    statement = DatabaseUnavailableError("lock timeout")
+    statement.__cause__ = asyncpg.LockNotAvailableError("canceling statement due to lock timeout")
+    error = DatabaseUnavailableError("a table is locked")
+    error.__cause__ = statement
+    return error
+
 
 ATTEMPT = ("7f3a", "mail.send", 2)
 JOB = "job mail.send (id 7f3a, attempt 2)"
@@ -386,6 +401,24 @@ RECORDS: list[tuple[Event, str, str, dict[str, object]]] = [
         ServiceRetrying("claimer", ConnectionLostError("terminated"), next_in=0.062),
         "WARNING",
         "claimer: connection lost, retry in 62 ms: ConnectionLostError: terminated",
+        {},
+    ),
+    (
+        ServiceRetrying("claimer", lock_wait(), next_in=0.062, holders=("pid 7",)),
+        "WARNING",
+        f"{LOCK_WAIT}; the strongest locks on the tables are those of pid 7; end that transaction",
+        {},
+    ),
+    (
+        ServiceRetrying("claimer", lock_wait(), next_in=0.062),
+        "WARNING",
+        f"{LOCK_WAIT}; see pg_locks, and end that transaction",
+        {},
+    ),
+    (
+        ServiceRetrying("claimer", UNAVAILABLE, next_in=0.062, holders=("pid 7",)),
+        "WARNING",
+        f"{OUTAGE}; the strongest locks on the tables are those of pid 7",
         {},
     ),
     (
