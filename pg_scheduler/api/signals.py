@@ -51,7 +51,7 @@ class SignalMethods(SchedulerMethods):
         parts = self._parts
         checked = await parts.store.connections.check_call(connection)
         check_job_id(job_id)
-        check_step_name(name)
+        check_step_name(name, noun="signal")
         signals, codec = parts.store.signals, parts.store.statements.codec
         job_name = ""
         if codec is not None and codec.key_id is not None:

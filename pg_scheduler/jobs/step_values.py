@@ -99,18 +99,19 @@ def version_of(options: str | None) -> int | None:
     return mark if isinstance(mark, int) else None
 
 
-def check_step_name(name: object) -> str:
-    """Return the name of a step.
+def check_step_name(name: object, *, noun: str = "step") -> str:
+    """Return the name of a step, or of a signal, which is that of the step that waits for it.
 
     Raises:
         TypeError: It is not a str.
         ValueError: It is empty, too long, or one of the names under which rows are stored that are no steps.
     """
+    subject = f"the name of a {noun}"
     if name == "":
-        raise ValueError("the name of a step must not be empty; pass a name such as 'quote'")
-    text = check_text("the name of a step", name, max_bytes=MAX_NAME_BYTES)
+        raise ValueError(f"{subject} must not be empty; pass a name such as 'quote'")
+    text = check_text(subject, name, max_bytes=MAX_NAME_BYTES)
     if text.startswith("\x01") or RESERVED_NAME.fullmatch(text):
-        raise ValueError(f"the name of a step must not be {text!r}, which is reserved; use another name")
+        raise ValueError(f"{subject} must not be {text!r}, which is reserved; use another name")
     return text
 
 

@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import (
+    Child,
     ConflictResolution,
     JobCancelledError,
     JobExpiredError,
@@ -342,6 +343,29 @@ async def test_children_of_a_cancelled_job_go_on_and_count_when_it_is_retried(
     await t.run_until(SECOND)
     assert await value_of(t) == [1, 2]
     assert log == ["begin", 1, 2, "begin"]
+
+
+@pytest.mark.parametrize("is_alternative", [False, True])
+async def test_child_under_the_name_of_several_children_says_so(
+    t: TestScheduler, log: Log, is_alternative: bool
+) -> None:
+    async def place() -> Any:
+        log.append("begin")
+        steps = current_job().steps
+        if len(log) == 1:
+            return await steps.gather("docs", [call(log.note, 1), call(log.note, 2)])
+        if is_alternative:
+            return await steps.first("either", Child("docs", call(log.note, 1)))
+        return await steps.child("docs", call(log.note, 1))
+
+    await enqueue(t, place)
+    await t.drain()
+    await t.run_until(SECOND)
+    job = await t.scheduler.get_job("job")
+    assert job is not None
+    assert job.status is JobStatus.FAILED
+    message = "step 'docs' of job 'job' was stored by gather() with 2 calls, and child() has one"
+    assert message in str(job.error_message)
 
 
 @pytest.mark.parametrize("deleted", ["results", "rows"])

@@ -816,6 +816,27 @@ async def test_sleep_within_the_function_of_a_step_is_refused(t: TestScheduler) 
     await run(t, remind)
 
 
+async def test_task_that_a_step_has_begun_may_wait_when_its_function_has_returned(t: TestScheduler) -> None:
+    async def rest(returned: asyncio.Event) -> str:
+        await returned.wait()
+        await current_job().steps.sleep("inner", 1)
+        return "rested"
+
+    async def remind() -> str:
+        returned, tasks = asyncio.Event(), list[asyncio.Task[str]]()
+
+        async def begin() -> None:
+            tasks.append(asyncio.create_task(rest(returned)))
+
+        await current_job().steps.run("outer", begin)
+        if not tasks:
+            await begin()
+        returned.set()
+        return await tasks[0]
+
+    assert await run(t, remind) == "rested"
+
+
 async def test_suspension_runs_finally_blocks_and_drops_what_the_function_makes_of_it(
     t: TestScheduler, log: Log
 ) -> None:

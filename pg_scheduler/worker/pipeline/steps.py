@@ -96,8 +96,17 @@ MAX_PAUSE_S: Final = 0.25
 LOOK_INTERVAL_S: Final = 1.0
 """Seconds between two looks for the ends of steps for which an attempt waits in memory."""
 
-_called_by: Final[ContextVar[str]] = ContextVar("pg_scheduler_step")
-"""The name of the step whose function runs."""
+
+@dataclass(slots=True)
+class StepCall:
+    """A call of the function of a step. Tasks that the function has begun may outlive it."""
+
+    step: str
+    is_running: bool = True
+
+
+_called_by: Final[ContextVar[StepCall]] = ContextVar("pg_scheduler_step")
+"""The call of a step's function in whose context this code runs."""
 
 
 calling_thread: Final[ContextVar[threading.Thread]] = ContextVar("pg_scheduler_calling_thread")
@@ -300,8 +309,8 @@ class AttemptSteps(OpenSteps):
     async def child(self, name: str, func: Call[R], /, **options: Any) -> R:
         """See `Steps`."""
         check_step_name(name)
-        value: R
-        (value,) = await self._values_of(name, [ChildJob.of(self._claim.job_id, name, None, func, options)])
+        values = await self._values_of(name, [ChildJob.of(self._claim.job_id, name, None, func, options)])
+        value: R = self._only_value(name, values)
         return value
 
     async def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
@@ -321,6 +330,15 @@ class AttemptSteps(OpenSteps):
         values: list[Any] = await self._alone(self._children_of(name, jobs))
         return values
 
+    def _only_value(self, name: str, values: Sequence[Any]) -> Any:
+        """Return the value of the only child of a step, or raise ``Abort`` if it has stored several."""
+        if len(values) != 1:
+            raise Abort(
+                f"step {name!r} of job {self._claim.job_id!r} was stored by gather() with {len(values)} "
+                "calls, and child() has one; keep gather(), or give the step another name"
+            )
+        return values[0]
+
     # -- what waits ------------------------------------------------------------------------------------
 
     def _alternative(self, wait: Wait | Sleep | Child) -> PendingWait:
@@ -335,7 +353,7 @@ class AttemptSteps(OpenSteps):
                 children = self._children_of(name, [job])
 
                 async def only(stored: StoredStep) -> Any:
-                    return (await children.take(stored))[0]
+                    return self._only_value(name, await children.take(stored))
 
                 return replace(children, take=only)
 
@@ -700,7 +718,8 @@ class AttemptSteps(OpenSteps):
     @contextmanager
     def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:  # noqa: ARG002 - for a test kit
         """Note in the context which step calls its function."""
-        token = _called_by.set(name)
+        call = StepCall(name)
+        token = _called_by.set(call)
         try:
             yield
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
@@ -710,14 +729,16 @@ class AttemptSteps(OpenSteps):
             self._attempt.exit(error)
             raise asyncio.CancelledError from error
         finally:
+            call.is_running = False
             _called_by.reset(token)
 
     # -- suspension ------------------------------------------------------------------------------------
 
     def _check_may_wait(self, name: str) -> None:
-        if (step := _called_by.get(None)) is not None:
+        call = _called_by.get(None)
+        if call is not None and call.is_running:
             raise RuntimeError(
-                f"step {name!r} waits within the function of step {step!r}, which would never end; "
+                f"step {name!r} waits within the function of step {call.step!r}, which would never end; "
                 "wait between steps"
             )
 
