@@ -108,7 +108,10 @@ PREFIX: Final = "PgScheduler"
 
 def runbook(
     command: Command,
-    alert: Annotated[str | None, typer.Argument(metavar="ALERT", help="An alert, such as JobsLate.")] = None,
+    alert: Annotated[
+        str | None,
+        typer.Argument(metavar="ALERT", help="An alert, such as JobsLate, or a code of doctor."),
+    ] = None,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The job name of the alert.")] = None,
     subject: Annotated[str | None, typer.Option("--id", help="The id of a job or a schedule.")] = None,
 ) -> None:
@@ -119,6 +122,9 @@ def runbook(
         return
     title = find_alert(alert)
     if title is None:
+        if (entry := _finding_entry(alert)) is not None:
+            command.output.write_paragraph(entry)
+            return
         names = [key.removeprefix(PREFIX) for key in entries]
         hint = hint_at(alert.removeprefix(PREFIX), names, title="alerts")
         raise NotFoundError(f"no alert is named {alert!r}{hint}")
@@ -154,6 +160,14 @@ def _alert_entries() -> dict[str, str]:
     """Return the entries of the runbook by the whole names of the alerts."""
     text = (_OPS / "runbook" / "alerts.md").read_text(encoding="utf-8")
     return dict(re.findall(r"^### (\w+)\n\n(.*?)\n*(?=^### |\Z)", text, re.MULTILINE | re.DOTALL))
+
+
+def _finding_entry(code: str) -> str | None:
+    """Return what a code of the doctor means and what to do about it; None if there is no such code."""
+    from pg_scheduler.inspect.doctor.codes import ADVICE  # noqa: PLC0415 - not needed to complete words
+
+    advice = {str(name): value for name, value in ADVICE.items()}.get(code.upper())
+    return None if advice is None else f"{code.upper()}\n\n{advice.meaning}\n\n{advice.remedy}"
 
 
 def find_alert(name: str) -> str | None:

@@ -10,7 +10,7 @@ from importlib.resources import files
 import pytest
 
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.inspect.doctor.codes import FindingCode
+from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode
 from tests.cli.conftest import Run
 
 
@@ -69,6 +69,13 @@ def test_shell_reads_a_completed_command_with_any_name(call: Run) -> None:
                 search = 'name:"it\'s; $(mail) \'sent\' \\"now\\""'
                 expected = [values.get(word, word).replace("name:NAME", search) for word in words]
                 assert shlex.split(completed.partition("  #")[0]) == expected
+
+
+def test_runbook_knows_each_code_of_the_doctor(call: Run) -> None:
+    for code, advice in ADVICE.items():
+        entry = " ".join(call("runbook", code.lower()).out.split())
+        assert entry.startswith(f"{code} ")
+        assert " ".join(advice.remedy.split()) in entry
 
 
 def test_unknown_alert_is_not_found(call: Run) -> None:
