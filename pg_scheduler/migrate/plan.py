@@ -200,8 +200,9 @@ def shipped_migrations() -> tuple[Migration, ...]:
 
 def migrations_folder() -> Traversable:
     """Return the folder of the migrations in the wheel, or else in the checkout."""
-    packaged = files(__package__.partition(".")[0]) / "migrations"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "migrations"
+    package = __package__.partition(".")[0]
+    packaged = files(package) / "migrations"
+    return packaged if packaged.is_dir() else Path(str(files(package))).parent / "migrations"
 
 
 def load_migrations(folder: Traversable) -> tuple[Migration, ...]:

@@ -164,9 +164,10 @@ def _sources() -> _Sources:
 
 def _parts() -> Iterator[tuple[str, str, str]]:
     for folder in FOLDERS:
-        for file in sorted(files("pg_scheduler").joinpath(folder).iterdir(), key=lambda each: each.name):
-            _, *parts = _MARK.split(file.read_text(encoding="utf-8"))
-            yield from zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+        for file in sorted(files("pg_scheduler").joinpath(folder).iterdir(), key=lambda file: file.name):
+            if file.name.endswith(".sql"):
+                _, *parts = _MARK.split(file.read_text(encoding="utf-8"))
+                yield from zip(parts[::3], parts[1::3], parts[2::3], strict=True)
 
 
 def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:

@@ -15,6 +15,7 @@ from pg_scheduler.events.log import record_fields
 from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.inspect import FindingCode, ReasonCode
 from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
+from pg_scheduler.store.queries import FOLDERS
 from pg_scheduler.telemetry.logging import FIELDS
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tests.telemetry import test_cluster_metrics, test_process_metrics
@@ -68,7 +69,7 @@ def test_architecture_names_existing_files() -> None:
     text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
     paths = re.findall(r"`((?:\w+/)*\w+\.(?:py|sql|md)|(?:\w+/)+)`", text)
     assert paths
-    folders = (ROOT, ROOT / "pg_scheduler", ROOT / "pg_scheduler/store/sql")
+    folders = (ROOT, ROOT / "pg_scheduler", *(ROOT / "pg_scheduler" / folder for folder in FOLDERS))
     assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
 
 

@@ -205,9 +205,9 @@ PATIENCE_S: Final = 20.0
 def statements() -> dict[str, Query]:
     """Return the statements of the services and of calls, by name."""
     queries = load_queries("app")
-    folder = files("pg_scheduler").joinpath("store/sql")
-    names = {name for file in folder.iterdir() for name in NAME.findall(file.read_text("utf-8"))}
-    return {name: queries[name] for name in names}
+    folder = files("pg_scheduler").joinpath("inspect/store/sql")
+    for_people = {name for file in folder.iterdir() for name in NAME.findall(file.read_text("utf-8"))}
+    return {name: query for name, query in queries.items() if name not in for_people}
 
 
 def text_of(query: Query) -> str:
