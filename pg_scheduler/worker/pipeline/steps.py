@@ -68,6 +68,7 @@ from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Suspension,
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.passed_results import RESULTS_AT_ONCE
+from pg_scheduler.text.numbers import counted
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.pipeline.children import ChildJob, Children
@@ -334,8 +335,9 @@ class AttemptSteps(OpenSteps):
         """Return the value of the only child of a step, or raise ``Abort`` if it has stored several."""
         if len(values) != 1:
             raise Abort(
-                f"step {name!r} of job {self._claim.job_id!r} was stored by gather() with {len(values)} "
-                "calls, and child() has one; keep gather(), or give the step another name"
+                f"step {name!r} of job {self._claim.job_id!r} was stored by gather() with "
+                f"{counted(len(values), 'call')}, and child() has one; keep gather(), or give the step "
+                "another name"
             )
         return values[0]
 
