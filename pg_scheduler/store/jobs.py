@@ -120,6 +120,19 @@ class StatusChange:
     due: datetime | None = field(default=None, compare=False)
 
 
+class Uncorrected(NamedTuple):
+    """What a correction of due times may have left."""
+
+    is_left: bool
+    """Whether rows that it concerns are left: other transactions have locked them."""
+    is_open: bool
+    """Whether a transaction is open that began while the server's clock was ahead."""
+    oldest: int
+    """The id of the oldest transaction that has written and is open."""
+    newest: int
+    """The id of the newest one, which read this."""
+
+
 class JobRepository(JobInserts):
     """The statements by which callers insert, read and change jobs."""
 
@@ -398,6 +411,11 @@ class JobRepository(JobInserts):
         await self._statements.fetch("correct_waits", now, limit)
         ((corrected,),) = await self._statements.fetch("correct_due_times", now, limit)
         return int(corrected)
+
+    async def find_uncorrected(self) -> Uncorrected:
+        """Return what `correct_due_times()` may have left, without a lock."""
+        (row,) = await self._rows(Uncorrected, "find_uncorrected", self._statements.now)
+        return row
 
     async def waiting_names(self) -> list[str]:
         """Return the names of pending jobs."""

@@ -59,6 +59,7 @@ TYPES = {
     "expire_jobs": "text, text[], integer, timestamptz, text[], text[]",
     "correct_waits": "timestamptz, integer",
     "correct_due_times": "timestamptz, integer",
+    "find_uncorrected": "timestamptz",
     "overdue_names": "timestamptz, text[], integer, text",
     "scan_deadlines": "timestamptz, double precision, double precision",
     "lock_parents": "text[]",
@@ -148,6 +149,7 @@ VALUES = {
     "expire_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, NULL, '{{}}'",
     "correct_waits": f"{INSTANT}, 100",
     "correct_due_times": f"{INSTANT}, 100",
+    "find_uncorrected": INSTANT,
     "overdue_names": f"{INSTANT}, '{{{NAME}}}', 100, 'w1'",
     "scan_deadlines": f"{INSTANT}, 30, 120",
     "lock_parents": IDS,
@@ -274,6 +276,7 @@ EXPECTED = {
     "restart_leases": {CLAIM, TID},
     "correct_waits": {CLAIM},
     "correct_due_times": {CLAIM, BLOCKED, TID},
+    "find_uncorrected": {CLAIM, BLOCKED},
     "expire_jobs": {CLAIM, TID},
     "overdue_names": {CLAIM},
     "scan_deadlines": {
@@ -486,6 +489,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.workers.scan_deadlines(30, 120)
         await store.workers.restart_leases()
         await store.jobs.correct_due_times(10)
+        await store.jobs.find_uncorrected()
         await store.workers.rescue(120)
         await store.limits.block_surplus("limit:a:", [NAME], SurplusPosition(1, NOW, ""), 1)
         await store.limits.read_surplus([NAME], SurplusPosition(1, NOW, ""), 1, 100)

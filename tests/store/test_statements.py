@@ -533,6 +533,7 @@ async def use_path(store: Store) -> object:
     await store.workers.next_instants("w1")
     await store.workers.restart_leases()
     assert await store.jobs.correct_due_times(10) == 0
+    assert not (await store.jobs.find_uncorrected()).is_left
     await store.workers.rescue(120)
     assert await store.claims.release_unacknowledged("w1", {}) == []
     await store.jobs.overdue_names("w1", [NAME], 10)

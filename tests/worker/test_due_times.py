@@ -16,6 +16,7 @@ from pg_scheduler.store.store import Store
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from pg_scheduler.worker.maintenance.due_times import DueTimeCorrector
+from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 
 NOON = datetime(2030, 3, 10, 12, tzinfo=UTC)
@@ -231,3 +232,53 @@ async def test_corrector_rests_until_the_clock_is_set(
     corrector.correct()
     assert await corrector.run_once() == 0
     assert await due(pool, job_id) == NOON
+
+
+async def test_row_that_is_locked_is_corrected_when_it_is_free(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(plain)
+    other_id = await ahead.scheduler.enqueue(plain)
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.fetch("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", job_id)
+        assert await corrector.run_once() == 0
+        assert await due(pool, other_id) == NOON
+        corrector._open_until = 0  # as if the transaction had begun after the first pass
+        pauses = [await corrector.run_once() for _ in range(12)]
+        assert pauses[:3] == [1, 2, 4]
+        assert pauses[-1] == corrector.longest_pause_s
+    assert await corrector.run_once() == 0
+    assert await due(pool, job_id) == NOON
+
+
+async def test_step_that_is_locked_is_set_back_when_it_is_free(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(waiting, args=(3600,))
+    await ahead.run_one()
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.fetch("SELECT FROM scheduler_steps FOR UPDATE")
+        await corrector.run_once()
+        assert 0 < await corrector.run_once() < NEVER
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, job_id) == NOON + HOUR
+
+
+async def test_job_of_a_transaction_that_is_committed_after_the_clock_was_set_back_is_due_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    async with pool.acquire() as connection, connection.transaction():
+        job_id = await ahead.scheduler.enqueue(plain, connection=connection)
+        assert 0 < await corrector.run_once() < NEVER
+    assert await corrector.run_once() == 0
+    assert await due(pool, job_id) == NOON
+
+
+async def test_job_added_long_after_its_transaction_began_is_known_to_be_due_at_once(
+    pool: asyncpg.Pool,
+) -> None:
+    async with TestScheduler(pool) as scheduler, pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT pg_sleep(0.01)")
+        await scheduler.scheduler.enqueue(plain, connection=connection)
+        assert await connection.fetchval("SELECT created_at = execution_time FROM scheduled_jobs")

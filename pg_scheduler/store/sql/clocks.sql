@@ -130,3 +130,45 @@ corrected AS (
     RETURNING 1
 )
 SELECT count(*) FROM corrected;
+
+-- name: find_uncorrected
+-- route: tuned
+-- Return whether due times or steps are left that correct_due_times and correct_waits skipped, since their rows were
+-- locked; whether a transaction is open that began while the clock was ahead; and the oldest running transaction
+-- with this one.
+--
+-- A transaction that began before the clock was set back may still add such rows. Those that have written by the first
+-- pass have ended when the oldest one is not older than the one of that pass. The start of a transaction that has not
+-- written yet can be read if it is of this role, or this role has pg_read_all_stats.
+SELECT EXISTS (
+        SELECT FROM {levels}
+        CROSS JOIN LATERAL (
+            SELECT
+            FROM {schema}scheduled_jobs AS job
+            WHERE finished_at IS NULL
+              AND blocked_on IS NULL
+              AND priority = level.priority
+              AND execution_time > {future}
+              AND (execution_time < {last_day} AND {due_again} < execution_time
+                  OR (options -> 'steps') IS NOT NULL
+                  AND (
+                      SELECT max(started_at) > {future} AND max(started_at) < {last_day}
+                      FROM {schema}scheduler_steps WHERE job_id = job.job_id AND kind <> 'result'
+                  ))
+            LIMIT 1
+        ) AS early
+    ) OR EXISTS (
+        SELECT
+        FROM {schema}scheduled_jobs AS job
+        WHERE blocked_on IS NOT NULL
+          AND finished_at IS NULL
+          AND execution_time > {future}
+          AND execution_time < {last_day}
+          AND {due_again} < execution_time
+    ) AS is_left,
+    EXISTS (
+        SELECT FROM pg_catalog.pg_stat_activity AS session
+        WHERE session.datname = current_database() AND session.xact_start > (now() + interval '5 seconds')
+    ) AS is_open,
+    pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest,
+    pg_current_xact_id()::text::bigint AS newest;

@@ -8,10 +8,11 @@
     job_id, task_data, execution_time, job_name, priority, max_retries, timeout_seconds, created_at
 
 -- fragment: new_values
-    $1, ($2::text)::jsonb, $3, $4, $5, $6, $7::integer, $8, $9, $10, coalesce($11, now()),
+    $1, ($2::text)::jsonb, $3, $4, $5, $6, $7::integer, $8, $9, $10, {called_at},
     $3::timestamptz + make_interval(secs => $7)
 
--- The time of the call; a transaction may have begun long before.
+-- The time of the call; a transaction may have begun long before. A job that is due at once is known by a due time that
+-- is that of its call, if the server's clock was wrong.
 
 -- fragment: called_at
 coalesce($11, statement_timestamp())
@@ -21,7 +22,7 @@ coalesce($11, statement_timestamp())
 -- fragment: delayed_values
 SELECT
     $1, ($2::text)::jsonb, due.execution_time, $4, $5::integer, $6::integer, $7::integer,
-    $8::double precision, $9, $10::bigint, coalesce($11, now()),
+    $8::double precision, $9, $10::bigint, {called_at},
     due.execution_time + make_interval(secs => $7)
 FROM (
     SELECT {called_at} + make_interval(secs => $3::double precision)
@@ -57,7 +58,7 @@ FROM ROWS FROM (
 
 -- fragment: new_row_values
 new.job_id, new.task_data::jsonb, new.execution_time, new.job_name, new.priority, new.max_retries,
-    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, coalesce($11, now()),
+    new.misfire_grace_time, new.timeout_seconds, new.function, new.lock_key, {called_at},
     new.execution_time + make_interval(secs => new.misfire_grace_time)
 
 -- fragment: new_arrays
@@ -243,7 +244,8 @@ INSERT INTO {schema}scheduled_jobs (
 INSERT INTO {schema}scheduled_jobs (
     {generated_columns}, options, on_end
 ) VALUES (
-    $1, ($2::text)::jsonb, coalesce($7, statement_timestamp()), $3, $4, $5, $6, coalesce($7, now()),
+    $1, ($2::text)::jsonb, coalesce($7, statement_timestamp()), $3, $4, $5, $6,
+    coalesce($7, statement_timestamp()),
     ($8::text)::jsonb, ($9::text)::jsonb
 )
 RETURNING execution_time;

@@ -2,6 +2,9 @@
 
 Suppose that the clock is ten years ahead for five seconds. A retry, a suspended job and the job of a schedule
 that got their due times then would wait for ten years, and the next jobs of the schedule with them.
+
+A transaction that began in those seconds may be committed later, and another one may lock a row meanwhile. So
+passes are repeated until every transaction has ended that was open at the first one, and no such row is left.
 """
 
 from __future__ import annotations
@@ -20,34 +23,53 @@ class DueTimeCorrector(Service):
     batch_size = 1000
     """Jobs that one statement corrects."""
 
+    first_pause_s = 1.0
+    """Seconds until the next pass if rows are left or transactions are open; each pause is twice as long."""
+    longest_pause_s = 300.0
+    """The longest such pause."""
+
     def __init__(self, node: Node) -> None:
         super().__init__(node.events)
         self._jobs = node.store.jobs
         self._signals = node.signals
         self._must_correct = False
+        self._pause_s = self.first_pause_s
+        self._open_until: int | None = None
+        """The first transaction that began after the first pass; None before it."""
 
     def correct(self) -> None:
         """Let the next pass correct due times."""
         self._must_correct = True
+        self._open_until = None
+        self._pause_s = self.first_pause_s
         self.wake()
 
     async def run_once(self) -> float:
-        """Correct a batch of due times; return 0 if there may be more."""
+        """Correct a batch of due times; return 0 if there may be more, else when what is left has a turn."""
         if not self._must_correct:
             return NEVER
         self._must_correct = False
         try:
             corrected = await self._jobs.correct_due_times(self.batch_size)
+            uncorrected = None if corrected else await self._jobs.find_uncorrected()
         except BaseException:  # whatever it was, some may not be corrected
             self._must_correct = True
             raise
-        if not corrected:
+        if uncorrected is None:
+            logger.warning(
+                "the server's clock was set back; due times that it had given in the future are corrected: "
+                "%d",
+                corrected,
+                extra=record_fields(),
+            )
+            self._signals.due()
+            self._must_correct = True
+            return 0
+        if self._open_until is None:
+            self._open_until = uncorrected.newest
+        if not (uncorrected.is_left or uncorrected.is_open or uncorrected.oldest < self._open_until):
             return NEVER
-        logger.warning(
-            "the server's clock was set back; due times that it had given in the future are corrected: %d",
-            corrected,
-            extra=record_fields(),
-        )
-        self._signals.due()
         self._must_correct = True
-        return 0
+        pause_s = self._pause_s
+        self._pause_s = min(2 * pause_s, self.longest_pause_s)
+        return pause_s
