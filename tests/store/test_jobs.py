@@ -168,8 +168,9 @@ async def test_replace_changes_a_job_at_once_when_it_is_not_running(
     written = definition._asdict()
     assert {name: found[name] for name in written} == written
     assert (found["status"], found["retry_count"], found["attempt"]) == ("pending", 0, 1)
-    for name in ("worker_id", "started_at", "finished_at", "lease_until", "last_heartbeat", "error_message"):
+    for name in ("worker_id", "started_at", "finished_at", "lease_until", "error_message"):
         assert found[name] is None
+    assert found["last_heartbeat"] is not None, "when it got its due time"
     assert (found["expires_at"], found["on_end"]) == (None, None)
 
 

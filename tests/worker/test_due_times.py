@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import Retry, Snooze, Wait, current_job, job
+from pg_scheduler import ConflictResolution, Retry, Snooze, Wait, current_job, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
@@ -282,3 +282,35 @@ async def test_job_added_long_after_its_transaction_began_is_known_to_be_due_at_
         await connection.execute("SELECT pg_sleep(0.01)")
         await scheduler.scheduler.enqueue(plain, connection=connection)
         assert await connection.fetchval("SELECT created_at = execution_time FROM scheduled_jobs")
+
+
+@pytest.mark.parametrize("change", ["retried", "replaced"])
+async def test_job_that_a_call_of_the_future_made_due_at_once_is_due_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool, change: str
+) -> None:
+    async with TestScheduler(pool, now=NOON) as before:
+        await before.scheduler.enqueue(plain, job_id="job")
+        await before.drain()
+    if change == "retried":
+        await ahead.scheduler.retry_job("job")
+    else:
+        await ahead.scheduler.enqueue(plain, job_id="job", conflict_resolution=ConflictResolution.REPLACE)
+    assert await due(pool, "job") == AHEAD
+    job = await ahead.scheduler.get_job("job")
+    assert job is not None
+    assert job.last_heartbeat is None, "nobody sees when it got its due time"
+    assert await corrector.run_once() == 0
+    assert await due(pool, "job") == NOON
+
+
+async def test_job_that_is_replaced_for_tomorrow_keeps_its_due_time(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    tomorrow = NOON + timedelta(days=1)
+    await ahead.scheduler.enqueue(plain, job_id="job")
+    await ahead.drain()
+    await ahead.scheduler.schedule(
+        plain, execution_time=tomorrow, job_id="job", conflict_resolution=ConflictResolution.REPLACE
+    )
+    assert await corrector.run_once() != 0
+    assert await due(pool, "job") == tomorrow

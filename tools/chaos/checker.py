@@ -185,7 +185,11 @@ def _stale_writes(evidence: Evidence) -> Iterator[str]:
         row = evidence.rows.get(job_id)
         if row is None:
             yield f"{job_id} was completed, but has no row"
-        elif evidence.is_replaced(job_id) or job_id in evidence.inserted_again:
+        elif (
+            evidence.is_replaced(job_id)
+            or job_id in evidence.inserted_again
+            or evidence.may_have_run_again(job_id)
+        ):
             continue
         elif (row.status, row.worker_id, row.attempt) != ("completed", record.worker_id, attempt):
             yield (

@@ -110,6 +110,11 @@ class Evidence:
         request = self.requests.get(job_id)
         return request is not None and request.kind == REPLACED
 
+    def may_have_run_again(self, job_id: str) -> bool:
+        """Return whether a repeated call of retry_job() may have let the job run again after it completed."""
+        request = self.requests.get(job_id)
+        return request is not None and request.retries > 1
+
     def is_child(self, job_id: str) -> bool:
         """Return whether a step of an order or of a choice inserted the job."""
         parent, _, step = job_id.partition(":")

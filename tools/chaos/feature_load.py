@@ -65,7 +65,12 @@ class FeatureLoad(DurableLoad):
         )
         request.confirmed = True
         await self._until_answered(lambda: self.client.cancel_job(job_id))
-        await self._until_answered(lambda: self.client.retry_job(job_id))
+
+        async def retry() -> None:
+            request.retries += 1
+            await self.client.retry_job(job_id)
+
+        await self._until_answered(retry)
 
     async def _trigger(self) -> None:
         """Trigger a schedule."""

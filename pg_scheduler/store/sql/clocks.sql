@@ -14,6 +14,17 @@ CASE WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text
         )
     THEN (errors #>> ARRAY ['-1', 'ended_at'])::timestamptz END
 
+-- When a pending job got its due time: when it was added, or by the call that replaced it or let it run again.
+
+-- fragment: given_at
+coalesce(last_heartbeat, created_at)
+
+-- How long a call may take between the due time of a job that is due at once and the time that it notes. If the clock was
+-- ahead by more than a day, nothing else is due near that time, so the call may have been slow.
+
+-- fragment: delay_of_a_call
+CASE WHEN {given_at} > (coalesce($1, now()) + interval '1 day') THEN interval '1 minute' ELSE interval '1 second' END
+
 -- When a job that is due in the future is due by the clock as it is now; NULL if its due time is what a caller wanted.
 --
 -- A job that runs was due, and so was one that was released. A job of a schedule, and one to run at once, were due when
@@ -23,11 +34,11 @@ CASE WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text
 -- fragment: due_again
 CASE
     WHEN status = 'running' THEN CASE WHEN attempt > 0 AND worker_id IS NOT NULL THEN coalesce($1, now()) END
-    WHEN attempt = 0 THEN CASE
-        WHEN created_at > {future}
+    WHEN attempt = 0 OR last_heartbeat IS NOT NULL THEN CASE
+        WHEN {given_at} > {future}
             AND ((options -> 'schedule_id') IS NOT NULL
-                OR execution_time >= (created_at - interval '1 second')
-                AND execution_time <= (created_at + interval '1 second'))
+                OR execution_time >= ({given_at} - {delay_of_a_call})
+                AND execution_time <= ({given_at} + {delay_of_a_call}))
         THEN coalesce($1, now()) END
     WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text THEN CASE
         WHEN {last_end} > {future} AND execution_time >= {last_end}

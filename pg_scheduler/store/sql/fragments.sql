@@ -102,7 +102,8 @@ status        = 'cancelled',
     errors        = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
         || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
 
--- The values of a finished job that is to run again, at $2.
+-- The values of a finished job that is to run again, at $2. A pending job with a last_heartbeat has got its due time at
+-- that instant: it may have been one of a wrong clock. People do not see it.
 
 -- fragment: retried_values
 status         = 'pending',
@@ -114,7 +115,7 @@ status         = 'pending',
     worker_id      = NULL,
     started_at     = NULL,
     finished_at    = NULL,
-    last_heartbeat = NULL,
+    last_heartbeat = coalesce($2, now()),
     lease_until    = NULL,
     blocked_on     = {restored_blocked_on},
     on_end         = {restored_on_end},
@@ -229,7 +230,7 @@ job_id, {named}, status, task_data::text, priority, attempt, retry_count, crash_
     CASE WHEN started_at >= {first_day} AND started_at <= {last_day} THEN started_at END AS started_at,
     CASE WHEN finished_at >= {first_day} AND finished_at <= {last_day} THEN finished_at END AS finished_at,
     CASE WHEN expires_at >= {first_day} AND expires_at <= {last_day} THEN expires_at END AS expires_at,
-    CASE WHEN last_heartbeat >= {first_day} AND last_heartbeat <= {last_day}
+    CASE WHEN status <> 'pending' AND last_heartbeat >= {first_day} AND last_heartbeat <= {last_day}
         THEN last_heartbeat END AS last_heartbeat,
     CASE WHEN lease_until >= {first_day} AND lease_until <= {last_day} THEN lease_until END AS lease_until
 

@@ -139,7 +139,7 @@ ON CONFLICT (job_id) DO UPDATE SET
     started_at      = CASE WHEN old.status = 'running' THEN old.started_at      END,
     error_message   = CASE WHEN old.status = 'running' THEN old.error_message   END,
     worker_id       = CASE WHEN old.status = 'running' THEN old.worker_id       END,
-    last_heartbeat  = CASE WHEN old.status = 'running' THEN old.last_heartbeat  END,
+    last_heartbeat  = CASE WHEN old.status = 'running' THEN old.last_heartbeat  ELSE EXCLUDED.created_at END,
     lease_until     = CASE WHEN old.status = 'running' THEN old.lease_until     END,
     status          = CASE WHEN old.status = 'running' THEN 'running'           ELSE 'pending' END,
     finished_at     = NULL,
