@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,16 @@ from typing import Any, Final
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
-from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig, new_row, plan_sync
+from pg_scheduler.schedules.declared import (
+    PeriodicCatalogue,
+    PeriodicJobConfig,
+    is_as_declared,
+    new_row,
+    plan_sync,
+    service_among,
+    service_of,
+    split_module,
+)
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.author import with_record
 from pg_scheduler.store.connections.session import Connection
@@ -35,8 +45,9 @@ UNWRITTEN: Final = (
 )
 
 RETIRED: Final = (
-    "schedule %r of the task %r fires no more: no live worker declares it, and its function was removed from "
-    "its module; pg-scheduler schedules remove %s deletes it, and code that declares it again continues it"
+    "schedule %r of the task %r fires no more: no live worker declares it, because its function, its "
+    "@periodic or its dedup key was removed or changed; pg-scheduler schedules remove %s deletes it, and "
+    "code that declares it again continues it"
 )
 
 
@@ -106,6 +117,10 @@ class DeclaredSchedules:
         """The schedules that the last ``sync()`` could not write, because another transaction holds them."""
         self.ids: list[str] = []
         """The ids of the schedules that the last ``sync()`` wrote or found unchanged."""
+        self.worker_id: str | None = None
+        """The worker of this process, if it plans. The code of one that has started later decides."""
+        self._service: str | None = None
+        """The mark of the service for rows without one, which the first process of a service invents."""
         self._switches = Switches(store)
         self._rows: dict[str, ScheduleRow] = {}
 
@@ -221,49 +236,85 @@ class DeclaredSchedules:
             configs = self._catalogue.configs()
             changed = await self._changed(configs) if configs else set()
             if changed:
-                write = partial(self._write_unlocked, configs, changed)
-                changed = await with_record("the records of declared schedules", write)
+                changed = await self._write_with_record(configs, changed, creates=True)
             self._late = changed
             self.ids = [key for key in configs if key not in changed]
             self._synced_version = None if changed else version
 
-    async def _write_unlocked(self, configs: Mapping[str, PeriodicJobConfig], changed: set[str]) -> set[str]:
+    async def restore(self) -> bool:
+        """Write those schedules again that a worker of another release has left behind as its code has them.
+
+        While that worker lives, its code decides if it has started later. A schedule without a row stays
+        without one, since a person may have removed it. Reads nothing while the rows of the last
+        ``refresh()`` are as declared. Returns whether no schedule is left to the next call.
+        """
+        configs = self._catalogue.configs()
+        if self._synced_version != self._catalogue.version:
+            return False
+        if all(
+            key in self._rows and is_as_declared(config, self._rows[key]) for key, config in configs.items()
+        ):
+            return True
+        changed = await self._changed(configs, creates=False)
+        if changed:
+            changed = await self._write_with_record(configs, changed, creates=False)
+        return not changed
+
+    async def _write_with_record(
+        self, configs: Mapping[str, PeriodicJobConfig], changed: set[str], *, creates: bool
+    ) -> set[str]:
+        write = partial(self._write_unlocked, configs, changed, creates=creates)
+        return await with_record("the records of declared schedules", write)
+
+    async def _write_unlocked(
+        self, configs: Mapping[str, PeriodicJobConfig], changed: set[str], *, creates: bool
+    ) -> set[str]:
         """Write the schedules that no other transaction holds for long; return those of the others."""
         if not changed <= self._late:
             try:
-                return await self._write(configs, apart=False)
+                return await self._write(configs, apart=False, creates=creates)
             except DatabaseUnavailableError as fault:
                 if not is_locked_out(fault):
                     raise
         try:
-            return await self._write(configs, apart=True)
+            return await self._write(configs, apart=True, creates=creates)
         except DatabaseUnavailableError as fault:
             if not is_locked_out(fault):
                 raise
             return changed  # another process writes its schedules, or the table is being vacuumed
 
-    async def _write(self, configs: Mapping[str, PeriodicJobConfig], *, apart: bool) -> set[str]:
+    async def _write(
+        self, configs: Mapping[str, PeriodicJobConfig], *, apart: bool, creates: bool
+    ) -> set[str]:
         """Write schedules in one transaction; return those that another one holds.
 
         Args:
             configs: The schedules that the code declares.
             apart: Whether to leave those that are locked. Otherwise a lock is an error.
+            creates: Whether those without a row get one.
         """
         schedules = self._store.schedules
         timeout_ms = APART_TIMEOUT_MS if apart else LOCK_TIMEOUT_MS
         async with schedules.declaring(lock_timeout_ms=timeout_ms) as transaction:
             connection = transaction.connection
             rows, _ = await schedules.declared(configs, on=connection)
-            new = [key for key in configs if key not in rows]
-            chained = await schedules.chained_runs(new, on=connection)
-            now = await schedules.now(on=connection)
-            plan = plan_sync(configs, rows, now=now, chained=chained)
+            new = [key for key in configs if creates and key not in rows]
+            plan_with = partial(
+                plan_sync,
+                configs,
+                chained=await schedules.chained_runs(new, on=connection),
+                now=await schedules.now(on=connection),
+                service=self._service_of(configs, rows),
+                creates=creates,
+                left=await self._left_to_later_workers(rows, on=connection),
+            )
+            plan = plan_with(rows)
             # A planner may have advanced a row in the meantime: read those to change again, locked.
             ids = {row.schedule_id for row in plan.write} | {*plan.delete}
             locked = await schedules.lock(ids, skip_locked=apart, on=connection)
             held = (ids & rows.keys()) - locked.keys()
             rows |= {key: row for key, (row, _) in locked.items()}
-            plan = plan_sync(configs, rows, now=now, chained=chained)
+            plan = plan_with(rows)
             late: set[str] = set()
             for row in plan.write:
                 key, former = row.schedule_id, plan.moved.get(row.schedule_id)
@@ -285,21 +336,50 @@ class DeclaredSchedules:
                     late.add(key)
             return late
 
-    async def _changed(self, configs: Mapping[str, PeriodicJobConfig]) -> set[str]:
-        """Return the schedules whose rows are not as the code declares them."""
+    async def _changed(self, configs: Mapping[str, PeriodicJobConfig], *, creates: bool = True) -> set[str]:
+        """Return the schedules whose rows are not as the code declares them, without those to leave."""
         rows, now = await self._store.schedules.declared(configs)
         if now is None:
-            return {*configs}
-        return {row.schedule_id for row in plan_sync(configs, rows, now=now, chained={}).write}
+            return {*configs} if creates else set()
+        service = self._service_of(configs, rows)
+        plan_with = partial(plan_sync, configs, rows, now=now, chained={}, service=service, creates=creates)
+        plan = plan_with()
+        if plan.write and (left := await self._left_to_later_workers(rows)):
+            plan = plan_with(left=left)
+        return {row.schedule_id for row in plan.write}
+
+    async def _left_to_later_workers(
+        self, schedule_ids: Collection[str], *, on: Connection | None = None
+    ) -> Collection[str]:
+        """Return those of the schedules that live workers declare which have started later than this one."""
+        if self.worker_id is None or not schedule_ids:
+            return ()
+        return await self._store.schedules.declared_later(schedule_ids, self.worker_id, on=on)
+
+    def _service_of(self, configs: Mapping[str, PeriodicJobConfig], rows: Mapping[str, ScheduleRow]) -> str:
+        """Return the mark of the service that this process belongs to: that of its rows, or a new one."""
+        if (service := service_among(configs, rows)) is not None:
+            return service
+        if self._service is None:
+            self._service = secrets.token_hex(4)
+        return self._service
 
     async def retire(self) -> None:
         """Mark schedules whose functions were removed from modules that this process has imported.
 
-        Another service may declare those of other modules, and no worker of it may be alive now.
+        Another service may declare those of other modules, and no worker of it may be alive now. So may one
+        that has modules of the same names: the marks in the rows tell it from this service, unless this
+        process declares no schedule.
         """
         ids = self._catalogue.configs()
         schedules = self._store.schedules
-        modules = [name for name in await schedules.undeclared_modules(ids) if _is_imported(name)]
+        services = {service_of(row) for row in self._rows.values()}
+        modules = [
+            text
+            for text in await schedules.undeclared_modules(ids)
+            for module, service in [split_module(text)]
+            if _is_imported(module) and (not services or service is None or service in services)
+        ]
         if not modules:
             return
         for schedule_id, task in await schedules.retire(ids, modules):

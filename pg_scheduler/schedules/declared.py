@@ -34,6 +34,9 @@ from pg_scheduler.triggers.zones import parse_timezone
 MAX_JOB_NAME_LENGTH: Final = 1000
 MAX_DEDUP_KEY_LENGTH: Final = 200
 
+SERVICE_MARK: Final = "#"
+"""What stands between a module and the mark of a service, since modules of two services may share a name."""
+
 _NO_PAUSE: Final[Mapping[str, Any]] = {
     "paused_until": None,
     "keeps_fire_times": False,
@@ -251,13 +254,16 @@ def plan_sync(
     *,
     now: datetime,
     chained: Mapping[str, datetime],
+    service: str | None = None,
+    creates: bool = True,
+    left: Collection[str] = (),
 ) -> SyncPlan:
     """Return the changes that bring the rows to the schedules declared in code.
 
     A new schedule is anchored at its start or at ``now``. An edited schedule fires next at its first new
     fire time after both ``now`` and its last fire time, so no fire time is enqueued twice. An edit changes a
-    derived dedup key; the row that moves to the new key is the function's only row whose key no code
-    declares. Whether it is paused follows the latest change, in the code or by a call.
+    derived dedup key; the row that moves to the new key is the function's only row whose key this code does
+    not declare. Whether it is paused follows the latest change, in the code or by a call.
 
     Args:
         configs: The periodic functions of this process, by dedup key.
@@ -265,31 +271,42 @@ def plan_sync(
         now: The time of the database.
         chained: For new keys, the due time of the last pending job that pg-scheduler 0.2.x enqueued. That
             job is the first fire time.
+        service: The mark of new rows, and of rows without one; None for no mark.
+        creates: Whether a schedule without a row gets a new one. It gets one in any case if its function has
+            several under other keys.
+        left: Rows to leave, by dedup key: those of workers whose code decides.
     """
     write: list[ScheduleRow] = []
     moved: dict[str, str] = {}
     for key, config in configs.items():
-        old = rows.get(key) or _moved_from(config, configs, rows, moved.values())
-        if old is None:
-            write.append(new_row(config, now, chained.get(key)))
+        old_row = rows.get(key)
+        old_rows = [old_row] if old_row else _abandoned(config, configs, rows, moved.values())
+        if any(row.schedule_id in left for row in old_rows):
             continue
+        if len(old_rows) != 1:
+            if creates or old_rows:
+                row = new_row(config, now, chained.get(key))
+                write.append(replace(row, module=_marked(config.module, service)))
+            continue
+        (old,) = old_rows
         if old.schedule_id != key:
             moved[key] = old.schedule_id
-        new = _edited(config, old, now)
+        new = _edited(config, old, now, service)
         if new != old:
             write.append(replace(new, version=next_version(old), updated_at=now))
     return SyncPlan(tuple(write), moved)
 
 
-def _moved_from(
+def _abandoned(
     config: PeriodicJobConfig,
     configs: Mapping[str, PeriodicJobConfig],
     rows: Mapping[str, ScheduleRow],
     taken: Collection[str],
-) -> ScheduleRow | None:
+) -> list[ScheduleRow]:
+    """Return the rows that the function of a schedule with a derived key may have had under other keys."""
     if not config.derived_key:
-        return None
-    abandoned = [
+        return []
+    return [
         row
         for row in rows.values()
         if row.owner == "code"
@@ -298,12 +315,51 @@ def _moved_from(
         and row.schedule_id not in configs
         and row.schedule_id not in taken
     ]
-    return abandoned[0] if len(abandoned) == 1 else None
 
 
-def _edited(config: PeriodicJobConfig, old: ScheduleRow, now: datetime) -> ScheduleRow:
-    """Return the row with the declaration; the same row if it has it."""
+def is_as_declared(config: PeriodicJobConfig, row: ScheduleRow) -> bool:
+    """Return whether a row has the declaration of its schedule."""
+    return _with_declaration(config, row, None) == row
+
+
+def service_of(row: ScheduleRow) -> str | None:
+    """Return the mark of the service that declares a schedule; None if the row has none.
+
+    The first process that writes the schedules of a service invents it, and later ones inherit it.
+    """
+    return None if row.module is None else split_module(row.module)[1]
+
+
+def service_among(configs: Mapping[str, PeriodicJobConfig], rows: Mapping[str, ScheduleRow]) -> str | None:
+    """Return the mark in the rows of these schedules, or of other schedules of their functions."""
+    tasks = {config.task for config in configs.values()} | {config.function for config in configs.values()}
+    code_rows = [row for row in rows.values() if row.owner == "code" and service_of(row) is not None]
+    declared = [row for row in code_rows if row.schedule_id in configs]
+    of_functions = [row for row in code_rows if row.task in tasks]
+    return next((service_of(row) for row in declared or of_functions), None)
+
+
+def split_module(text: str) -> tuple[str, str | None]:
+    """Return the module and the mark of the service in the column ``module``."""
+    module, _, service = text.partition(SERVICE_MARK)
+    return module, service or None
+
+
+def _marked(module: str, service: str | None) -> str:
+    return module if service is None else f"{module}{SERVICE_MARK}{service}"
+
+
+def _with_declaration(config: PeriodicJobConfig, old: ScheduleRow, service: str | None) -> ScheduleRow:
+    """Return the row with the declaration, which keeps the mark of its service."""
     row = _declared(definition_of(config).applied_to(old, resets_options=True), config)
+    return replace(row, module=_marked(config.module, service_of(old) or service))
+
+
+def _edited(
+    config: PeriodicJobConfig, old: ScheduleRow, now: datetime, service: str | None = None
+) -> ScheduleRow:
+    """Return the row with the declaration; the same row if it has it."""
+    row = _with_declaration(config, old, service)
     if row == old and not is_ahead(old, now):
         return old
     if old.enabled_in_code != config.enabled:

@@ -13,7 +13,7 @@ from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.statements import Statements, Transaction
-from pg_scheduler.store.workers import DECLARED, LEFT_OUT
+from pg_scheduler.store.workers import DECLARED, DECLARED_TASKS, LEFT_OUT
 
 PERIODIC: Final = "periodic"
 """The message that schedules were changed."""
@@ -234,6 +234,13 @@ class ScheduleRepository:
         )
         return {row["schedule_id"]: schedule_from(row) for row in rows}, rows[0]["now"] if rows else None
 
+    async def declared_later(
+        self, schedule_ids: Collection[str], worker_id: str, *, on: Connection | None = None
+    ) -> set[str]:
+        """Return those of the schedules that live workers declare which have started after a worker."""
+        args = list(schedule_ids), worker_id, DECLARED, LEFT_OUT, self._statements.now
+        return {row[0] for row in await self._statements.fetch("declared_later", *args, on=on)}
+
     async def undeclared_modules(self, schedule_ids: Collection[str]) -> list[str]:
         """Return the modules whose functions declared other schedules, unless these are retired."""
         rows = await self._statements.fetch("undeclared_modules", list(schedule_ids))
@@ -244,9 +251,9 @@ class ScheduleRepository:
 
         Args:
             schedule_ids: What the code of this process declares.
-            modules: The modules that it has imported.
+            modules: The modules that it has imported, as in the column ``module``.
         """
-        args = list(schedule_ids), modules, DECLARED, LEFT_OUT, self._statements.now
+        args = list(schedule_ids), modules, DECLARED, LEFT_OUT, self._statements.now, DECLARED_TASKS
         rows = await self._statements.fetch("retire_schedules", *args)
         return [(row["schedule_id"], row["task"]) for row in rows]
 

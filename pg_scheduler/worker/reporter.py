@@ -24,7 +24,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.shared_names import CODE, fingerprints_of
 from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Arity, as_stored
 from pg_scheduler.settings import SECRETS, SchedulerConfig
-from pg_scheduler.store.workers import DECLARED, DRAIN, LEFT_OUT, WorkerReport
+from pg_scheduler.store.workers import DECLARED, DECLARED_TASKS, DRAIN, LEFT_OUT, WorkerReport
 from pg_scheduler.triggers.zones import data_version
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
@@ -46,7 +46,7 @@ MAX_PARAMETERS_BYTES: Final = 50_000
 """Bytes of the parameters that a worker reports; those of further tasks are left out."""
 
 MAX_DECLARED_BYTES: Final = 50_000
-"""Bytes of the ids of declared schedules that a worker reports; further ones are left out."""
+"""Bytes of the ids and tasks of declared schedules that a worker reports; further ones are left out."""
 
 MAX_OPTIONS_BYTES: Final = 50_000
 """Bytes of the options of tasks that a worker reports; those of further tasks are left out."""
@@ -124,15 +124,18 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
 
 
 def _declared_by(node: Node) -> dict[str, Any]:
-    """Return the ids of the schedules that the code declares; of one that does not write them, none."""
-    ids: list[str] = []
+    """Return the ids of the schedules that the code declares, and their tasks.
+
+    A worker that does not write them has none.
+    """
+    tasks: dict[str, str] = {}
     size = 0
-    for schedule_id in sorted(node.declared.configs()) if node.config.plans else []:
-        size += len(json.dumps(schedule_id))
+    for schedule_id, config in sorted(node.declared.configs().items()) if node.config.plans else []:
+        size += len(json.dumps([schedule_id, schedule_id, config.task]))
         if size > MAX_DECLARED_BYTES:
-            return {DECLARED: ids, LEFT_OUT: True}
-        ids.append(schedule_id)
-    return {DECLARED: ids}
+            return {DECLARED: [*tasks], DECLARED_TASKS: tasks, LEFT_OUT: True}
+        tasks[schedule_id] = config.task
+    return {DECLARED: [*tasks], DECLARED_TASKS: tasks}
 
 
 def options_of(tasks: TaskRegistry) -> dict[str, dict[str, Any]]:

@@ -424,6 +424,7 @@ STORE_CALLS: dict[str, Call] = {
     "note_last_job": lambda it, conn: it.schedules.note_last_job("key", "a", on=conn),
     "declared": lambda it, _: it.schedules.declared([]),
     "undeclared_modules": lambda it, _: it.schedules.undeclared_modules(["key"]),
+    "declared_later": lambda it, _: it.schedules.declared_later(["key"], "me"),
     "retire": lambda it, _: it.schedules.retire(["key"], ["app.jobs"]),
     "read": lambda it, _: it.schedules.read(["key"]),
     "declaring": lambda it, _: enter(it.schedules.declaring()),

@@ -253,6 +253,7 @@ async def use_schedules(store: Store) -> object:
         await store.schedules.write(replace(row, runs=3), kinds, on=connection)
     assert await store.schedules.resume("key", from_now=True) == (True, row.task)
     assert await store.schedules.resume("key", from_now=True) == (False, row.task)
+    assert await store.schedules.declared_later(["declared"], "me") == set()
     assert await store.schedules.undeclared_modules(["declared"]) == []
     assert await store.schedules.retire(["declared"], ["app.jobs"]) == []
     rows, seen_at = await store.schedules.declared(["key"])

@@ -25,7 +25,7 @@ from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, hosts, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.store.workers import DECLARED
+from pg_scheduler.store.workers import DECLARED, DECLARED_TASKS
 
 AnyWorker = TypeVar("AnyWorker", Worker, InspectedWorker)
 
@@ -72,19 +72,32 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
 async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
     workers = await facts.once(facts.store.workers.list_workers)
     now = await facts.store.schedules.now()
-    declaring: dict[str, str] = {}
-    for worker in workers:
+    alive = [worker for worker in workers if worker.is_alive]
+    declaring: dict[str, Worker] = {}
+    for worker in alive:
         # A worker that has just started writes its schedules after its row.
-        if worker.is_alive and not worker.is_stopping and now - worker.started_at > STARTING:
-            declaring |= dict.fromkeys(map(str, worker.settings.get(DECLARED) or ()), worker.worker_id)
+        if not worker.is_stopping and now - worker.started_at > STARTING:
+            declaring |= dict.fromkeys(_ids_declared_by(worker), worker)
     if not declaring:
         return
-    for schedule_id in await facts.store.doctor.lost_schedules(declaring):
+    lost_ids = await facts.store.doctor.lost_schedules(declaring)
+    if not lost_ids:
+        return
+    code_rows = (await facts.store.schedules.declared([]))[0].values()
+    for schedule_id in lost_ids:
+        worker = declaring[schedule_id]
+        task = _tasks_declared_by(worker).get(schedule_id)
+        own_ids = _ids_declared_by(worker)
+        # A worker of another release moved the row to its key. This one restores it when that has gone.
+        if any(
+            row.task == task and row.derived_key and row.retired_at is None and row.schedule_id not in own_ids
+            for row in code_rows
+        ):
+            continue
         yield error(
             FindingCode.SCHED_LOST,
             schedule_id,
-            f"the code of worker {declaring[schedule_id]} declares the schedule {schedule_id!r}, which "
-            "has no row",
+            f"the code of worker {worker.worker_id} declares the schedule {schedule_id!r}, which has no row",
             "restart that worker: every start writes the schedules of its code",
         )
 
@@ -154,6 +167,16 @@ async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> Found:
             f"{row.schedules:,} schedules fire at {instant(row.second)}: {listed(row.ids, row.schedules)}",
             "jitter= for these schedules spreads their jobs",
         )
+
+
+def _ids_declared_by(worker: Worker) -> list[str]:
+    return [str(schedule_id) for schedule_id in worker.settings.get(DECLARED) or ()]
+
+
+def _tasks_declared_by(worker: Worker) -> dict[str, str]:
+    """Return by the ids of schedules the tasks that a worker of this release reports."""
+    tasks = worker.settings.get(DECLARED_TASKS)
+    return tasks if isinstance(tasks, dict) else {}
 
 
 def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:

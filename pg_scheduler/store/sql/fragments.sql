@@ -424,3 +424,25 @@ ROWS FROM (
 -- load_leaving_out() in store/queries.py.
 --
 -- fragment: left_out
+
+-- Whether a worker may declare a schedule. Each worker that plans reports what its code declares under $3, unless its
+-- release is older: it may declare anything then, as may one that left some out ($4).
+
+-- fragment: may_declare
+(
+    worker.settings -> $3::text IS NULL
+    OR worker.settings -> $3 @> jsonb_build_array(schedule.schedule_id)
+    OR worker.settings -> $4::text IS NOT NULL
+)
+
+-- Whether a worker declares another schedule of the same task ($6 has the tasks by the ids) that has no row.
+
+-- fragment: will_move
+schedule.derived_key AND jsonb_typeof(worker.settings -> $6::text) = 'object' AND EXISTS (
+    SELECT
+    FROM jsonb_each_text(CASE WHEN jsonb_typeof(worker.settings -> $6) = 'object' THEN worker.settings -> $6 END)
+        AS declared (schedule_id, task)
+    WHERE declared.task = schedule.task AND NOT EXISTS (
+        SELECT FROM {schema}scheduler_schedules AS other WHERE other.schedule_id = declared.schedule_id
+    )
+)

@@ -180,6 +180,22 @@ audited AS (
 )
 SELECT EXISTS (SELECT FROM changed) AS changed, task FROM {schema}scheduler_schedules WHERE schedule_id = $1;
 
+-- name: declared_later
+-- route: shared, reserved
+-- Return those of the schedules $1 that live workers which have started later than the worker $2 declare, or may declare.
+--
+-- Without a row of the worker $2, which is then about to register again, there are none.
+SELECT schedule.schedule_id
+FROM unnest($1::text[]) AS schedule (schedule_id)
+WHERE EXISTS (
+    SELECT
+    FROM {schema}scheduler_workers AS worker
+    JOIN {schema}scheduler_workers AS this ON this.worker_id = $2
+    WHERE (worker.started_at, worker.worker_id) > (this.started_at, this.worker_id)
+      AND worker.lease_until > coalesce($5, now())
+      AND {may_declare}
+);
+
 -- name: undeclared_modules
 -- route: shared, reserved
 -- Return the modules of functions that declared other schedules than $1, without those that are known to be retired.
@@ -193,8 +209,8 @@ ORDER BY module;
 -- Mark the schedules of the modules $2 that neither the code of this process ($1) nor of another live worker declares,
 -- and return them with their tasks.
 --
--- Each worker that plans reports what its code declares under $3, unless its release is older: it may declare anything
--- then, as may one that left some out ($4). SKIP LOCKED: the next pass marks a schedule that is being changed.
+-- A live worker that declares another schedule of the function, which has no row, will move this one to its id.
+-- SKIP LOCKED: the next pass marks a schedule that is being changed.
 UPDATE {schema}scheduler_schedules SET retired_at = coalesce($5, now())
 WHERE schedule_id = ANY (ARRAY (
     SELECT schedule_id
@@ -204,11 +220,7 @@ WHERE schedule_id = ANY (ARRAY (
           SELECT
           FROM {schema}scheduler_workers AS worker
           WHERE worker.lease_until > coalesce($5, now())
-            AND (
-                worker.settings -> $3::text IS NULL
-                OR worker.settings -> $3 @> jsonb_build_array(schedule.schedule_id)
-                OR worker.settings -> $4::text IS NOT NULL
-            )
+            AND ({may_declare} OR {will_move})
       )
     ORDER BY schedule_id
     FOR NO KEY UPDATE SKIP LOCKED
@@ -272,11 +284,11 @@ LIMIT 1;
 -- at $8, by time zone data of $9; $10 marks those that finished. An error in $11 pauses a schedule and leaves its
 -- timing. A pause that has ended is removed. Each row looks up its place in the arrays in an object that is built once,
 -- since a join could become a scan under a plan made for an empty table. $10 are integers: for arrays of booleans,
--- asyncpg sends a query of its own, which the search path may change.
+-- asyncpg sends a query of its own, which the search path may change. A schedule that is planned is not retired.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduler_schedules AS schedule SET (
     next_fire_at, resume_from, searched_from, tzdata, last_fire_at, last_job_id, runs, skipped, missed, failures,
-    finished_at, paused_at, paused_until, keeps_fire_times, note, is_broken, updated_at
+    finished_at, retired_at, paused_at, paused_until, keeps_fire_times, note, is_broken, updated_at
 ) = (
     SELECT
         CASE WHEN change.error IS NULL THEN change.next_fire_at ELSE schedule.next_fire_at END,
@@ -290,6 +302,7 @@ UPDATE {schema}scheduler_schedules AS schedule SET (
         least(schedule.missed, {most_counted}) + change.missed,
         CASE WHEN schedule.paused_at IS NULL THEN schedule.failures ELSE 0 END,
         CASE WHEN change.is_finished THEN coalesce(schedule.finished_at, $12, now()) END,
+        NULL::timestamptz,
         CASE WHEN change.error IS NOT NULL THEN coalesce($12, now()) END,
         NULL::timestamptz,
         FALSE,

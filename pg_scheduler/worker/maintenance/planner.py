@@ -8,8 +8,8 @@ job's id, so even a row that was set back by hand cannot enqueue a fire time twi
 If older time zone data gave a next fire time, the first pass computes it again. So does one pass in each poll
 interval, since nodes with older data may advance or add schedules. A fire time that has passed by the newer
 data is planned as after a downtime. The same passes, and one after a step of the server's clock, compute
-those times again that came from a clock which was set back since then. They also mark the schedules whose
-functions were removed from the code.
+those times again that came from a clock which was set back since then. They also restore schedules that
+a worker of another release moved before it ended, and mark those whose functions were removed from the code.
 
 A schedule whose time zone this machine does not know is left to nodes that know it.
 
@@ -144,6 +144,7 @@ class Planner(Service):
         self._store = node.store
         self._writer = JobWriter(node.store)
         self.declared = node.declared
+        self.declared.worker_id = node.worker_id
         self._tasks = node.tasks
         self._jobs = node.schedule_jobs
         self._outbox = node.outbox
@@ -200,11 +201,11 @@ class Planner(Service):
             await self._take_turns(plannable)
         if next_in is not None and (next_in <= 0 or late != self._late.ids):
             next_in = await self._store.schedules.next_fire_in(plannable, self._left_out)
+        await self.declared.refresh()
         if zone_data is not None and (not changed or next_in is None or next_in > 0):
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
-            await self.declared.retire()
-        if declared:
-            await self.declared.refresh()
+            if await self.declared.restore():
+                await self.declared.retire()
         await self._cancel_replaced()
         self.next_fire_in = next_in
         if self._signals.notifications_up.is_set:

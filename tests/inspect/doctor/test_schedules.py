@@ -109,6 +109,18 @@ async def test_declared_schedule_without_a_row_is_found_until_it_is_declared_aga
     assert await subjects(pool, FindingCode.SCHED_LOST) == []
 
 
+async def test_schedule_that_another_release_moved_to_its_key_is_not_lost(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    periodic(every=timedelta(hours=1))(work)
+    await make()
+    await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 minute'")
+    await pool.execute("UPDATE scheduler_schedules SET schedule_id = 'key of the newer release'")
+    assert await subjects(pool, FindingCode.SCHED_LOST) == []
+    await pool.execute("UPDATE scheduler_schedules SET retired_at = now()")
+    assert len(await subjects(pool, FindingCode.SCHED_LOST)) == 1, "a schedule of an earlier deployment"
+
+
 @pytest.mark.parametrize(
     "lose",
     [

@@ -1,0 +1,246 @@
+"""A schedule follows the live worker that started last, and fires while a live worker declares it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+import asyncpg
+import pytest
+
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
+from pg_scheduler.events import EventBus
+from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
+from pg_scheduler.store.store import Store
+from pg_scheduler.worker.maintenance.planner import Planner
+from pg_scheduler.worker.reporter import worker_of
+from tests.support.parts import Parts
+
+NOON = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
+DAY_S = 86_400.0
+MODULE = "shop_of_releases"
+OLD, NEW = timedelta(minutes=3), timedelta(minutes=2)
+
+
+@dataclass
+class LiveWorker:
+    """A live worker, of which only the planner is started."""
+
+    worker_id: str
+    store: Store
+    planner: Planner
+    catalogue: PeriodicCatalogue
+
+    async def end(self) -> None:
+        """Delete its row, as its shutdown and the rescuer of another worker do."""
+        await self.store.workers.deregister(self.worker_id)
+
+    async def check(self) -> None:
+        """Make a pass of its planner like those every two minutes."""
+        self.planner.check_fire_times()
+        await self.planner.run_once()
+
+
+Start = Callable[..., Awaitable[LiveWorker]]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOON)
+
+
+@pytest.fixture(autouse=True)
+def module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module of the periodic functions, which this process has imported."""
+    module = ModuleType(MODULE)
+    module.__spec__ = ModuleSpec(MODULE, None)
+    monkeypatch.setitem(sys.modules, MODULE, module)
+
+
+@pytest.fixture
+def start(clocked: Store, bus: EventBus, clock: FakeClock) -> Start:
+    """Return a function that starts a worker whose code declares schedules."""
+
+    async def start_worker(worker_id: str, *configs: PeriodicJobConfig) -> LiveWorker:
+        clock.advance(timedelta(seconds=1))
+        catalogue = PeriodicCatalogue()
+        for config in configs:
+            catalogue.add(config)
+        parts = Parts(clocked, bus, worker_id)
+        parts.declared = DeclaredSchedules(clocked, catalogue)
+        await clocked.workers.register(worker_of(parts), DAY_S)
+        planner = parts.planner()
+        await planner.prepare()
+        await planner.run_once()
+        return LiveWorker(worker_id, clocked, planner, catalogue)
+
+    return start_worker
+
+
+def declare(every: timedelta, name: str = "alpha", key: str = "") -> PeriodicJobConfig:
+    async def work() -> None: ...
+
+    work.__module__, work.__qualname__ = MODULE, name
+    return PeriodicJobConfig(work, every, dedup_key=key)
+
+
+async def described(pool: asyncpg.Pool) -> list[str]:
+    """Return the triggers of the schedules that are not retired."""
+    rows = await pool.fetch("SELECT described FROM scheduler_schedules WHERE retired_at IS NULL ORDER BY 1")
+    return [row[0] for row in rows]
+
+
+async def fire_times(pool: asyncpg.Pool) -> list[datetime]:
+    rows = await pool.fetch("SELECT execution_time FROM scheduled_jobs ORDER BY 1")
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize("key", ["", "alpha"])
+async def test_schedule_returns_to_the_older_release_when_the_newer_one_has_gone(
+    start: Start, pool: asyncpg.Pool, clock: FakeClock, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    old = await start("old", declare(OLD, key=key))
+    canary = await start("canary", declare(NEW, key=key))
+    assert await described(pool) == ["every 2 minutes"]
+    for _ in range(2):
+        clock.advance(timedelta(minutes=2))
+        for worker in (old, canary):
+            await worker.check()
+            assert await described(pool) == ["every 2 minutes"], "that of the worker that started last"
+    await canary.end()
+    for _ in range(5):
+        clock.advance(timedelta(minutes=2))
+        await old.check()
+        assert await described(pool) == ["every 3 minutes"]
+    planned = await fire_times(pool)
+    assert len(planned) == len({*planned}), "each fire time once"
+    assert planned[-1] > clock.now - OLD
+    assert "fires no more" not in caplog.text
+
+
+async def test_schedule_returns_to_the_newer_release_when_a_restarted_older_one_has_gone(
+    start: Start, pool: asyncpg.Pool, clock: FakeClock
+) -> None:
+    crashed = await start("crashed", declare(OLD))
+    new = await start("new", declare(NEW))
+    await crashed.end()
+    restarted = await start("restarted", declare(OLD))
+    await new.check()
+    assert await described(pool) == ["every 3 minutes"]
+    await restarted.end()
+    await new.check()
+    assert await described(pool) == ["every 2 minutes"]
+    clock.advance(2 * NEW)
+    await new.check()
+    assert await fire_times(pool) != []
+
+
+async def test_schedule_follows_the_later_worker_when_the_older_one_imports_another_module(
+    start: Start, pool: asyncpg.Pool
+) -> None:
+    old = await start("old", declare(OLD))
+    new = await start("new", declare(NEW))
+    old.catalogue.add(declare(timedelta(minutes=7), "late"))
+    await old.check()
+    assert await described(pool) == ["every 2 minutes", "every 7 minutes"]
+    await new.end()
+    await old.check()
+    assert await described(pool) == ["every 3 minutes", "every 7 minutes"]
+
+
+async def test_schedule_is_not_retired_while_a_live_worker_will_restore_it(
+    start: Start, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = await start("old", declare(OLD), declare(OLD, "other", key="other"))
+    canary = await start("canary", declare(NEW), declare(OLD, "other", key="other"))
+    without = await start("without", declare(OLD, "other", key="other"))
+    await canary.end()
+    await without.check()
+    assert await described(pool) == ["every 2 minutes", "every 3 minutes"]
+    await old.check()
+    assert await described(pool) == ["every 3 minutes", "every 3 minutes"]
+    await old.end()
+    await without.check()
+    assert await described(pool) == ["every 3 minutes"]
+    assert caplog.text.count("fires no more") == 1
+
+
+async def test_function_keeps_a_schedule_when_a_release_that_gave_it_two_has_gone(
+    start: Start, pool: asyncpg.Pool
+) -> None:
+    old = await start("old", declare(OLD))
+    canary = await start("canary", declare(NEW), declare(timedelta(minutes=7)))
+    assert await described(pool) == ["every 2 minutes", "every 7 minutes"]
+    await canary.end()
+    await old.check()
+    await old.check()
+    assert await described(pool) == ["every 3 minutes"], "the two others are retired"
+
+
+async def test_schedule_that_a_person_removed_stays_removed_until_a_start(
+    start: Start, pool: asyncpg.Pool, clocked: Store
+) -> None:
+    worker = await start("worker", declare(OLD, key="alpha"), declare(NEW, "beta"))
+    await clocked.schedules.remove("alpha")
+    await worker.check()
+    assert await described(pool) == ["every 2 minutes"]
+    await start("restarted", declare(OLD, key="alpha"), declare(NEW, "beta"))
+    assert await described(pool) == ["every 2 minutes", "every 3 minutes"]
+
+
+async def test_schedule_that_another_transaction_holds_is_restored_by_a_later_pass(
+    start: Start, pool: asyncpg.Pool
+) -> None:
+    old = await start("old", declare(OLD))
+    canary = await start("canary", declare(NEW))
+    await canary.end()
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduler_schedules FOR UPDATE")
+        await old.check()
+    assert await described(pool) == ["every 2 minutes"]
+    await old.check()
+    assert await described(pool) == ["every 3 minutes"]
+
+
+async def test_schedule_of_a_service_with_a_module_of_the_same_name_is_not_retired(
+    start: Start, pool: asyncpg.Pool
+) -> None:
+    mail = await start("mail", declare(OLD, "mail"), declare(OLD, "newsletter"))
+    billing = await start("billing", declare(NEW, "billing"))
+    await billing.end()
+    await mail.check()
+    assert await described(pool) == ["every 2 minutes", "every 3 minutes", "every 3 minutes"]
+    await mail.end()
+    mail = await start("mail of another release", declare(OLD, "mail"))
+    await mail.check()
+    assert await described(pool) == ["every 2 minutes", "every 3 minutes"], "its own one is retired"
+
+
+async def test_schedule_of_a_service_is_retired_when_its_only_schedule_has_another_key(
+    start: Start, pool: asyncpg.Pool
+) -> None:
+    old = await start("old", declare(OLD, key="gone"))
+    await old.end()
+    new = await start("new", declare(NEW, key="new key"))
+    await new.check()
+    assert await described(pool) == ["every 2 minutes"]
+
+
+async def test_schedule_is_not_retired_any_more_when_a_live_worker_plans_or_checks_it(
+    start: Start, pool: asyncpg.Pool, clock: FakeClock
+) -> None:
+    worker = await start("suspended meanwhile", declare(OLD))
+    for make_pass in (worker.planner.run_once, worker.check):
+        await pool.execute("UPDATE scheduler_schedules SET retired_at = $1", clock.now)
+        clock.advance(OLD)
+        await make_pass()
+        assert await described(pool) == ["every 3 minutes"]
+    clock.advance(timedelta(seconds=1))
+    await pool.execute("UPDATE scheduler_schedules SET retired_at = $1", clock.now)
+    await worker.check()
+    assert await described(pool) == ["every 3 minutes"], "no fire time was due"
