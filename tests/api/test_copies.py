@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import DatabaseCopyError, Scheduler
+from pg_scheduler import ConflictResolution, DatabaseCopyError, Scheduler
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.inspect import FindingCode, Inspector
 from pg_scheduler.testing import TestScheduler
@@ -28,6 +28,15 @@ RESTORED = (
     "INSERT INTO scheduler_migrations SELECT * FROM records; DROP TABLE records"
 )
 """What a restored dump does to the row that shows its origin."""
+
+
+async def bill() -> None: ...
+
+
+async def remind() -> None: ...
+
+
+async def archive() -> None: ...
 
 
 def connect(pool: asyncpg.Pool, **settings: Any) -> Scheduler:
@@ -132,6 +141,43 @@ async def test_copy_that_is_held_has_paused_all_tasks_and_schedules(pool: asyncp
     record = await pool.fetchrow("SELECT action, details FROM scheduler_audit ORDER BY id DESC LIMIT 1")
     assert record is not None
     assert record["action"] == "adopt_database"
+
+
+NOT_NAMED = {"job_id", "status", "worker_id", "error_message", "blocked_on", "unique_key"}
+"""The columns of jobs with text that is no name of a task."""
+
+
+async def test_copy_that_is_held_has_paused_the_tasks_that_only_other_jobs_name(
+    pool: asyncpg.Pool, original: Scheduler
+) -> None:
+    for name, function in (("bill", bill), ("reminder", remind), ("archive", archive)):
+        original.register(function, name=name, on_failure=f"alert of {name}")
+    await original.enqueue("bill", delay=LATER)
+    await original.enqueue("archive", delay=LATER, job_id="replaced")
+    await pool.execute(
+        """UPDATE scheduled_jobs SET status = 'running', attempt = 1, worker_id = 'gone', lease_until = now()
+           WHERE job_id = 'replaced'"""
+    )
+    await original.enqueue(
+        "reminder", delay=LATER, job_id="replaced", conflict_resolution=ConflictResolution.REPLACE
+    )
+    await pool.execute(
+        """UPDATE scheduled_jobs SET function = 'copies.function' WHERE job_id = 'bill';
+           INSERT INTO scheduled_jobs (job_name, execution_time, status, finished_at, on_end)
+           VALUES ('copies.report', now(), 'failed', now(), '{"on_failure": "alert of an ended job"}')"""
+    )
+    columns = await pool.fetch(
+        """SELECT column_name FROM information_schema.columns
+           WHERE table_name = 'scheduled_jobs' AND data_type = 'text'"""
+    )
+    assert {row[0] for row in columns} - NOT_NAMED == {"job_name", "function"}, "see hold_tasks"
+    await make_copy(pool)
+    async with connect(pool, on_copy="hold") as scheduler:
+        paused = {task.name for task in await scheduler.tasks.list() if task.is_paused}
+    assert paused == {
+        *("bill", "archive", "reminder", "copies.function", "copies.report"),
+        *("alert of bill", "alert of archive", "alert of reminder", "alert of an ended job"),
+    }
 
 
 @pytest.mark.usefixtures("original")

@@ -42,12 +42,25 @@ ON CONFLICT (id) DO UPDATE SET
 
 -- name: hold_tasks
 -- route: pool
--- Pause every task that has jobs, schedules or workers, or that ever ran, with the note $1 by $2; return their number.
+-- Pause every task that has jobs, schedules or workers, that ever ran, or that follows the end of a job, with the note
+-- $1 by $2; return their number.
+--
+-- A job names its task, that of its alert, and both of the definition that replaces it. The alert of a job that has
+-- ended may not have been enqueued yet.
 WITH held AS (
     INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, note, actor)
     SELECT known.name, coalesce($3, now()), $1, $2
     FROM (
-        SELECT job_name FROM {schema}scheduled_jobs WHERE finished_at IS NULL
+        SELECT named.name
+        FROM {schema}scheduled_jobs AS job
+        CROSS JOIN LATERAL (
+            VALUES (job.job_name), (job.function), (job.on_end ->> 'on_failure'),
+                (job.on_end #>> ARRAY ['replacement', 'job_name']), (job.on_end #>> ARRAY ['replacement', 'function']),
+                (job.on_end #>> ARRAY ['replacement', 'on_end', 'on_failure'])
+        ) AS named (name)
+        WHERE job.finished_at IS NULL
+        UNION
+        SELECT on_end ->> 'on_failure' FROM {schema}scheduled_jobs WHERE finished_at IS NOT NULL AND on_end IS NOT NULL
         UNION
         SELECT task FROM {schema}scheduler_schedules
         UNION
