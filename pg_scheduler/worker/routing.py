@@ -44,6 +44,11 @@ class Routing:
         self._missing: dict[str, str] = {}
         self._warned: set[tuple[str, str]] = set()
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether all jobs are left out, because that was requested of the worker."""
+        return self._is_draining
+
     def names(self) -> list[str]:
         """Return the names to claim. The list is the same object until it changes."""
         registered = self._tasks.lists.names

@@ -99,21 +99,56 @@ async def test_signals_are_forwarded_and_the_second_one_too(tmp_path: Path) -> N
     code = """
 got = []
 signal.signal(signal.SIGTERM, lambda *_: got.append(1))
-signal.signal(signal.SIGUSR1, lambda *_: open({usr1!r}, "w").close())
+signal.signal(signal.SIGUSR2, lambda *_: open({usr2!r}, "w").close())
 open({ready!r}, "w").close()
 while len(got) < 2: wait()
-""".format(usr1=str(tmp_path / "usr1"), ready=str(tmp_path / "ready"))
+""".format(usr2=str(tmp_path / "usr2"), ready=str(tmp_path / "ready"))
     supervisor, stop = supervise(code, tmp_path / "runs")
     running = asyncio.create_task(supervisor.run())
     await wait_for((tmp_path / "ready").exists)
-    supervisor.send(signal.SIGUSR1)
-    await wait_for((tmp_path / "usr1").exists)
+    supervisor.send(signal.SIGUSR2)
+    await wait_for((tmp_path / "usr2").exists)
     stop.receive(signal.SIGTERM)
     await wait_for(lambda: supervisor.reports.health().state == "draining")
     assert not running.done()
     stop.receive(signal.SIGINT)
     await running
     assert stop.is_hurried
+
+
+def reported(*, is_draining: bool | None, is_recycling: bool = False) -> str:
+    return json.dumps({**asdict(READY), "is_draining": is_draining, "is_recycling": is_recycling})
+
+
+async def test_drain_holds_for_processes_that_begin_until_a_worker_is_resumed(tmp_path: Path) -> None:
+    code = f"""
+drains = open({str(tmp_path / "drains")!r}, "a")
+def drain(*_): print(n, file=drains, flush=True)
+begin = {str(tmp_path / "begin")!r}
+if n == 1:  # it was started before the drain, and handles no signal yet
+    while not os.path.exists(begin): time.sleep(0.01)
+signal.signal(signal.SIGUSR1, drain)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+report({reported(is_draining=None)!r})
+if n < 3:
+    signal.sigwait([signal.SIGUSR1]); drain()
+    report({reported(is_draining=True)!r})
+if n == 2: report({reported(is_draining=False)!r})  # resumed
+if n < 3:
+    report({reported(is_draining=None, is_recycling=True)!r})
+else:
+    report({reported(is_draining=False)!r})
+    wait()
+"""
+    supervisor, stop = supervise(code, tmp_path / "runs")
+    running = asyncio.create_task(supervisor.run())
+    await wait_for(lambda: len(runs(tmp_path / "runs")) == 1)
+    supervisor.drain()
+    (tmp_path / "begin").touch()
+    await wait_for(lambda: len(runs(tmp_path / "runs")) == 3 and supervisor.reports.has(0))
+    stop.receive(signal.SIGTERM)
+    await running
+    assert runs(tmp_path / "drains") == [1, 2], "the third process follows one that was resumed"
 
 
 def test_health_of_processes_names_the_one_that_fails() -> None:
@@ -153,12 +188,12 @@ class Source:
 def test_reports_arrive_and_the_last_one_states_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     monkeypatch.setenv(REPORT_FD, str(writing))
-    with send_reports(Source(), pytest.fail) as ending:
+    with send_reports(Source(), pytest.fail, lambda: True) as ending:
         assert REPORT_FD not in os.environ
         ending.is_recycling = True
     with os.fdopen(reading, "rb") as pipe:
         lines = pipe.read().splitlines()
-    assert read_report(lines[-1]) == (READY, True)
+    assert read_report(lines[-1]) == (READY, True, True)
 
 
 @pytest.mark.slow
@@ -166,6 +201,6 @@ def test_end_of_the_supervisor_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     reading, writing = os.pipe()
     monkeypatch.setenv(REPORT_FD, str(writing))
     orphaned = threading.Event()
-    with send_reports(Source(), orphaned.set):
+    with send_reports(Source(), orphaned.set, lambda: False):
         os.close(reading)
         assert orphaned.wait(PATIENCE)

@@ -282,6 +282,70 @@ async def test_usr1_stops_claiming_until_the_worker_is_resumed(
         assert await program.end() == ExitCode.DONE, program.text
 
 
+async def test_usr1_during_the_start_stops_claiming(
+    start: Start, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    (tmp_path / "slow_start.py").write_text(
+        f"""
+import pathlib, time
+pathlib.Path({str(begun)!r}).write_text("begun")
+while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)
+from tests.cli.worker_jobs import *
+""",
+        encoding="utf-8",
+    )
+    with start("slow_start", cwd=tmp_path) as program:
+        await until(lambda: has_text(begun))
+        program.process.send_signal(signal.SIGUSR1)
+        gate.touch()
+        await program.read_until("no more jobs are claimed")
+
+        async def is_draining() -> bool:
+            return [worker.state for worker in await scheduler.workers()] == ["draining"]
+
+        await until(is_draining)
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == ExitCode.DONE, program.text
+
+
+async def test_drain_by_usr1_holds_for_the_process_that_follows_a_recycled_one(
+    start: Start, scheduler: Scheduler
+) -> None:
+    with start(JOBS, "--processes", "2", "--max-age", "3s") as program:
+        await program.read_until("process 2 is pid")
+        program.process.send_signal(signal.SIGUSR1)
+
+        async def draining() -> set[str]:
+            workers = await scheduler.workers()
+            names = {worker.worker_id for worker in workers if worker.state == "draining"}
+            return names if len(names) == 2 else set()
+
+        before = await until(draining)
+
+        async def have_followed() -> bool:
+            return not before & await draining() and bool(await draining())
+
+        await until(have_followed)
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == ExitCode.DONE, program.text
+
+
+async def test_hangup_shuts_down_gracefully_and_is_no_second_signal(
+    start: Start, scheduler: Scheduler, tmp_path: Path
+) -> None:
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    job_id = await add(scheduler, "cliworker.wait", begun, gate)
+    with start(JOBS) as program:
+        await until(lambda: has_text(begun))
+        for _ in range(2):
+            program.process.send_signal(signal.SIGHUP)
+            await program.read_until("SIGHUP received: stopping after the running jobs")
+        gate.touch()
+        assert await program.end() == ExitCode.DONE, program.text
+    assert await status(scheduler, job_id) == "completed"
+
+
 async def test_usr2_logs_slots_and_stacks_while_the_event_loop_is_blocked(
     start: Start, scheduler: Scheduler, tmp_path: Path
 ) -> None:

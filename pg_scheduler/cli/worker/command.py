@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -20,7 +21,7 @@ from .logs import configure_logging
 from .options import WorkerOptions
 from .process import NOTHING_REGISTERED, open_scheduler, probes, run_worker
 from .reload import load_or_wait, program
-from .stop import StopRequest, handle_signals
+from .stop import StopRequest, handle_signals, note_usr1
 from .supervisor import Supervisor
 from .target import Source, load_targets
 
@@ -53,21 +54,24 @@ async def worker(
     _check_options(options)
     # The first process of a container would lose a SIGTERM that comes while the targets are imported. Until
     # the handlers of the worker are set, it has claimed nothing, so it ends at once.
-    with ending_at_sigterm(ExitCode.DONE):
-        return await _run(command, targets, options)
+    # A SIGUSR1 counts as soon as the worker has started.
+    with ending_at_sigterm(ExitCode.DONE), note_usr1() as early_usr1:
+        return await _run(command, targets, options, early_usr1)
 
 
-async def _run(command: Command, targets: Targets, options: WorkerOptions) -> ExitCode:
+async def _run(
+    command: Command, targets: Targets, options: WorkerOptions, early_usr1: threading.Event
+) -> ExitCode:
     if options.processes > 1 and not options.check:
         configure_logging(options.log_format)
-        return await _supervise(command, targets, options)
+        return await _supervise(command, targets, options, early_usr1)
     if options.reload:
         configure_logging(options.log_format)
     source = await load_or_wait(targets) if options.reload else load_targets(targets)
     configure_logging(options.log_format)
     if options.check:
         return await _check(command, source, options)
-    return await run_worker(command, source, options)
+    return await run_worker(command, source, options, early_usr1)
 
 
 def _check_options(options: WorkerOptions) -> None:
@@ -103,7 +107,9 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
     return ExitCode.DONE
 
 
-async def _supervise(command: Command, targets: list[str], options: WorkerOptions) -> ExitCode:
+async def _supervise(
+    command: Command, targets: list[str], options: WorkerOptions, early_usr1: threading.Event
+) -> ExitCode:
     stop = StopRequest()
     supervisor = Supervisor(
         [
@@ -117,11 +123,13 @@ async def _supervise(command: Command, targets: list[str], options: WorkerOption
     with (
         handle_signals(
             stop,
-            on_usr1=lambda: supervisor.send(signal.SIGUSR1),
+            on_usr1=supervisor.drain,
             on_usr2=lambda: supervisor.send(signal.SIGUSR2),
         ),
         probes(supervisor.reports, options),
     ):
+        if early_usr1.is_set():
+            supervisor.drain()
         await supervisor.run()
     if stop.is_hurried:
         raise CommandError(ExitCode.INTERRUPTED, "interrupted: running jobs were cancelled and released")

@@ -77,6 +77,12 @@ def claims_nothing(scheduler: Scheduler) -> bool:
     return runtime is not None and runtime.node.config.runs_jobs and not scheduler._parts.tasks.lists.names  # noqa: SLF001
 
 
+def is_draining(scheduler: Scheduler) -> bool | None:
+    """Return whether it was requested to claim no more jobs; None while it does not run."""
+    runtime = scheduler._parts.runtime  # noqa: SLF001
+    return None if runtime is None else runtime.node.routing.is_draining
+
+
 def running_attempts(scheduler: Scheduler) -> Sequence[Attempt]:
     """Return the attempts that run; callable from any thread."""
     runtime = scheduler._parts.runtime  # noqa: SLF001

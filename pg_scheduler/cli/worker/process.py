@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
@@ -22,7 +23,7 @@ from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.telemetry.probes import HealthSource, serve_health
 from pg_scheduler.telemetry.systemd import notify_systemd
 
-from .inside import claims_nothing, configure, hurry, log_stacks
+from .inside import claims_nothing, configure, hurry, is_draining, log_stacks
 from .options import WorkerOptions
 from .reload import Sources, read_sources, restart, wait_for_change
 from .stop import StopRequest, end_soon, handle_signals, stop_self, wait_for_recycling, wait_until_drained
@@ -71,8 +72,16 @@ async def open_scheduler(
         yield scheduler
 
 
-async def run_worker(command: Command, source: Source | None, options: WorkerOptions) -> ExitCode:
+async def run_worker(
+    command: Command, source: Source | None, options: WorkerOptions, early_usr1: threading.Event
+) -> ExitCode:
     """Run a worker until a signal, a limit, ``--drain`` or an error stops it; return the exit code.
+
+    Args:
+        command: The command.
+        source: What has the Scheduler; None for modules.
+        options: The options of the command line.
+        early_usr1: Set if SIGUSR1 came before this call.
 
     Raises:
         Exception: The error that stopped the Scheduler.
@@ -81,9 +90,10 @@ async def run_worker(command: Command, source: Source | None, options: WorkerOpt
     sources = await read_sources() if options.reload else None
     async with open_scheduler(command, source, options) as scheduler:
         pausing: set[asyncio.Task[None]] = set()
+        started = asyncio.Event()
 
         def stop_claiming() -> None:
-            task = asyncio.create_task(_stop_claiming(scheduler), name="pg_scheduler stop claiming")
+            task = asyncio.create_task(_stop_claiming(scheduler, started), name="pg_scheduler stop claiming")
             pausing.add(task)
             task.add_done_callback(pausing.discard)
 
@@ -91,10 +101,14 @@ async def run_worker(command: Command, source: Source | None, options: WorkerOpt
             handle_signals(stop, on_usr1=stop_claiming, on_usr2=lambda: log_stacks(scheduler)),
             probes(scheduler, options),
             metrics(scheduler, options),
-            send_reports(scheduler, stop_self) as ending,
+            send_reports(scheduler, stop_self, lambda: is_draining(scheduler)) as ending,
         ):
             stop.on_hurry(lambda: hurry(scheduler))
-            ending.is_recycling = await _run(scheduler, options, stop, sources)
+            if early_usr1.is_set():
+                stop_claiming()
+            ending.is_recycling = await _run(scheduler, options, stop, sources, started)
+            for task in pausing:
+                task.cancel()
     if stop.is_hurried:
         raise CommandError(ExitCode.INTERRUPTED, "interrupted: running jobs were cancelled and released")
     if stop.must_restart:
@@ -103,13 +117,18 @@ async def run_worker(command: Command, source: Source | None, options: WorkerOpt
 
 
 async def _run(
-    scheduler: Scheduler, options: WorkerOptions, stop: StopRequest, sources: Sources | None
+    scheduler: Scheduler,
+    options: WorkerOptions,
+    stop: StopRequest,
+    sources: Sources | None,
+    started: asyncio.Event,
 ) -> bool:
     """Start the Scheduler and stop it when that is requested; return whether a limit requested it."""
     recycling = asyncio.create_task(wait_for_recycling(scheduler, options))  # it counts from the first job on
     try:
         if not await _start(scheduler, stop):
             return False
+        started.set()
     finally:
         if not scheduler.is_running:
             recycling.cancel()
@@ -171,7 +190,8 @@ async def _start(scheduler: Scheduler, stop: StopRequest) -> bool:
     return True
 
 
-async def _stop_claiming(scheduler: Scheduler) -> None:
+async def _stop_claiming(scheduler: Scheduler, started: asyncio.Event) -> None:
+    await started.wait()  # the request is written to the row of the worker
     try:
         await Inspector(scheduler).drain_workers([scheduler.worker_id])
     except DatabaseUnavailableError as error:

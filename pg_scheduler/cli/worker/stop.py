@@ -90,7 +90,8 @@ def handle_signals(
     """Handle signals within a ``with`` block.
 
     Args:
-        stop: Receives SIGTERM and SIGINT.
+        stop: Receives SIGTERM and SIGINT. SIGHUP requests the stop too, unless the process ignores it, as
+            under ``nohup``. It is never the second signal: a closed terminal and its shell both send it.
         on_usr1: Called in the event loop.
         on_usr2: Called by the interpreter, also while the event loop is blocked. It must not log.
     """
@@ -101,6 +102,10 @@ def handle_signals(
     loop = asyncio.get_running_loop()
     for number in STOPPING_SIGNALS:
         loop.add_signal_handler(number, stop.receive, number)
+    handled = [*STOPPING_SIGNALS, signal.SIGUSR1]
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        loop.add_signal_handler(signal.SIGHUP, stop.request, "SIGHUP received")
+        handled.append(signal.SIGHUP)
     loop.add_signal_handler(signal.SIGUSR1, on_usr1)
     before = signal.signal(signal.SIGUSR2, interrupt)
     signal.siginterrupt(signal.SIGUSR2, False)
@@ -108,9 +113,23 @@ def handle_signals(
         yield
     finally:
         signal.signal(signal.SIGUSR2, before)
-        for number in (*STOPPING_SIGNALS, signal.SIGUSR1):
+        for number in handled:
             with suppress(RuntimeError):  # the event loop is closing
                 loop.remove_signal_handler(number)
+
+
+@contextmanager
+def note_usr1() -> Iterator[threading.Event]:
+    """Note SIGUSR1, which would end the process, within a ``with`` block until something else handles it."""
+    noted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # which Python lets handle no signals
+        yield noted
+        return
+    before = signal.signal(signal.SIGUSR1, lambda _number, _frame: noted.set())
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def end_soon(end: Callable[[], object], *, left_s: float = 0) -> None:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.settings import REPORT_FD
@@ -38,13 +38,32 @@ class Ending:
         self.is_recycling = False
 
 
+class Report(NamedTuple):
+    """What a process reports.
+
+    Attributes:
+        health: Its health.
+        is_recycling: Whether it ends to be started again.
+        is_draining: Whether it was requested to claim no more jobs; None while its worker does not run.
+    """
+
+    health: Health
+    is_recycling: bool
+    is_draining: bool | None
+
+
 @contextmanager
-def send_reports(source: HealthSource, on_orphaned: Callable[[], None]) -> Iterator[Ending]:
+def send_reports(
+    source: HealthSource, on_orphaned: Callable[[], None], is_draining: Callable[[], bool | None]
+) -> Iterator[Ending]:
     """Report to the supervising process within a ``with`` block, if there is one.
+
+    The first report is sent at once: it shows that the process handles signals.
 
     Args:
         source: The Scheduler.
         on_orphaned: Called in a thread if the supervising process has ended.
+        is_draining: Returns whether the worker was requested to claim no more jobs.
     """
     ending = Ending()
     number = os.environ.pop(REPORT_FD, "")
@@ -57,12 +76,14 @@ def send_reports(source: HealthSource, on_orphaned: Callable[[], None]) -> Itera
 
     def run() -> None:
         try:
+            last = ended.is_set()
             while True:
-                last = ended.wait(INTERVAL_S)
-                report = asdict(source.health()) | ({"is_recycling": ending.is_recycling} if last else {})
+                report = asdict(source.health()) | {"is_draining": is_draining()}
+                report |= {"is_recycling": ending.is_recycling} if last else {}
                 pipe.write(json.dumps(report).encode() + b"\n")
                 if last:
                     return
+                last = ended.wait(INTERVAL_S)
         except BrokenPipeError:
             if not ended.is_set():
                 on_orphaned()
@@ -78,15 +99,15 @@ def send_reports(source: HealthSource, on_orphaned: Callable[[], None]) -> Itera
         thread.join()
 
 
-def read_report(line: bytes) -> tuple[Health, bool]:
-    """Return the health of a report, and whether the process ends to be restarted."""
+def read_report(line: bytes) -> Report:
+    """Return a report as a process wrote it."""
     found: dict[str, Any] = json.loads(line)
     checks = tuple(
         HealthCheck(each["name"], each["is_ok"], each["text"], tuple(each["probes"]))
         for each in found["checks"]
     )
     health = Health(found["state"], found["slots"], found["slots_busy"], checks, found["next_due_s"])
-    return health, bool(found.get("is_recycling"))
+    return Report(health, bool(found.get("is_recycling")), found.get("is_draining"))
 
 
 class HealthReports:
@@ -102,6 +123,10 @@ class HealthReports:
     def set(self, index: int, health: Health | None) -> None:
         """Note the report of a process; None if it has ended."""
         self._reports[index] = None if health is None else (health, time.monotonic())
+
+    def has(self, index: int) -> bool:
+        """Return whether a process has reported."""
+        return self._reports[index] is not None
 
     def health(self) -> Health:
         """Return the health of all; callable from any thread."""
@@ -175,6 +200,8 @@ class Supervisor:
         self._stop = stop
         self._ends_when_done = ends_when_done
         self._children: dict[int, asyncio.subprocess.Process] = {}
+        self._draining: dict[int, bool] = {}
+        """The processes that are to claim no more jobs, each with whether it has reported to do so."""
         self._was_ready = False
         self.reports: Final = HealthReports(len(commands))
         self._hurried = asyncio.Event()
@@ -185,6 +212,29 @@ class Supervisor:
         for child in self._children.values():
             with suppress(ProcessLookupError):
                 child.send_signal(number)
+
+    def drain(self) -> None:
+        """Let no process claim more jobs, nor one in its place, until its worker is resumed."""
+        self._draining = dict.fromkeys(range(len(self.reports)), False)
+        for index in self._children:
+            if self.reports.has(index):
+                self._send_drain(index)
+
+    def _send_drain(self, index: int) -> None:
+        with suppress(ProcessLookupError):
+            self._children[index].send_signal(signal.SIGUSR1)
+
+    def _follow_drain(self, index: int, report: Report) -> None:
+        """Request of a process that begins that it claims no jobs, and notice that its worker is resumed."""
+        if index not in self._draining:
+            return
+        if not self.reports.has(index):
+            self._draining[index] = False
+            self._send_drain(index)  # a signal that came earlier would have ended the process
+        elif report.is_draining:
+            self._draining[index] = True
+        elif report.is_draining is False and self._draining[index]:
+            del self._draining[index]
 
     async def run(self) -> None:
         """Run the processes until all of them have ended.
@@ -276,9 +326,11 @@ class Supervisor:
         try:
             while line := await reader.readline():
                 if line.endswith(b"\n"):  # else the process was killed while it wrote
-                    health, is_recycling = read_report(line)
-                    self.reports.set(index, health)
-                    self._was_ready |= health.ready
+                    report = read_report(line)
+                    self._follow_drain(index, report)
+                    self.reports.set(index, report.health)
+                    self._was_ready |= report.health.ready
+                    is_recycling = report.is_recycling
         finally:
             transport.close()
         return is_recycling
