@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from pg_scheduler.dsn_options import check_options
+from pg_scheduler.dsn_options import NAMES, check_options
 from pg_scheduler.errors import ConfigurationError
 
 MASK: Final = "***"
@@ -25,7 +25,10 @@ EXPECTED: Final = "postgresql://user:password@host:5432/database"
 
 _DIALECT: Final = re.compile(r"(postgres(?:ql)?)\+\w+")
 _HOST: Final = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(\d*))?", re.ASCII)
-_SECRETS: Final = frozenset({"password", "sslpassword"})
+_SECRETS: Final = frozenset(
+    {"oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword"}
+)
+_LIKE_SECRETS: Final = re.compile(r"pas|pwd|word|secret|token|key", re.IGNORECASE)
 
 
 def normalise_dsn(dsn: str, name: str) -> str:
@@ -125,7 +128,9 @@ def address_parts(dsn: str) -> dict[str, str]:
 
 
 def mask_dsn(dsn: str) -> str:
-    """Return the DSN with every password replaced.
+    """Return the DSN with every password replaced, and the value of every option of an unknown name.
+
+    Such a name is a setting of the server, or that of a password with a mistake.
 
     Example:
         >>> mask_dsn("postgresql://app:secret@db/shop?password=other&sslmode=require")
@@ -136,7 +141,8 @@ def mask_dsn(dsn: str) -> str:
     user, has_password, _ = account.partition(":")
     netloc = f"{user}:{MASK}{separator}{hosts}" if has_password else parts.netloc
     query = [
-        f"{pair.partition('=')[0]}={MASK}" if _is_secret(pair) else pair for pair in parts.query.split("&")
+        f"{pair.partition('=')[0]}={MASK}" if _is_secret(pair) or _option_of(pair) not in NAMES else pair
+        for pair in parts.query.split("&")
     ]
     return f"{parts.scheme}://{netloc}{parts.path}" + (f"?{'&'.join(query)}" if parts.query else "")
 
@@ -180,5 +186,11 @@ def _is_readable(dsn: str) -> bool:
     )
 
 
+def _option_of(pair: str) -> str:
+    return unquote(pair.partition("=")[0])
+
+
 def _is_secret(pair: str) -> bool:
-    return unquote(pair.partition("=")[0]).lower() in _SECRETS
+    """Return whether an option is a password, or has an unknown name like that of one."""
+    option = _option_of(pair)
+    return option.lower() in _SECRETS or (option not in NAMES and _LIKE_SECRETS.search(option) is not None)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pg_scheduler.dsn import check_dsn, mask_dsn, normalise_dsn, passwords_in
+from pg_scheduler.dsn_options import NAMES
 from pg_scheduler.errors import ConfigurationError
 
 passwords = st.text("@:/?#[]%&=,+ \\'\"é℀0123456789abcXYZ", min_size=1, max_size=20)
@@ -51,6 +52,23 @@ def test_dsn_with_an_encoded_password_is_accepted(password: str) -> None:
     option = check_dsn(f"postgresql:///shop?password={encoded}", "dsn")
     assert mask_dsn(option) == "postgresql:///shop?password=***"
     assert password in passwords_in(option)
+
+
+@pytest.mark.parametrize(
+    "option", ["passwort", "PASSWORD", "pasword2", "pwd", "oauth_client_secret", "mistake"]
+)
+def test_value_of_an_option_that_may_be_a_password_is_masked(option: str) -> None:
+    dsn = f"postgresql://me@db/shop?{option}=hunter2&sslmode=require"
+    assert mask_dsn(dsn) == f"postgresql://me@db/shop?{option}=***&sslmode=require"
+    assert passwords_in(dsn) == ([] if option == "mistake" else ["hunter2"])
+
+
+def test_values_of_known_options_are_shown_unless_they_are_passwords() -> None:
+    secrets = {"oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword"}
+    for option in NAMES:
+        dsn = f"postgresql://me@db/shop?{option}=hunter2"
+        assert ("hunter2" in mask_dsn(dsn)) == (option not in secrets)
+        assert passwords_in(dsn) == (["hunter2"] if option in secrets else [])
 
 
 def is_url(dsn: str) -> bool:
