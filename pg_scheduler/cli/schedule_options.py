@@ -48,7 +48,8 @@ class FiredJob:
 SCHEDULE_KEYS: Final = (
     "schedule_id", "owner", "task", "described", "next_fire_at", "last_fire_at", "last_job_id", "paused_at",
     "paused_until", "keeps_fire_times", "note", "start", "end", "max_runs", "runs", "skipped", "missed",
-    "failures", "metadata", "created_at", "updated_at", "finished_at", "version",
+    "failures", "metadata", "created_at", "updated_at", "finished_at", "retired_at",
+    "version",
 )  # fmt: skip
 SCHEDULE: Final = Shape(
     "schedule",
@@ -59,6 +60,7 @@ SCHEDULE: Final = Shape(
         Column("described", "TRIGGER", is_long=True),
         Column("next_fire_at", "NEXT"),
         Column("paused_at"),
+        Column("retired_at", is_wide=True),
         Column("paused_until", "UNTIL", is_wide=True),
         Column("owner", is_wide=True),
         Column("last_fire_at", "LAST", is_wide=True),

@@ -42,7 +42,12 @@ async def list_schedules(
     """Print a page of schedules, by id."""
     async with command.scheduler() as scheduler:
         page = await scheduler.schedules.list(limit=limit, after=after)
-    command.output.write_list(SCHEDULE, page, next=page.next)
+    # A retired schedule has a next fire time, in case that code declares it again.
+    retired = {"next_fire_at": "retired"} if command.output.is_table else {}
+    rows = [
+        schedule if schedule.retired_at is None else SCHEDULE.row(schedule) | retired for schedule in page
+    ]
+    command.output.write_list(SCHEDULE, rows, next=page.next)
     command.output.say_next(page.next)
 
 

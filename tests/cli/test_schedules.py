@@ -53,6 +53,22 @@ def test_schedules_are_listed_by_page_and_shown(on: Callable[..., Ran]) -> None:
     assert on("schedules", "list", "-o", "table").out.splitlines()[1].split()[1] == "reports.send"
 
 
+def test_retired_schedule_is_marked_in_lists(on: Callable[..., Ran], dsn: str) -> None:
+    async def retire(connection: Connection) -> None:
+        await connection.execute(
+            "UPDATE scheduler_schedules SET retired_at = now() WHERE schedule_id = 'daily'"
+        )
+
+    run_on(dsn, retire)
+    for form in ("table", "wide"):
+        lines = on("schedules", "list", "-o", form).out.splitlines()[1:]
+        assert [" retired " in line for line in lines] == [True, False]
+    rows = on("schedules", "list").checked("schedule")
+    assert [row["retired_at"] is None for row in rows] == [False, True]
+    assert rows[0]["next_fire_at"] == rows[1]["next_fire_at"]
+    assert "retired_at" in on("schedules", "show", "daily", "-o", "table").out
+
+
 def test_schedule_is_paused_resumed_and_triggered(on: Callable[..., Ran]) -> None:
     assert on("schedules", "pause", "report", "--note", "holiday").checked("action")[0]["result"] == "paused"
     shown = json.loads(on("schedules", "show", "report").out)

@@ -328,6 +328,18 @@ async def test_overview_lists_no_fire_time_of_a_paused_schedule(scheduler: Sched
     assert [each["schedule_id"] for each in fires] == ["hourly"]
 
 
+async def test_retired_schedule_is_marked_and_not_overdue(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    await scheduler.schedules.add("mail.send", Every(timedelta(hours=1)), schedule_id="hourly")
+    await pool.execute(
+        "UPDATE scheduler_schedules SET retired_at = now(), next_fire_at = now() - interval '1 hour'"
+    )
+    for path in ("/schedules", "/schedule?id=hourly"):
+        text = (await request(app, path)).text
+        assert ("retired" in text, ">overdue<" in text) == (True, False)
+
+
 async def test_schedules_are_filtered_by_the_address(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
 ) -> None:

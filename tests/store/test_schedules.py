@@ -117,6 +117,22 @@ async def test_list_page_filters_and_continues_after_an_id(store: Store) -> None
     assert (await ids(due_before=NOW), await ids(due_before=NOW + SECOND)) == ("", "a")
 
 
+async def test_list_page_has_retired_schedules_unless_the_schema_is_an_earlier_one(
+    store: Store, pool: Pool
+) -> None:
+    async def retired() -> list[datetime | None]:
+        names = ("after", "owner", "paused", "tasks", "metadata", "due_before")
+        values: dict[str, Any] = dict.fromkeys(names) | {"limit": 9}
+        return [row.retired_at for row in await store.schedules.list_page(**values)]
+
+    await insert(store, new_schedule("a", retired_at=NOW), new_schedule("b"))
+    assert await retired() == [NOW, None]
+    await pool.execute(
+        "ALTER TABLE scheduler_schedules DROP searched_from, DROP tzdata, DROP module, DROP retired_at"
+    )
+    assert await retired() == [None, None]
+
+
 async def test_declarations_are_written_by_one_process_at_a_time_and_planners_do_not_wait(
     store: Store,
 ) -> None:

@@ -82,6 +82,8 @@ class ShownSchedule(Schedule):
 
     def state(self, now: datetime) -> str:
         """Return its state in one word."""
+        if self.retired_at is not None:
+            return "retired"
         due_at = self.next_fire_at if self.paused_at is None else self.paused_until
         if due_at is not None and (now - due_at).total_seconds() > OVERDUE_S:
             return "overdue"

@@ -265,7 +265,10 @@ schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_l
     CASE WHEN searched_from >= {first_day} AND searched_from <= {last_fire_day}
         THEN searched_from END AS searched_from,
     tzdata, module,
-    CASE WHEN retired_at IS NOT NULL THEN least(greatest(retired_at, {first_day}), {last_fire_day}) END AS retired_at
+    {retired_at}
+
+-- fragment: retired_at
+CASE WHEN retired_at IS NOT NULL THEN least(greatest(retired_at, {first_day}), {last_fire_day}) END AS retired_at
 
 -- The definition of a schedule for the audit. Long arguments are left out.
 

@@ -54,17 +54,23 @@ FOR UPDATE SKIP LOCKED;
 -- Return a page of schedules in the order of their ids.
 --
 -- The names $4 are those of a task; a row may have the first one as the former name of its jobs.
--- It reads no column of the second migration, so that new code can be checked before the database has that.
-SELECT {shown_schedule_columns}
-FROM {schema}scheduler_schedules AS schedule
-WHERE ($1::text IS NULL OR schedule_id > $1 COLLATE "C")
-  AND ($2::text IS NULL OR owner = $2)
-  AND ($3::boolean IS NULL OR (paused_at IS NOT NULL) = $3)
-  AND ($4::text[] IS NULL OR task = ANY ($4) OR job_name = ($4::text[])[1])
-  AND ($5::text IS NULL OR metadata @> $5::jsonb)
-  AND ($6::timestamptz IS NULL OR schedule.next_fire_at < $6)
-ORDER BY schedule.schedule_id COLLATE "C"
-LIMIT $7;
+-- New code can be checked before the database has the newest migrations, so it reads no column of these but one: without
+-- the column, the name "retired_at" is that of the outer relation.
+SELECT page.*
+FROM (SELECT NULL::timestamptz AS retired_at) AS earlier_schema
+CROSS JOIN LATERAL (
+    SELECT {shown_schedule_columns}, {retired_at}
+    FROM {schema}scheduler_schedules AS schedule
+    WHERE ($1::text IS NULL OR schedule_id > $1 COLLATE "C")
+      AND ($2::text IS NULL OR owner = $2)
+      AND ($3::boolean IS NULL OR (paused_at IS NOT NULL) = $3)
+      AND ($4::text[] IS NULL OR task = ANY ($4) OR job_name = ($4::text[])[1])
+      AND ($5::text IS NULL OR metadata @> $5::jsonb)
+      AND ($6::timestamptz IS NULL OR schedule.next_fire_at < $6)
+    ORDER BY schedule.schedule_id COLLATE "C"
+    LIMIT $7
+) AS page
+ORDER BY page.schedule_id COLLATE "C";
 
 -- name: insert_schedule
 -- route: pool
