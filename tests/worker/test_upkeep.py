@@ -618,6 +618,23 @@ async def test_scanner_signals_a_job_past_its_misfire_grace_time(parts: Parts, c
     assert await scanner.run_once() == DeadlineScanner.interval_s
 
 
+async def test_scanner_frees_jobs_that_wait_for_others_when_the_edges_are_truncated(
+    parts: Parts, pool: asyncpg.Pool
+) -> None:
+    await parts.store.jobs.insert([new_job("a"), new_job("b")])
+    await pool.execute(
+        """UPDATE scheduled_jobs SET blocked_on = 'after' WHERE job_id = 'b';
+           INSERT INTO scheduler_after (parent_id, child_id) VALUES ('a', 'b')"""
+    )
+    scanner = parts.scanner()
+    await scanner.run_once()
+    waiting = "SELECT blocked_on FROM scheduled_jobs WHERE job_id = 'b'"
+    assert await pool.fetchval(waiting) == "after"
+    await pool.execute("TRUNCATE scheduler_after")
+    await scanner.run_once()
+    assert await pool.fetchval(waiting) is None
+
+
 async def test_scanner_handles_rows_without_a_lease_and_infinite_deadlines(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
