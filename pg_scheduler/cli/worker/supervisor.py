@@ -230,7 +230,8 @@ class Supervisor:
             return
         if not self.reports.has(index):
             self._draining[index] = False
-            self._send_drain(index)  # a signal that came earlier would have ended the process
+            # A signal that came earlier would have ended the process.
+            self._send_drain(index)
         elif report.is_draining:
             self._draining[index] = True
         elif report.is_draining is False and self._draining[index]:
