@@ -35,7 +35,7 @@ RULES: Final[Mapping[BulkAction, str]] = {
     "retry": "only finished jobs can run again, and only while no unfinished job has their unique "
     "key; from a step only if they have stored it",
     "delete": "running jobs, and those for whose end others wait, cannot be deleted",
-    "move": "only pending jobs can be moved",
+    "move": "only pending jobs can be moved, and a job that waits without end only to a given time",
 }
 """Why each action refuses jobs, as every front end states it."""
 

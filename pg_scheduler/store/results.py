@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -331,22 +332,12 @@ class ResultRepository:
         self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool
     ) -> set[str]:
         """Write the rows, keep the results, then apply the consequences, which may pass results to others."""
-        each = changes.values()
-        rows = await self._statements.fetch(
-            "settle_jobs",
-            *_arrays(changes),
-            [change.status for change in each],
-            [change.error for change in each],
-            [change.delay_s for change in each],
-            [change.retries for change in each],
-            [change.crashes for change in each],
-            worker_id,
-            self._statements.now,
-            [change.entry for change in each],
-            [_end_of_wait(change.suspensions) for change in each],
-            on=transaction.connection,
-        )
+        suspended = {key: change for key, change in changes.items() if change.suspensions}
+        others = {key: change for key, change in changes.items() if not change.suspensions}
+        rows = await self._settle_others(others, worker_id, transaction.connection) if others else []
         settled = {row["job_id"] for row in rows}
+        if suspended:
+            settled |= await self._suspend(suspended, worker_id, transaction.connection)
         kept = {
             job_id: change.kept
             for (job_id, _), change in changes.items()
@@ -362,6 +353,39 @@ class ResultRepository:
         if children := _child_waits(changes, settled):
             await self._block_waiting(children, transaction.connection)
         return settled
+
+    async def _settle_others(
+        self, changes: Changes, worker_id: str, connection: Connection
+    ) -> list[asyncpg.Record]:
+        """Write the rows of attempts that suspend no job."""
+        each = changes.values()
+        return await self._statements.fetch(
+            "settle_jobs",
+            *_arrays(changes),
+            [change.status for change in each],
+            [change.error for change in each],
+            [change.delay_s for change in each],
+            [change.retries for change in each],
+            [change.crashes for change in each],
+            worker_id,
+            self._statements.now,
+            [change.entry for change in each],
+            on=connection,
+        )
+
+    async def _suspend(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+        """Write the rows of suspended jobs, and mark them by the names of the steps that they wait for."""
+        rows = await self._statements.fetch(
+            "settle_suspended",
+            *_arrays(changes),
+            [change.retries for change in changes.values()],
+            [_end_of_wait(change.suspensions) for change in changes.values()],
+            worker_id,
+            self._statements.now,
+            [_names_of(change.suspensions) for change in changes.values()],
+            on=connection,
+        )
+        return {row["job_id"] for row in rows}
 
     async def _block_waiting(self, waits: Sequence[tuple[str, str, bool]], connection: Connection) -> None:
         """Block jobs that have just been suspended until their children end, unless those have ended."""
@@ -477,10 +501,13 @@ def _child_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, 
     ]
 
 
-def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime | None:
+def _names_of(suspensions: Sequence[Suspension]) -> str:
+    """Return the names of the steps that a job waits for, as a JSON array."""
+    return json.dumps([suspension.name for suspension in suspensions], ensure_ascii=False)
+
+
+def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:
     """Return when a suspended job is due: now as soon as it is not blocked, if it waits for children only."""
-    if not suspensions:
-        return None
     return EPOCH if _awaits_children_only(suspensions) else suspensions[0].until
 
 

@@ -80,5 +80,5 @@ class SignalRepository(Repository):
             # Another session has marked or changed the job between the two statements.
         if not stored[0]["was_awaited"]:
             return SentSignal(is_stored=True)
-        rows = await statements.fetch("wake_signalled", job_id, statements.now, on=connection)
+        rows = await statements.fetch("wake_signalled", job_id, statements.now, name, on=connection)
         return SentSignal(is_stored=True, due=rows[0]["due"] if rows else None)

@@ -70,7 +70,7 @@ class Node:
         )
         self.in_flight = InFlight(self.results.unwritten)
         self.routing = Routing(self.tasks, self.executors, config.only, config.skip, worker_id=self.worker_id)
-        self.clock = ServerClock(self.signals.clock_stepped)
+        self.clock = ServerClock(self.signals.clock_stepped, self.signals.clock_set_back)
         self.audience = Audience()
         self.unknown_zones = UnknownZones()
         self.refused_claims = RefusedClaims(self.worker_id)

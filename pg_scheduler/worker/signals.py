@@ -91,6 +91,7 @@ class Signals:
         self.grace_expired = Signal("the misfire grace time of a pending job elapsed")
         self.notifications_up = Condition("the listener receives notifications; some may have been missed")
         self.clock_stepped = Signal("the server's clock was set forward or back")
+        self.clock_set_back = Signal("the server's clock was set back")
         self.schedule_was_ahead = Signal(
             "a schedule had fired by a clock of the server that was set back since"
         )

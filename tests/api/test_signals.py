@@ -50,7 +50,12 @@ async def mark(pool: asyncpg.Pool, job_id: str = "job") -> Any:
 
 async def suspend(pool: asyncpg.Pool, name: str = "go", *, kind: str = "signal") -> None:
     """Let the job wait for a signal until the year 9999, as steps.wait() does."""
-    await pool.execute("UPDATE scheduled_jobs SET options = '{\"steps\": 1}', execution_time = $1", INFINITE)
+    options = {"steps": 1, "suspended": {"attempt": 1, "steps": [name]}}
+    await pool.execute(
+        "UPDATE scheduled_jobs SET attempt = 1, options = $2, execution_time = $1",
+        INFINITE,
+        json.dumps(options),
+    )
     await pool.execute(
         "INSERT INTO scheduler_steps (job_id, name, kind, attempt, until, started_at)"
         " VALUES ('job', $1, $2, 1, $3, now())",

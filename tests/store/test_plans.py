@@ -18,6 +18,8 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.jobs.step_values import NO_TIMEOUT, SLEEP
+from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.measure.figures import JobFigures
 from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
 from pg_scheduler.store.connections.options import (
@@ -49,7 +51,8 @@ TYPES = {
     "complete_unlocked": "text, timestamptz, text[], integer, bool",
     "oversized_due": "text[], integer, timestamptz, bigint, integer",
     "settle_jobs": "text[], integer[], text[], text[], double precision[], integer[], integer[], text"
-    ", timestamptz, text[], timestamptz[]",
+    ", timestamptz, text[]",
+    "settle_suspended": "text[], integer[], integer[], timestamptz[], text, timestamptz, text[]",
     "apply_replacements": "text[], integer[], text, timestamptz",
     "write_progress": "text[], integer[], text[], text",
     "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer, double precision"
@@ -139,7 +142,9 @@ VALUES = {
     "complete_unlocked": f"'w1', {INSTANT}, {IDS}, 1, true",
     "oversized_due": f"'{{{NAME}}}', 100, {INSTANT}, 0, NULL",
     "settle_jobs": f"{IDS}, {ONES}, {each('pending')}, {each('no')}, {ONES}, {ONES}, {each(0)}"
-    f", 'w1', {INSTANT}, ARRAY[{ENTRY}], '{{NULL}}'",
+    f", 'w1', {INSTANT}, ARRAY[{ENTRY}]",
+    "settle_suspended": f"{IDS}, {ONES}, {each(0)}, ARRAY[{INSTANT}::timestamptz], 'w1', {INSTANT}"
+    ", ARRAY['[]']",
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
     "write_progress": f"{IDS}, {ONES}, {each(1)}, 'w1'",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1, 540"
@@ -269,6 +274,7 @@ EXPECTED = {
     "complete_unlocked": {KEY, TID},
     "oversized_due": {CLAIM},
     "settle_jobs": {KEY},
+    "settle_suspended": {KEY},
     "apply_replacements": {KEY},
     "write_progress": {KEY},
     "renew_lease": {KEY},
@@ -472,7 +478,8 @@ async def test_store_runs_tuned_statements_with_planner_settings(
 
     async with asyncpg.create_pool(dsn, min_size=1, max_size=size, init=listen) as pool:
         store = Store(Connections(pool), clock=clock)
-        one, three, two = await running(store, new_job("one"), new_job("three"), new_job("two"))
+        names = "one", "suspended", "three", "two"
+        one, suspended, three, two = await running(store, *map(new_job, names))
         await add(store, child("free", "three"), child("in vain", "two"))
         await store.workers.renew("w1", {"one": 1}, LEASE)
         await store.progress.write_progress("w1", {"one": (one, JobProgress(1))})
@@ -483,6 +490,8 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.claims.explain_expiry("w1", [NAME], [one])
         await store.results.settle("w1", [(one, COMPLETE), (two, Outcome.fail("no"))])
         await store.results.settle("w1", [(three, COMPLETE)])
+        sleep = Suspension(SLEEP, "sleep", NO_TIMEOUT)
+        await store.results.settle("w1", [(suspended, Outcome.suspend((sleep,)))])
         await store.claims.quarantine_oversized([NAME], 1)
         await store.jobs.expire("w1", [NAME], 1)
         await store.jobs.overdue_names("w1", [NAME], 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from pg_scheduler import ConflictResolution, Retry, Snooze, Wait, current_job, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
 from pg_scheduler.store.store import Store
 from pg_scheduler.testing import TestScheduler
@@ -314,3 +316,29 @@ async def test_job_that_is_replaced_for_tomorrow_keeps_its_due_time(
     )
     assert await corrector.run_once() != 0
     assert await due(pool, "job") == tomorrow
+
+
+async def test_definition_that_replaced_a_job_keeps_its_due_time_after_an_early_signal(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(plain, job_id="job")
+    await ahead.run_one()
+    await ahead.scheduler.schedule(
+        plain, execution_time=AHEAD + HOUR, job_id=job_id, conflict_resolution=ConflictResolution.REPLACE
+    )
+    assert await ahead.scheduler.signal(job_id, "go")
+    assert await corrector.run_once() != 0
+    assert await due(pool, job_id) == AHEAD + HOUR
+
+
+@pytest.mark.parametrize("function", [sleeping, choosing])
+async def test_suspended_job_keeps_the_time_to_which_it_was_moved(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool, function: Any
+) -> None:
+    job_id = await ahead.scheduler.enqueue(function)
+    await ahead.run_one()
+    moved_to = AHEAD + 3 * HOUR
+    async for progress in Inspector(ahead.scheduler).move_jobs(ids=[job_id], to=moved_to):
+        assert progress.done == 1
+    assert await corrector.run_once() != 0
+    assert await due(pool, job_id) == moved_to

@@ -109,6 +109,7 @@ record_dead_workers: own audit
 lock_orphans: skips
 lock_unacknowledged: skips
 settle_jobs: limited jobs
+settle_suspended: limited jobs
 lock_settled: skips
 delete_completed: skips jobs steps
 apply_replacements: limited jobs

@@ -92,7 +92,7 @@ BEGIN
     IF was_awaited THEN
         EXECUTE $statement$
 {wake_signalled}
-        $statement$ INTO due USING job_id, NULL::timestamptz;
+        $statement$ INTO due USING job_id, NULL::timestamptz, name;
         IF due IS NOT NULL THEN
             PERFORM pg_notify('{channel}', 'due  ' || extract(epoch FROM due));
         END IF;

@@ -29,7 +29,8 @@ CASE WHEN {given_at} > (coalesce($1, now()) + interval '1 day') THEN interval '1
 --
 -- A job that runs was due, and so was one that was released. A job of a schedule, and one to run at once, were due when
 -- they were added. A retry and a snooze begin with the end of their attempt. A suspended job is due when the first of
--- its waits ends; if it is due before all of them, a signal or a child has made it due.
+-- its waits ends; if it is due before all of them, a signal or a child has made it due. A job without the mark of a
+-- suspension may be one that a node of an earlier checkout has suspended, if it has stored a step.
 
 -- fragment: due_again
 CASE
@@ -47,13 +48,14 @@ CASE
             AND (errors #>> ARRAY ['-1', 'outcome']) = ANY (ARRAY ['released', 'lost', 'crashed'])
         THEN coalesce($1, now())
         WHEN created_at > {future} AND (options -> 'schedule_id') IS NOT NULL THEN coalesce($1, now()) END
-    WHEN (options -> 'steps') IS NOT NULL THEN (
+    WHEN coalesce(options -> 'steps', '0') <> '0' AND NOT {was_moved} THEN (
         SELECT CASE
             WHEN count(*) FILTER (WHERE step.until <= job.execution_time) = 0 THEN coalesce($1, now())
             WHEN min(step.until) < job.execution_time THEN greatest(coalesce($1, now()), min(step.until))
         END
         FROM {schema}scheduler_steps AS step
         WHERE step.job_id = job.job_id AND step.ended_at IS NULL
+          AND (({suspension}) IS NULL OR ({suspension}) @> to_jsonb(step.name))
     )
 END
 

@@ -42,6 +42,34 @@ coalesce(on_end, CASE WHEN jsonb_typeof(options #> ARRAY ['ended', 'on_end']) = 
 CASE WHEN (options -> 'ended') IS NULL THEN options
         WHEN (options - 'ended') <> jsonb_build_object() THEN options - 'ended' END
 
+-- The names of the steps for which a pending job is suspended, as a JSON array; NULL if it waits for something else.
+--
+-- settle_suspended writes them with the attempt. Any other outcome that makes the job pending is that of a later
+-- attempt, a new definition has other options, and a retry by a caller deletes the mark.
+
+-- fragment: suspension
+CASE WHEN (job.options #> ARRAY ['suspended', 'attempt']) = to_jsonb(job.attempt)
+        THEN job.options #> ARRAY ['suspended', 'steps'] END
+
+-- Whether the history has an entry of the last attempt, as after a retry, a snooze and a release. A suspension has none.
+
+-- fragment: has_entry
+coalesce((job.errors #>> ARRAY ['-1', 'attempt']) = job.attempt::text, false)
+
+-- Whether a job without that mark was suspended by a node of an earlier checkout: it is due at the end of a step.
+
+-- fragment: was_suspended_unmarked
+(({suspension}) IS NULL AND job.attempt > 0 AND NOT {has_entry} AND EXISTS (
+        SELECT FROM {schema}scheduler_steps AS step
+        WHERE step.job_id = job.job_id AND {bounded_until} = job.execution_time
+        OFFSET 0
+    ))
+
+-- Whether a caller has chosen when a suspended job is due.
+
+-- fragment: was_moved
+coalesce((job.options #> ARRAY ['suspended', 'moved']) = to_jsonb(job.attempt), false)
+
 -- The job waits for the others that have not ended, else for the turn of its tenant.
 
 -- fragment: restored_blocked_on
@@ -103,7 +131,8 @@ status        = 'cancelled',
         || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
 
 -- The values of a finished job that is to run again, at $2. A pending job with a last_heartbeat has got its due time at
--- that instant: it may have been one of a wrong clock. People do not see it.
+-- that instant: it may have been one of a wrong clock. People do not see it. The mark of a suspension goes: the job does
+-- not wait any more.
 
 -- fragment: retried_values
 status         = 'pending',
@@ -119,7 +148,8 @@ status         = 'pending',
     lease_until    = NULL,
     blocked_on     = {restored_blocked_on},
     on_end         = {restored_on_end},
-    options        = {restored_options}
+    options        = CASE WHEN (options -> 'suspended') IS NULL THEN {restored_options}
+        ELSE options - ARRAY ['ended', 'suspended'] END
 
 -- The consequences of a job that is ended by hand: without its replacement, and marked if its attempt runs on.
 

@@ -208,18 +208,29 @@ SELECT job_id, status, is_free AS changed FROM found;
 -- route: pool
 -- Make those of the jobs $1 that are pending due at $2, or $3 seconds after their time, and return all.
 --
--- Each gets its whole misfire grace time again.
+-- Each gets its whole misfire grace time again. A suspended job still waits for its steps: what it waits for makes it due
+-- before the new time. One that waits without end has no time of its own to be moved from, so by $3 it is left as it is.
 WITH found AS (
-    SELECT job_id, status
+    SELECT job_id, status,
+        status = 'pending' AND ($2::timestamptz IS NOT NULL OR (options -> 'steps') IS NULL OR attempt = 0
+            OR execution_time < '9999-01-01Z') AS is_movable
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($1)
     ORDER BY job_id COLLATE "C"
     FOR NO KEY UPDATE
 ),
 moved AS (
-    UPDATE {schema}scheduled_jobs AS job SET (execution_time, expires_at) = (
+    UPDATE {schema}scheduled_jobs AS job SET (execution_time, expires_at, options) = (
         SELECT target.at,
-            least(greatest(target.at, coalesce($4, now())), {last_day}) + make_interval(secs => job.misfire_grace_time)
+            least(greatest(target.at, coalesce($4, now())), {last_day}) + make_interval(secs => job.misfire_grace_time),
+            CASE WHEN (job.options -> 'steps') IS NULL THEN job.options
+                WHEN ({suspension}) IS NOT NULL THEN jsonb_set(
+                    job.options, ARRAY ['suspended', 'moved'], to_jsonb(job.attempt))
+                WHEN {was_suspended_unmarked} THEN job.options || jsonb_build_object(
+                    'suspended', jsonb_build_object('attempt', job.attempt, 'moved', job.attempt, 'steps', (
+                        SELECT jsonb_agg(step.name) FROM {schema}scheduler_steps AS step
+                        WHERE step.job_id = job.job_id AND step.ended_at IS NULL)))
+                ELSE job.options END
         FROM (
             SELECT least(greatest(coalesce(
                 $2::timestamptz,
@@ -227,7 +238,7 @@ moved AS (
             ), {first_instant}), {last_instant}) AS at
         ) AS target
     )
-    WHERE job_id = ANY (ARRAY (SELECT job_id FROM found WHERE status = 'pending'))
+    WHERE job_id = ANY (ARRAY (SELECT job_id FROM found WHERE is_movable))
     RETURNING job_id, execution_time
 )
 SELECT found.job_id, found.status, moved.job_id IS NOT NULL AS changed, moved.execution_time

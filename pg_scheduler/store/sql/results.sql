@@ -5,8 +5,8 @@ SELECT job_id, crash_count FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 
 -- name: settle_jobs
 -- route: caller
--- Write the row changes of attempts that ended: arrays of ids, attempts, statuses, errors, delays in seconds,
--- retries, crashes, ($10) entries of the history and ($11) ends of suspensions, NULL for none.
+-- Write the row changes of attempts that ended and suspend no job: arrays of ids, attempts, statuses, errors, delays in
+-- seconds, retries, crashes, and ($10) entries of the history, NULL for none.
 --
 -- Each change is fenced by worker ($8) and attempt. A job that becomes pending gets its whole misfire grace
 -- time again. Each row looks up its place in the arrays in an object that is built once. A join by id could
@@ -22,8 +22,7 @@ UPDATE {schema}scheduled_jobs AS job SET (
         CASE WHEN change.status <> 'completed' THEN coalesce(change.error, job.error_message) END,
         greatest(least(job.retry_count, 2147483646) + ($6::integer[])[change.n], 0),
         least(job.crash_count, 2147483646) + ($7::integer[])[change.n],
-        CASE WHEN change.until IS NOT NULL THEN greatest(change.until, coalesce($9, now()))
-            WHEN change.delay > 0 THEN coalesce($9, now()) + make_interval(secs => change.delay)
+        CASE WHEN change.delay > 0 THEN coalesce($9, now()) + make_interval(secs => change.delay)
             ELSE job.execution_time END,
         CASE WHEN change.status = 'pending'
             THEN coalesce($9, now()) + make_interval(secs => change.delay + job.misfire_grace_time)
@@ -40,8 +39,7 @@ UPDATE {schema}scheduled_jobs AS job SET (
     FROM (
         SELECT
             at.n, ($3::text[])[at.n] AS status, ($4::text[])[at.n] AS error,
-            ($5::double precision[])[at.n] AS delay, ($10::text[])[at.n] AS entry,
-            ($11::timestamptz[])[at.n] AS until
+            ($5::double precision[])[at.n] AS delay, ($10::text[])[at.n] AS entry
         FROM (SELECT {place} AS n OFFSET 0) AS at
         OFFSET 0
     ) AS change
@@ -53,6 +51,33 @@ WHERE job_id = ANY ($1)
   AND attempt = ($2::integer[])[{place}]
   AND (on_end -> 'replacement') IS NULL
 RETURNING job_id, on_end IS NOT NULL AND finished_at IS NOT NULL AS has_consequences;
+
+-- name: settle_suspended
+-- route: caller
+-- Suspend jobs, fenced like settle_jobs: arrays of ids, attempts, changes of the retries, times at which they are due, and
+-- ($7) JSON arrays of the names of the steps that they wait for.
+--
+-- The names are the mark of the suspension. A signal and the end of a child make only a job due that waits for them, and
+-- no job that waits for its retry.
+WITH place AS MATERIALIZED ({places})
+UPDATE {schema}scheduled_jobs AS job SET
+    status         = 'pending',
+    retry_count    = greatest(least(job.retry_count, 2147483646) + ($3::integer[])[{place}], 0),
+    execution_time = greatest(($4::timestamptz[])[{place}], coalesce($6, now())),
+    expires_at     = coalesce($6, now()) + make_interval(secs => job.misfire_grace_time),
+    worker_id      = NULL,
+    started_at     = NULL,
+    last_heartbeat = NULL,
+    lease_until    = NULL,
+    options        = {options_object} || jsonb_build_object('suspended', jsonb_build_object(
+        'attempt', job.attempt, 'steps', (($7::text[])[{place}])::jsonb))
+FROM place
+WHERE job_id = ANY ($1)
+  AND job.status = 'running'
+  AND worker_id = $5
+  AND attempt = ($2::integer[])[{place}]
+  AND (on_end -> 'replacement') IS NULL
+RETURNING job_id;
 
 -- name: lock_settled
 -- route: caller

@@ -378,14 +378,10 @@ WHERE job_id = $1;
 -- Make a suspended job ($1) due now whose wait store_signal has ended, and return when that is.
 --
 -- A statement of its own: store_signal may have waited for look_at_waits, and its snapshot lacks that suspension.
--- A suspended job is due at the end of one of its steps, which a job that waits for its retry is not.
+-- A job that waits for its retry, or for a time that a caller has chosen before it began, stays due at that time.
 UPDATE {schema}scheduled_jobs AS job SET execution_time = coalesce($2, now())
 WHERE job_id = $1 AND status = 'pending' AND blocked_on IS NULL AND execution_time > coalesce($2, now())
-  AND EXISTS (
-    SELECT FROM {schema}scheduler_steps AS step
-    WHERE step.job_id = $1 AND {bounded_until} = job.execution_time
-    OFFSET 0
-)
+  AND (({suspension}) @> to_jsonb($3::text) OR {was_suspended_unmarked})
 RETURNING execution_time AS due;
 
 -- name: look_at_waits
@@ -501,7 +497,7 @@ LEFT JOIN {schema}scheduler_steps AS passed
 -- Let jobs wait for children that settle_jobs has just suspended; return when the first one is due that need not.
 --
 -- $1 and $2 are the ids and the names of the steps, $3 whether the job waits for other steps too. If so it is due at
--- the end of those, and its steps get that time, by which end_child_steps recognizes it. Else it is blocked. Whatever
+-- the end of those, and its steps get that time, by which nodes of earlier checkouts recognize it. Else it is blocked. Whatever
 -- ends a child locks the row that settle_jobs has locked: it is seen here, or sees what this statement writes.
 WITH wait AS MATERIALIZED (
     SELECT id, name, is_timed
@@ -536,14 +532,17 @@ SELECT min(execution_time) AS due FROM changed WHERE blocked_on IS NULL;
 WITH ended AS (
     UPDATE {schema}scheduler_steps AS step SET ended_at = coalesce($2, now())
     WHERE job_id = ANY ($1) AND kind = 'child' AND ended_at IS NULL AND NOT ({awaits_children})
-    RETURNING job_id, until
+    RETURNING job_id, name, until
 ),
 woken AS (
     UPDATE {schema}scheduled_jobs AS job SET blocked_on = NULL, execution_time = coalesce($2, now())
     WHERE job_id = ANY (ARRAY (SELECT job_id FROM ended))
       AND status = 'pending'
       AND (coalesce(blocked_on, '') = 'after' OR EXISTS (
-          SELECT FROM ended WHERE ended.job_id = job.job_id AND ended.until = job.execution_time
+          SELECT FROM ended
+          WHERE ended.job_id = job.job_id
+            AND (({suspension}) @> to_jsonb(ended.name)
+                 OR ({suspension}) IS NULL AND NOT {has_entry} AND ended.until = job.execution_time)
       ))
     RETURNING execution_time
 )

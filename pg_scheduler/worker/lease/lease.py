@@ -93,10 +93,11 @@ class ServerClock:
     once the server's clock has been set.
     """
 
-    __slots__ = ("_is_off", "_least", "_most", "_stepped", "offset_s")
+    __slots__ = ("_is_off", "_least", "_most", "_set_back", "_stepped", "offset_s")
 
-    def __init__(self, stepped: Signal) -> None:
+    def __init__(self, stepped: Signal, set_back: Signal) -> None:
         self._stepped = stepped
+        self._set_back = set_back
         self._is_off = False
         self.offset_s: float | None = None
         """Seconds by which the clock of this host is ahead of that of the server; None before a heartbeat."""
@@ -121,9 +122,12 @@ class ServerClock:
         """
         server_time = now.timestamp()
         least, most = server_time - time.monotonic(), server_time - requested_at
-        if least > self._most + TOLERANCE_S or most < self._least - TOLERANCE_S:
+        was_set_back = most < self._least - TOLERANCE_S
+        if was_set_back or least > self._most + TOLERANCE_S:
             self._least, self._most = least, most
             self._stepped()
+            if was_set_back:
+                self._set_back()
         else:
             self._least, self._most = max(self._least, least), min(self._most, most)
 

@@ -17,7 +17,7 @@ from pg_scheduler.worker.service import NEVER, Service
 
 
 class DueTimeCorrector(Service):
-    """Correct due times once the server's clock was set, also if that was before the worker started."""
+    """Correct due times once the server's clock was set back, also if that was before the worker started."""
 
     name: ClassVar[str] = "due_time_corrector"
     batch_size = 1000

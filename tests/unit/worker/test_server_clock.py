@@ -18,13 +18,18 @@ class Server:
 
     def __init__(self) -> None:
         self.steps = 0
+        self.steps_back = 0
         self.offset = timedelta()
-        stepped = Signal("the clock was set")
+        stepped, set_back = Signal("the clock was set"), Signal("the clock was set back")
         stepped.connect(self._count)
-        self._clock = ServerClock(stepped)
+        set_back.connect(self._count_back)
+        self._clock = ServerClock(stepped, set_back)
 
     def _count(self) -> None:
         self.steps += 1
+
+    def _count_back(self) -> None:
+        self.steps_back += 1
 
     def answer(self, *, sent_s_ago: float = 0.0, read_s_ago: float = 0.0) -> None:
         """Answer a statement that was sent, and at which the clock was read, so many seconds ago."""
@@ -32,6 +37,10 @@ class Server:
         elapsed = timedelta(seconds=at - BEGAN - read_s_ago)
         now = datetime(2030, 1, 1, tzinfo=UTC) + elapsed + self.offset
         self._clock.read(now, at - sent_s_ago)
+
+
+def new_clock() -> ServerClock:
+    return ServerClock(Signal("the clock was set"), Signal("the clock was set back"))
 
 
 def compared(clock: ServerClock, ahead_s: float, *, sent_s_ago: float = 0.0) -> float:
@@ -47,7 +56,7 @@ def test_clock_of_the_host_that_differs_is_logged_once_and_again_when_it_agrees(
     caplog: pytest.LogCaptureFixture, ahead_s: float, words: str
 ) -> None:
     caplog.set_level("INFO", "pg_scheduler")
-    clock = ServerClock(Signal("the clock was set"))
+    clock = new_clock()
     assert clock.offset_s is None
     for _ in range(2):
         assert compared(clock, ahead_s) == pytest.approx(ahead_s, abs=0.4)
@@ -65,14 +74,14 @@ def test_clock_of_the_host_that_differs_is_logged_once_and_again_when_it_agrees(
     ("ahead_s", "correction_s"), [(0.5, 0), (600, 600), (-600, -600), (-86_400, 0), (10**9, 0)]
 )
 def test_times_are_corrected_by_minutes_only(ahead_s: float, correction_s: float) -> None:
-    clock = ServerClock(Signal("the clock was set"))
+    clock = new_clock()
     assert clock.correction_s == 0
     compared(clock, ahead_s)
     assert clock.correction_s == pytest.approx(correction_s, abs=0.4)
 
 
 def test_slow_answer_is_no_proof_that_the_clock_of_the_host_differs(caplog: pytest.LogCaptureFixture) -> None:
-    clock = ServerClock(Signal("the clock was set"))
+    clock = new_clock()
     assert compared(clock, 5, sent_s_ago=20) == pytest.approx(5, abs=0.4)
     assert not caplog.records
 
@@ -86,7 +95,7 @@ def test_step_of_the_server_clock_is_reported_once(step: float) -> None:
     server.offset = timedelta(seconds=step)
     for _ in range(2):
         server.answer()
-    assert server.steps == 1
+    assert (server.steps, server.steps_back) == (1, int(step < 0))
 
 
 def test_slow_answers_are_not_taken_for_steps() -> None:
