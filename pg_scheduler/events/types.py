@@ -124,7 +124,10 @@ class JobRetried(JobEvent):
 @logged(logging.INFO, f"{_JOB} snoozed, next attempt in %(delay)s")
 @dataclass(frozen=True, slots=True)
 class JobSnoozed(JobEvent):
-    """The job raised ``Snooze``: it runs again after the delay, and the attempt is not counted as a retry."""
+    """The job runs again after the delay, and the attempt is not counted as a retry.
+
+    It raised ``Snooze``, or it has begun before and another attempt holds its advisory lock.
+    """
 
     delay: timedelta
     """The time until the next attempt is due."""

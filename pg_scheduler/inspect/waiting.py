@@ -122,7 +122,8 @@ def _timing(facts: Facts) -> Iterator[Reason]:
     when = f"at {instant(job.execution_time)}, in {length(wait)}"
     since = last.ended_at if last else None
     if last is not None and last.outcome == "snoozed":
-        yield Reason(ReasonCode.BACKOFF, f"postponed itself; the next attempt is due {when}", None, since)
+        reason = last.message or "postponed itself"
+        yield Reason(ReasonCode.BACKOFF, f"{reason}; the next attempt is due {when}", None, since)
     elif job.retry_count:
         retry = f"retry {job.retry_count} of {job.max_retries}"
         error = f": {short(job.error_message)}" if job.error_message else ""

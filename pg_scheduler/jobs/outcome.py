@@ -221,9 +221,9 @@ class Outcome:
         return cls(change, partial(JobRetried, error=error, delay=delay, exception=exception))
 
     @classmethod
-    def snooze(cls, delay: timedelta) -> Outcome:
+    def snooze(cls, delay: timedelta, reason: str | None = None) -> Outcome:
         """Make the job pending again, due after the delay. The attempt does not count as a retry."""
-        entry = history_entry("snoozed")
+        entry = history_entry("snoozed", message=reason)
         change = RowChange(JobStatus.PENDING, delay_s=delay.total_seconds(), entry=entry)
         return cls(change, partial(JobSnoozed, delay=delay))
 
@@ -253,6 +253,12 @@ class Outcome:
             event = partial(JobRetried, error=reason, delay=timedelta(0))
         return cls(change, event, partial(cls.crash, error, max_crashes, trace))
 
+
+LOCK_RETRY_DELAY: Final = timedelta(seconds=5)
+"""The time until a job that has begun requests its advisory lock again, which another attempt holds."""
+
+LOCK_AWAITED: Final = "another attempt holds the advisory lock"
+"""The message in the history about an attempt that did not get the lock."""
 
 COMPLETE: Final = Outcome(RowChange(JobStatus.COMPLETED), JobCompleted)
 """Complete the job, which keeps no result. The result buffer recognizes it."""
@@ -370,6 +376,10 @@ def decide(  # noqa: PLR0911 - one for each result
             return _fail(claim, error, exception_entry("error", error))
         case SuspendResult(suspensions):
             return Outcome.suspend(suspensions)
+        case SkippedResult() if claim.attempt > 1:
+            # The job has begun, and released the lock when it slept, failed or was interrupted. Skipping it
+            # would leave its work half done.
+            return Outcome.snooze(LOCK_RETRY_DELAY, LOCK_AWAITED)
         case SkippedResult(reason):
             return Outcome.skip(reason)
         case InterruptResult():

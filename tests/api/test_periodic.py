@@ -30,7 +30,16 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.events import JobCancelled, JobCompleted, JobStarted, PassFinished, PeriodicJobPlanned
+from pg_scheduler.events import (
+    JobCancelled,
+    JobCompleted,
+    JobSnoozed,
+    JobStarted,
+    JobSuspended,
+    PassFinished,
+    PeriodicJobPlanned,
+)
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.triggers import Every
 from pg_scheduler.worker.maintenance.planner import POLL_INTERVAL_S
@@ -481,6 +490,43 @@ async def test_job_with_an_advisory_lock_is_skipped_while_another_holds_the_lock
     gate.open.set()
     await seen[0].until(JobCompleted, job_id=first)
     assert len(gate.calls) == 1
+
+
+async def test_job_that_has_begun_waits_for_its_advisory_lock_and_then_continues(make: Make) -> None:
+    gate = Gate()
+    charged: list[str] = []
+
+    async def charge(job_id: str) -> None:
+        charged.append(job_id)
+
+    @periodic(every=HOUR, dedup_key=KEY, use_advisory_lock=True)
+    async def bill() -> None:
+        this_job = current_job()
+        if charged and this_job.job_id not in charged:
+            await gate.job()
+            return
+        await this_job.steps.run("charge", charge, this_job.job_id)
+        await this_job.steps.wait("paid")
+
+    scheduler = make(max_concurrent_jobs=2)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    first = await scheduler.trigger_periodic_job(KEY)
+    assert first is not None
+    await seen.until(JobSuspended, job_id=first)
+    second = await scheduler.trigger_periodic_job(KEY)
+    await gate.wait_begun()
+    assert await scheduler.signal(first, "paid")
+    await seen.until(JobSnoozed, job_id=first)
+    explanation = await Inspector(scheduler).explain_job(first)
+    assert "another attempt holds the advisory lock; the next attempt is due" in str(explanation)
+    gate.open.set()
+    await seen.until(JobCompleted, job_id=second)
+    await scheduler.run_job_now(first)
+    await seen.until(JobCompleted, job_id=first)
+    assert charged == [first]
+    job = await scheduler.get_job(first)
+    assert job is None or job.retry_count == 0
 
 
 async def test_periodic_functions_of_the_same_name_in_two_modules_both_run(make: Make) -> None:

@@ -12,6 +12,7 @@ from pg_scheduler import Abort, Snooze
 from pg_scheduler.events import JobEvent, JobFailed, JobRetried
 from pg_scheduler.jobs.outcome import (
     COMPLETE,
+    LOCK_RETRY_DELAY,
     MAX_ERROR_LENGTH,
     RELEASE,
     ErrorResult,
@@ -64,7 +65,6 @@ def effect(outcome: Outcome) -> tuple[RowChange, JobEvent | None]:
         (ErrorResult(Snooze(90)), 2, 2, Outcome.snooze(timedelta(seconds=90))),
         (ErrorResult(Abort("no such order")), 0, 5, Outcome.fail("Abort: no such order")),
         (UnrunnableResult(LookupError("gone")), 0, 5, Outcome.fail("LookupError: gone")),
-        (SkippedResult("locked"), 0, 5, Outcome.skip("locked")),
         (InterruptResult(), 0, 0, RELEASE),
         (InterruptResult(), 5, 5, RELEASE),
     ],
@@ -74,6 +74,13 @@ def test_decide_returns_the_outcome_of_a_result(
 ) -> None:
     claim = CLAIM._replace(retry_count=retries, max_retries=allowed)
     assert effect(decide(claim, result, POLICY, spread=0.0)) == effect(outcome)
+
+
+def test_decide_delays_a_job_that_has_begun_while_another_attempt_holds_its_lock() -> None:
+    outcome = decide(CLAIM._replace(attempt=2), SkippedResult("locked"), POLICY, spread=0.0)
+    assert effect(outcome) == effect(Outcome.snooze(LOCK_RETRY_DELAY))
+    outcome = decide(CLAIM._replace(attempt=1), SkippedResult("locked"), POLICY, spread=0.0)
+    assert effect(outcome) == effect(Outcome.skip("locked"))
 
 
 def test_decide_applies_jitter_to_the_delay_of_a_retry() -> None:
