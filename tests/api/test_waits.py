@@ -299,6 +299,77 @@ async def test_signal_after_the_step_of_its_name_is_refused(t: TestScheduler) ->
     assert await value_of(t.scheduler) == 3
 
 
+class Reminders:
+    """A job that waits for one signal several times, with a reminder after each timeout."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.accepts = False
+        """Whether the job uses a signal; if not, it fails."""
+
+    async def send(self, number: int) -> None:
+        self.sent.append(number)
+
+    async def wait(self) -> Any:
+        steps = current_job().steps
+        for number in (1, 2, 3):
+            try:
+                answer = await steps.wait("go", timeout=number * DAY)
+            except TimeoutError:
+                await steps.run(f"remind-{number}", self.send, number)
+            else:
+                if self.accepts:
+                    return answer
+                break
+        raise Abort("rejected")
+
+
+@pytest.mark.parametrize(("days", "sent"), [(2, [1]), (4, [1, 2]), (10, [1, 2, 3])])
+async def test_retry_from_a_step_repeats_the_waits_after_it(
+    t: TestScheduler, days: int, sent: list[int]
+) -> None:
+    """The waits have one row, which is older than the step. On days 2 and 4 the job is in a wait."""
+    reminders = Reminders()
+    await enqueue(t, reminders.wait)
+    await t.run_until(START + days * DAY)
+    assert reminders.sent == sent
+    await t.scheduler.cancel_job("job")
+    assert await t.scheduler.retry_job("job", from_step="remind-1")
+    await t.run_until(NOW)
+    assert reminders.sent == [*sent, 1]
+    assert await due(t) == START + (days + 2) * DAY
+    reminders.accepts = True
+    assert await t.scheduler.signal("job", "go", 7)
+    await t.run_until(NOW)
+    assert await value_of(t.scheduler) == 7
+
+
+async def test_retry_from_a_step_keeps_the_timeouts_before_it(t: TestScheduler) -> None:
+    reminders = Reminders()
+    await enqueue(t, reminders.wait)
+    await t.run_until(10 * DAY)
+    assert await t.scheduler.retry_job("job", from_step="remind-3")
+    await t.run_until(NOW)
+    assert reminders.sent == [1, 2, 3, 3]
+    assert await t.scheduler.retry_job("job", from_step="remind-2")
+    await t.run_until(NOW)
+    assert reminders.sent == [1, 2, 3, 3, 2]
+    assert await due(t) == START + 13 * DAY
+
+
+async def test_retry_from_a_step_gives_the_signal_to_the_wait_after_it(t: TestScheduler) -> None:
+    reminders = Reminders()
+    await enqueue(t, reminders.wait)
+    await t.run_until(START + 4 * DAY)
+    assert await t.scheduler.signal("job", "go", 7)
+    await t.run_until(NOW)
+    reminders.accepts = True
+    assert await t.scheduler.retry_job("job", from_step="remind-1")
+    await t.run_until(NOW)
+    assert reminders.sent == [1, 2, 1]
+    assert await value_of(t.scheduler) == 7
+
+
 async def test_signal_that_gave_way_to_a_step_counts_for_a_later_wait(t: TestScheduler) -> None:
     """The code has changed: the name is that of a wait now."""
     waits = False

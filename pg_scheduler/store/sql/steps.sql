@@ -228,7 +228,9 @@ SELECT coalesce(txid_status($2::bigint) = 'in progress', false) AND NOT EXISTS (
 -- Delete the step $2 of jobs ($1) that retry_job has made pending, and the later ones; return the jobs that had it.
 --
 -- Of steps of one instant, such as two that ran at once, all are later. Signals that have come stay, unless
--- $2 names one: their senders do not repeat them. The first wait gets them then. A finished job waits for no other one, so its edges go.
+-- $2 names one: their senders do not repeat them. The first wait gets them then. A finished job waits for no other one, so
+-- its edges go. A wait that was repeated has one row, which began before the step if its first wait did. Its timeouts after
+-- the beginning of the step are forgotten, and the last wait before the step has timed out again.
 WITH first AS (
     SELECT step.job_id, step.started_at
     FROM {named_steps}
@@ -242,6 +244,32 @@ deleted AS (
 ),
 freed AS (
     DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM first))
+),
+repeated AS (
+    SELECT step.job_id, step.name, first.started_at, earlier.timeouts, earlier.last_end
+    FROM first
+    JOIN {schema}scheduler_steps AS step ON step.job_id = first.job_id
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS timeouts, max(timeout.at) AS last_end
+        FROM unnest(step.timeouts) AS timeout (at)
+        WHERE timeout.at <= first.started_at
+    ) AS earlier
+    WHERE step.name <> $2 AND step.kind = 'signal' AND step.started_at < first.started_at AND step.timeouts IS NOT NULL
+),
+shortened AS (
+    UPDATE {schema}scheduler_steps AS step SET
+        timeouts = ARRAY (
+            SELECT timeout.at FROM unnest(step.timeouts) WITH ORDINALITY AS timeout (at, number)
+            WHERE CASE WHEN step.value IS NULL THEN timeout.number < repeated.timeouts
+                ELSE timeout.number <= repeated.timeouts END
+            ORDER BY timeout.number
+        ),
+        until    = CASE WHEN step.value IS NULL THEN repeated.last_end ELSE step.until END,
+        ended_at = CASE WHEN step.value IS NULL THEN repeated.last_end ELSE step.ended_at END
+    FROM repeated
+    WHERE step.job_id = repeated.job_id
+      AND step.name = repeated.name
+      AND (step.value IS NOT NULL OR repeated.timeouts > 0 AND step.until > repeated.started_at)
 ),
 forgotten AS (
     UPDATE {schema}scheduler_steps AS step SET timeouts = NULL
