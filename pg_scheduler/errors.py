@@ -124,7 +124,8 @@ class ResultUnavailableError(JobEndedError):
 class JobConflictError(SchedulerError, ValueError):
     """A job with this id already exists, or an unfinished one with this unique key.
 
-    Within a job, a step raises it if another job has the id of its child.
+    Within a job, a step raises it if another job has the id of its child, or if one that runs and keeps no
+    result has the unique key of its child.
 
     Attributes:
         job_id: The id of the existing job.
@@ -144,6 +145,13 @@ class JobConflictError(SchedulerError, ValueError):
         self.job_id = job_id
         self.status = status
         self.unique_key = unique_key
+        if child_of is not None and unique_key is not None:
+            super().__init__(
+                f"the child of {child_of} has the unique key {unique_key!r} of job {job_id!r}, which has the "
+                f"status {status!r} and keeps no result; pass keep_result= where that job is scheduled, or "
+                "let this one be retried until that has ended"
+            )
+            return
         if child_of is not None:
             super().__init__(
                 f"the child of {child_of} needs the job id {job_id!r}, which is taken by {owner}; "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +43,14 @@ class ChildRow(NamedTuple):
     status: str | None
     owner: str
     is_child: bool
+
+
+class KeyHolder(NamedTuple):
+    """A job that has the unique key of a child."""
+
+    job_id: str
+    status: str
+    unique_key: str | None
 
 
 class Family(NamedTuple):
@@ -150,6 +158,19 @@ class StepRepository(Repository):
             raise JobLostError(claim.job_id)
         found = {row["id"]: _child_row(claim.job_id, row) for row in rows if row["id"] is not None}
         return Family(rows[0]["definition"], found)
+
+    async def keep_holders_results(
+        self, job_ids: Collection[str], seconds: float, connection: Connection
+    ) -> Sequence[KeyHolder]:
+        """Let jobs that have the unique keys of children keep their results; return those that cannot.
+
+        Args:
+            job_ids: The jobs.
+            seconds: For how long a result is kept.
+            connection: That of the transaction that stores the step.
+        """
+        rows = await self._statements.fetch("keep_holders_results", sorted(job_ids), seconds, on=connection)
+        return [KeyHolder(*row) for row in rows]
 
     async def repeat_wait(
         self,

@@ -22,6 +22,7 @@ from pg_scheduler import (
     Limit,
     PayloadError,
     ResultUnavailableError,
+    RetryPolicy,
     Unique,
     call,
     current_job,
@@ -706,8 +707,28 @@ async def test_child_of_a_unique_task_may_be_a_job_that_exists(t: TestScheduler,
     await enqueue(t, place)
     await t.run_until(2 * HOUR)
     assert log == ["other"]
-    with pytest.raises(JobFailedError, match="ResultUnavailableError: job 'x' completed without a value"):
-        await value_of(t)  # the other one keeps no result
+    assert await value_of(t) == "other", "a job that had not begun keeps its result for the step"
+
+
+async def test_child_is_refused_while_a_running_job_has_its_unique_key_and_keeps_no_result(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> Any:
+        return await current_job().steps.child("import", call(log.note, "child"), unique="the import")
+
+    t.scheduler.register(place, name="place", retry=RetryPolicy(HOUR, maximum=HOUR, jitter=0))
+    await t.scheduler.enqueue(log.note, args=("other",), job_id="x", unique="the import", delay=HOUR)
+    assert await t.scheduler.update_job_status("x", "running")
+    await enqueue(t, place, max_retries=1)
+    await t.run_one()
+    job = await t.scheduler.get_job("job")
+    assert job is not None
+    assert "has the unique key" in (job.error_message or "")
+    assert "of job 'x', which has the status 'running' and keeps no result" in (job.error_message or "")
+    assert await t.scheduler.update_job_status("x", "completed")
+    await t.run_until(2 * HOUR)
+    assert await value_of(t) == "child"
+    assert log == ["child"]
 
 
 async def test_child_of_a_unique_task_of_a_replaced_job_may_be_a_job_that_exists(

@@ -99,7 +99,7 @@ EXPECTED = {
         ("Index Scan", "scheduled_jobs_unique"),
         ("Index Only Scan", "scheduler_after_child"),
     },
-    "move_jobs": {("Index Scan", "scheduled_jobs_pkey")},
+    "move_jobs": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_steps_pkey")},
     "claim_one": {
         ("Index Scan", "scheduled_jobs_pkey"),
         ("Index Scan", "scheduler_workers_pkey"),

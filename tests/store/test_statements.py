@@ -468,6 +468,7 @@ async def use_path(store: Store) -> object:
     async with store.connections.transaction() as connection:
         family = await store.steps.find_children("w1", claims["f"], "ö", {"nobody": None}, connection)
         assert [row.state for row in family.rows.values()] == [None]
+        assert await store.steps.keep_holders_results(["f"], 60.0, connection) == [("f", "running", None)]
     assert await store.steps.end("w1", claims["f"], "ö")
     await store.steps.repeat_wait("w1", claims["f"], "ö", 1, delay_s=1.0, until=None)
     limits = [("limit:a:", LimitRow(1, 9, 60.0))]

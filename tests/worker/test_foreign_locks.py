@@ -152,6 +152,7 @@ store_signal: call jobs steps
 wake_signalled: call jobs
 look_at_waits: skips jobs steps
 find_children: step jobs
+keep_holders_results: step jobs
 block_waiting: limited jobs steps
 end_child_steps: limited jobs steps
 hold_tasks: call tasks

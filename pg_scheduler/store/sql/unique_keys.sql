@@ -26,3 +26,23 @@ FROM {schema}scheduled_jobs
 WHERE finished_at IS NULL
   AND unique_key IS NOT NULL
   AND unique_key = (SELECT unique_key FROM {schema}scheduled_jobs WHERE job_id = $1);
+
+-- name: keep_holders_results
+-- route: caller
+-- Let those of the jobs $1 that do not run keep their results for $2 seconds; return the others that keep none.
+--
+-- The jobs have the unique keys of children, so a step will need their results. An attempt that runs has read the options.
+WITH holder AS MATERIALIZED (
+    SELECT job_id, status, unique_key, {will_keep_result} AS keeps_result
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1)
+    ORDER BY job_id COLLATE "C"
+    FOR NO KEY UPDATE
+),
+kept AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        options = {options_object} || jsonb_build_object('keep_result', $2::double precision)
+    FROM holder
+    WHERE job.job_id = holder.job_id AND holder.status = 'pending' AND NOT holder.keeps_result
+)
+SELECT job_id, status, unique_key FROM holder WHERE status <> 'pending' AND NOT keeps_result;

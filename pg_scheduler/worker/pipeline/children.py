@@ -11,7 +11,7 @@ that has the id is a conflict; of two children with one id, the second one gets 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -115,7 +115,7 @@ class Children:
             The step, which is over if all children have ended.
 
         Raises:
-            JobConflictError: Another job has the id of a child.
+            JobConflictError: Another job has the id of a child, or one that keeps no result its unique key.
             JobLostError: The attempt does not hold its job any more.
             ValueError: The job would wait for itself; or as in ``enqueue()``.
         """
@@ -126,6 +126,9 @@ class Children:
                 for job in _ordered(jobs)
             }
             ids = [inserted[job.job_id] for job in jobs]
+            own_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
+            if holders := set(ids) - own_ids:
+                await self._keep_results(claim, name, holders, connection)
             stored = await self._node.store.steps.store(
                 self._node.worker_id,
                 claim,
@@ -177,6 +180,25 @@ class Children:
         raise JobConflictError(
             job_id, row.status, child_of=f"step {name!r} of job {claim.job_id!r}", owner=row.owner
         )
+
+    async def _keep_results(
+        self, claim: Claim, name: str, holders: Collection[str], connection: Connection
+    ) -> None:
+        """Let the jobs that have the unique keys of children keep their results, which the step returns.
+
+        Raises:
+            JobConflictError: One has begun, and keeps none.
+        """
+        others = await self._node.store.steps.keep_holders_results(
+            holders, CHILD_KEEPS.total_seconds(), connection
+        )
+        for holder in others:
+            raise JobConflictError(
+                holder.job_id,
+                holder.status,
+                holder.unique_key,
+                child_of=f"step {name!r} of job {claim.job_id!r}",
+            )
 
     async def results(self, claim: Claim, step: StoredStep, jobs: Sequence[ChildJob]) -> list[JobResult]:
         """Return the results of the children of a step that is over.
