@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import (
+    Abort,
     Child,
     ConflictResolution,
     JobCancelledError,
@@ -697,6 +698,30 @@ async def test_end_of_a_child_does_not_shorten_the_delay_of_a_retry(t: TestSched
     await t.run_until(HOUR)
     assert await value_of(t) == 1
     assert log == ["place", 1, job.execution_time]
+
+
+async def test_child_has_another_id_than_the_alert_of_its_job(t: TestScheduler, log: Log) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        if "alerted" not in log:
+            raise Abort("once")
+        return await steps.child("failed", call(log.note, "child"))
+
+    async def alert(**_: Any) -> None:
+        log.append("alerted")
+
+    t.scheduler.register(alert, name="alert")
+    t.scheduler.register(place, name="place", on_failure="alert")
+    await enqueue(t, place)
+    await t.drain()
+    assert await t.scheduler.retry_job("job")
+    await t.drain()
+    assert await value_of(t) == "child"
+    assert log == ["alerted", "child"]
+    assert await t.scheduler.retry_job("job", from_step="failed")
+    await t.drain()
+    assert await value_of(t) == "child"
+    assert log == ["alerted", "child"], "the child is found by its other id"
 
 
 async def test_child_of_a_unique_task_may_be_a_job_that_exists(t: TestScheduler, log: Log) -> None:

@@ -17,6 +17,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.enqueue.child_jobs import ChildSpec
+from pg_scheduler.enqueue.failure_alerts import SUFFIX as ALERT_SUFFIX
 from pg_scheduler.errors import JobConflictError, JobNotFoundError, JobResult
 from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.payload import value_from
@@ -231,11 +232,14 @@ class Children:
 
 
 def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
-    """Return the id of a child and what has it: the other id if a child of another step has the first."""
+    """Return the id of a child and what has it: the other id if another child or an alert has the first."""
     row, other = family.rows[job.job_id], family.rows[job.other_id]
     if row.state not in {OWN, COMPLETED} and other.state in {OWN, COMPLETED}:
         return job.other_id, other
-    if row.state == TAKEN and row.is_child:
+    if row.state in {OWN, COMPLETED, FORMER}:
+        return job.job_id, row
+    # The alert of the failure of a job may have such an id, or get it while the child exists.
+    if (row.state == TAKEN and row.is_child) or job.job_id.endswith(ALERT_SUFFIX):
         return job.other_id, other
     return job.job_id, row
 
