@@ -24,6 +24,7 @@ from pg_scheduler import (
     PayloadError,
     ResultUnavailableError,
     RetryPolicy,
+    Snooze,
     Unique,
     call,
     current_job,
@@ -698,6 +699,39 @@ async def test_end_of_a_child_does_not_shorten_the_delay_of_a_retry(t: TestSched
     await t.run_until(HOUR)
     assert await value_of(t) == 1
     assert log == ["place", 1, job.execution_time]
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_child_may_be_awaited_again_after_a_call_was_cancelled_while_it_read_the_result(
+    t: TestScheduler, pool: Pool, log: Log, is_first: bool
+) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+
+        async def await_child() -> Any:
+            child = call(log.note, "child")
+            if is_first:
+                return (await steps.first("first", Child("child", child))).value
+            return await steps.child("child", child)
+
+        await steps.run("before", log.note, "before")
+        if current_job().attempt == 2:
+            await await_child()
+            raise Snooze(SECOND)
+        if current_job().attempt == 3:
+            async with pool.acquire() as connection, connection.transaction():
+                await connection.execute("LOCK TABLE scheduler_steps IN ACCESS EXCLUSIVE MODE")
+                task = asyncio.create_task(await_child())
+                await until_a_lock_is_awaited(pool)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+        return await await_child()
+
+    await enqueue(t, place)
+    await t.run_until(MINUTE)
+    assert await value_of(t) == "child"
+    assert log == ["before", "child"]
 
 
 async def test_child_has_another_id_than_the_alert_of_its_job(t: TestScheduler, log: Log) -> None:

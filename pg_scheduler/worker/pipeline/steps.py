@@ -294,7 +294,8 @@ class AttemptSteps(OpenSteps):
             self._names -= {name, *begun}
             raise
         self._names -= begun.keys() - {winner.name}  # the job may wait for the others again
-        return First(winner.name, await winner.value())
+        with self._freed_if_cancelled({name, winner.name}):
+            return First(winner.name, await winner.value())
 
     async def predecessors(self) -> AsyncIterator[JobResult]:
         """See `OpenSteps`."""
@@ -441,7 +442,17 @@ class AttemptSteps(OpenSteps):
         except BaseException:
             self._names.discard(wait.name)
             raise
-        return await wait.value()
+        with self._freed_if_cancelled({wait.name}):
+            return await wait.value()
+
+    @contextmanager
+    def _freed_if_cancelled(self, names: Collection[str]) -> Iterator[None]:
+        """Free the names of waits that have ended if their caller is cancelled before it gets the value."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._names.difference_update(names)
+            raise
 
     async def _first_of(self, waits: Sequence[PendingWait]) -> PendingWait:
         """Return the first of several waits in their order that has ended, as soon as one has."""
