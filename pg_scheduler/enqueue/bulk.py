@@ -85,7 +85,8 @@ class BulkInserter:
         if not jobs:
             return
         first = [job for job in jobs if not _waits(job)]
-        async with self._store.statements.transaction(within=connection, reserved=False) as transaction:
+
+        async def write(transaction: Transaction) -> None:
             for part in (first, [job for job in jobs if _waits(job)]):
                 left = part
                 for _ in range(MAX_ROUNDS):
@@ -97,6 +98,8 @@ class BulkInserter:
                         raise conflict
                 else:
                     raise JobConflictError(left[0].job_id, ENDED, left[0].unique_key)
+
+        await self._store.statements.run_retrying(write, within=connection, reserved=False)
 
 
 def _waits(job: AnyJob) -> bool:

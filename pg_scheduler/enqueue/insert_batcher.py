@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from pg_scheduler.enqueue.answers import fail, start_answering
 from pg_scheduler.enqueue.locked_inserts import (
     DIVIDED_WAIT,
-    NO_LIMIT,
+    GENERATED_WAIT,
     SHARED_WAIT,
     LockedInserts,
     LockWait,
@@ -73,13 +73,13 @@ class InsertBatcher:
                     return await answer
                 self._busy = True
                 try:
-                    return bool(await self._write([job], _wait_of([job], SHARED_WAIT)))
+                    return bool(await self._write([job], self._wait_of([job], SHARED_WAIT)))
                 finally:
                     self._busy = bool(self._waiting)
                     if self._busy:
                         self._insert_next()
             except DatabaseUnavailableError as fault:
-                if not _is_locked([job], fault):
+                if not is_lock_timeout(fault):
                     raise
         return await self._locked.insert(job, self._write)
 
@@ -116,6 +116,17 @@ class InsertBatcher:
             else:
                 self._outbox.notify_due_later(due)
         return inserted
+
+    def _wait_of(self, jobs: Sequence[AnyJob], wait: LockWait) -> LockWait:
+        """Return how long a statement waits for locks.
+
+        No other transaction has inserted generated ids, so only a trigger of the application can wait for a
+        lock then. While calls wait for such a lock, the next one is likely to wait too.
+        """
+        is_rare = wait is SHARED_WAIT and not self._locked.names
+        if is_rare and all(isinstance(job, GeneratedIdJob) for job in jobs):
+            return GENERATED_WAIT
+        return wait
 
     def _insert_next(self) -> None:
         start_answering(self._insert_waiting(), "pg_scheduler insert", self._failed)
@@ -154,9 +165,9 @@ class InsertBatcher:
     async def _answer(self, batch: Batch, wait: LockWait = SHARED_WAIT) -> None:
         jobs = [job for job, _ in batch.values()]
         try:
-            inserted = await self._write(jobs, _wait_of(jobs, wait))
+            inserted = await self._write(jobs, self._wait_of(jobs, wait))
         except (*ROW_ERRORS, DatabaseUnavailableError) as error:
-            if isinstance(error, DatabaseUnavailableError) and not _is_locked(jobs, error):
+            if isinstance(error, DatabaseUnavailableError) and not is_lock_timeout(error):
                 raise
             if len(batch) == 1:
                 for _, answer in batch.values():
@@ -170,24 +181,8 @@ class InsertBatcher:
                     answer.set_result(job_id in inserted)
 
 
-def _wait_of(jobs: Sequence[AnyJob], wait: LockWait) -> LockWait:
-    """Return how long a statement waits for locks. Generated ids are in no other transaction.
-
-    An extended job with one may have a unique key that another transaction has inserted.
-    """
-    for job in jobs:
-        if not isinstance(job, GeneratedIdJob):
-            return wait
-    return NO_LIMIT
-
-
-def _is_locked(jobs: Sequence[AnyJob], fault: DatabaseUnavailableError) -> bool:
-    """Return whether one of the jobs waits for a transaction that has inserted its id or key."""
-    return is_lock_timeout(fault) and _wait_of(jobs, SHARED_WAIT) is SHARED_WAIT
-
-
 def _divided(batch: Batch) -> list[Batch]:
-    """Return two parts of a batch: those that cannot wait for a transaction and the others, or halves."""
+    """Return two parts of a batch: those that hardly wait for a transaction and the others, or halves."""
     generated = {job_id: each for job_id, each in batch.items() if isinstance(each[0], GeneratedIdJob)}
     if 0 < len(generated) < len(batch):
         return [generated, {job_id: each for job_id, each in batch.items() if job_id not in generated}]

@@ -1,7 +1,8 @@
-"""Insert jobs whose id or unique key an open transaction has inserted, without delaying other jobs.
+"""Insert jobs that wait for an open transaction, without delaying other jobs.
 
-A statement that calls share fails if it waits longer than ``SHARED_WAIT`` for such a transaction. Its jobs
-are then divided until the ones that wait are alone. Those take turns here, on one connection for all of them.
+The transaction has inserted their id or unique key, or a trigger of the application waits for it. A
+statement that calls share fails if it waits longer than ``SHARED_WAIT`` for such a transaction. Its jobs are
+then divided until the ones that wait are alone. Those take turns here, on one connection for all of them.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.rows import AnyJob
+from pg_scheduler.jobs.rows import AnyJob, GeneratedIdJob
+from pg_scheduler.store.blockers import Blocker
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import is_locked_out
-from pg_scheduler.store.locks import Blocker
+from pg_scheduler.store.lock_retries import describe_holders
 from pg_scheduler.store.store import Store
 
 TURNS_S: Final = 1.0
@@ -46,8 +48,8 @@ class LockWait:
     session: Callable[[], AbstractAsyncContextManager[Connection]] | None = None
 
 
-NO_LIMIT: Final = LockWait(None)
 SHARED_WAIT: Final = LockWait("10ms")
+GENERATED_WAIT: Final = LockWait("100ms")
 DIVIDED_WAIT: Final = LockWait("2ms", may_carry=False)
 
 WriteJobs: TypeAlias = Callable[[Sequence[AnyJob], LockWait], Awaitable[Collection[str]]]
@@ -93,8 +95,15 @@ class LockedInserts:
                         raise DatabaseUnavailableError(
                             _describe(job, timeout_s, blockers)
                         ) from fault.__cause__
+                    self._report(timeout_s - (deadline - time.monotonic()), blockers)
                 if has_one_connection:
                     await asyncio.sleep(PAUSE_S)
+
+    def _report(self, seconds: float, blockers: Sequence[Blocker]) -> None:
+        """Log what a call waits for, if it has waited for some seconds."""
+        reports = self._store.statements.lock_reports
+        if seconds >= reports.report_after_s:
+            reports.report("enqueue", seconds, describe_holders(blockers))
 
     @contextmanager
     def _counted(self, job: AnyJob) -> Iterator[None]:
@@ -122,10 +131,15 @@ def _names_of(job: AnyJob) -> list[str]:
 
 
 def _describe(job: AnyJob, timeout_s: float, blockers: Sequence[Blocker]) -> str:
-    key = job.unique_key
+    key, whose = job.unique_key, describe_holders(blockers)
+    if isinstance(job, GeneratedIdJob) and key is None:
+        return (
+            f"job not inserted within {timeout_s:g} s, because a trigger of the application needs a lock of "
+            f"an open transaction: {whose}; end that transaction, or repeat the call"
+        )
     what = f"job id {job.job_id!r}" if key is None else f"unique key {key!r}"
-    whose = " and ".join(map(str, blockers)) or "which pg_stat_activity may show"
     return (
         f"job not inserted within {timeout_s:g} s, because an open transaction has inserted or changed a job "
-        f"with the {what}: {whose}; end that transaction, or repeat the call"
+        f"with the {what}, or a trigger of the application needs its lock: {whose}; end that transaction, or "
+        "repeat the call"
     )

@@ -62,7 +62,8 @@ class ScheduleWriter:
             ScheduleConflictError: The id exists and the resolution is RAISE.
             ScheduleOwnedByCodeError: The id is declared in code.
         """
-        async with self._store.statements.transaction(within=connection) as transaction:
+
+        async def write(transaction: Transaction) -> tuple[ScheduleRow, str]:
             now = await self._store.jobs.clock(connection=transaction.connection)
             new = definition.new_row(schedule_id, now=now, max_bytes=self._max_bytes, codec=self._jobs.codec)
             new = replace(new, paused_at=now if paused else None)
@@ -78,7 +79,9 @@ class ScheduleWriter:
                 builder = self._jobs.builder(row)
                 jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)
                 row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
-        return row, change
+            return row, change
+
+        return await self._store.statements.run_retrying(write, within=connection)
 
     async def _insert_or_replace(
         self,
@@ -148,7 +151,9 @@ class ScheduleWriter:
             ScheduleOwnedByCodeError: The schedule is declared in code.
         """
         schedules = self._store.schedules
-        async with self._store.statements.transaction(within=within) as (connection, _):
+
+        async def write(transaction: Transaction) -> ScheduleRow:
+            connection = transaction.connection
             locked = await schedules.lock([schedule_id], on=connection)
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
@@ -164,6 +169,8 @@ class ScheduleWriter:
                 codec=self._jobs.codec,
             )
             return await self._write(row, old, now, on=connection)
+
+        return await self._store.statements.run_retrying(write, within=within)
 
     async def trigger(self, schedule_id: str, connection: Connection | None = None) -> ExtendedJob | None:
         """Enqueue one job of a schedule now, in the caller's transaction if given; None for an unknown id.

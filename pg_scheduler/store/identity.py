@@ -18,7 +18,7 @@ from pg_scheduler.errors import DatabaseCopyError, SchemaForbiddenError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.store.audit import AuditRepository
 from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Statements, Transaction
 from pg_scheduler.text.numbers import counted
 
 OnCopy = Literal["refuse", "adopt", "hold"]
@@ -129,8 +129,10 @@ class IdentityRepository:
 
     async def adopt(self, *, hold: bool) -> Held:
         """Record this database as the one of its tables; pause all tasks and schedules first if ``hold``."""
-        held, now = Held(0, 0), self._statements.now
-        async with self._statements.transaction() as (connection, _):
+        now = self._statements.now
+
+        async def adopt(transaction: Transaction) -> Held:
+            connection, held = transaction.connection, Held(0, 0)
             this, recorded = await self.read(on=connection)
             if hold:
                 actor = self._statements.author.actor
@@ -141,7 +143,9 @@ class IdentityRepository:
             await self._record(this, on=connection)
             details = {"copy_of": None if recorded is None else recorded.name, **held._asdict()}
             await self._audit.record(ADOPT, this.name, on=connection, **details)
-        return held
+            return held
+
+        return await self._statements.run_retrying(adopt)
 
     async def held(self) -> tuple[list[str], list[str]]:
         """Return the tasks and the schedules that a copy holds."""

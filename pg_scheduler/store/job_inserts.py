@@ -12,8 +12,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from struct import Struct
 from typing import Any, Final
+
+import asyncpg
 
 from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob, PlainJob
 from pg_scheduler.store.connections.session import Connection
@@ -54,19 +57,19 @@ class JobInserts(Repository):
         if not jobs:
             return set()
         job, is_one, now = jobs[0], len(jobs) == 1, self._statements.now
-        fetch = self._statements.fetch_retrying if connection is None else self._statements.fetch
+        run = partial(self._run, lock_timeout=lock_timeout, connection=connection, route=route)
         if message is None and is_one and isinstance(job, GeneratedIdJob) and job.execution_time < LATE:
             grace = job.misfire_grace_time
             expires_at = None if grace is None else job.execution_time + timedelta(seconds=grace)
             values = (*job[:GENERATED_FIELDS], now, expires_at)
-            await fetch("insert_generated_job", *values, on=connection, route=route)
+            await run("insert_generated_job", *values)
             return {job.job_id}
         columns = job if is_one else zip(*jobs, strict=True)
         if message is None and not is_one and all(isinstance(job, GeneratedIdJob) for job in jobs):
-            await fetch("insert_generated_jobs", *columns, now, on=connection, route=route)
+            await run("insert_generated_jobs", *columns, now)
             return {job.job_id for job in jobs}
         name = "insert_job" if is_one else "insert_jobs"
-        rows = await fetch(name, *columns, now, message, lock_timeout, on=connection, route=route)
+        rows = await run(name, *columns, now, message)
         return {row[0] for row in rows}
 
     async def enqueue(
@@ -85,13 +88,13 @@ class JobInserts(Repository):
         """
         if connection is not None and len(jobs) == 1 and _is_immediate(jobs[0]):
             return await self._enqueue_generated(jobs[0], NO_EXTRAS, message, connection)
-        rows = await self._statements.fetch_retrying(
+        rows = await self._run(
             "enqueue_job" if len(jobs) == 1 else "enqueue_jobs",
             *(_delayed(jobs[0]) if len(jobs) == 1 else zip(*map(_delayed, jobs), strict=True)),
             self._statements.now,
             message,
-            lock_timeout,
-            on=connection,
+            lock_timeout=lock_timeout,
+            connection=connection,
         )
         return {row[0]: row[1] for row in rows}
 
@@ -106,11 +109,10 @@ class JobInserts(Repository):
         """Insert the jobs whose ids and unique keys are free, as ``insert()`` does."""
         if not jobs:
             return set()
-        values = self._values_of([job.row for job in jobs], jobs, message, lock_timeout)
-        if connection is None:
-            rows = await self._statements.fetch_retrying("insert_extended_jobs", *values)
-        else:
-            rows = await self._statements.fetch("insert_extended_jobs", *values, on=connection)
+        values = self._values_of([job.row for job in jobs], jobs, message)
+        rows = await self._run(
+            "insert_extended_jobs", *values, lock_timeout=lock_timeout, connection=connection
+        )
         return {row[0] for row in rows}
 
     async def enqueue_extended(
@@ -127,9 +129,35 @@ class JobInserts(Repository):
             if extras.unique_key is None and extras.blocked_on is None and _is_immediate(row):
                 return await self._enqueue_generated(row, extras, message, connection)
         delayed = [_delayed(job.row) for job in jobs]
-        values = self._values_of(delayed, jobs, message, lock_timeout)
-        rows = await self._statements.fetch_retrying("enqueue_extended_jobs", *values, on=connection)
+        values = self._values_of(delayed, jobs, message)
+        rows = await self._run(
+            "enqueue_extended_jobs", *values, lock_timeout=lock_timeout, connection=connection
+        )
         return {row[0]: row[1] for row in rows}
+
+    async def _run(
+        self,
+        name: str,
+        *values: object,
+        lock_timeout: str | None,
+        connection: Connection | None,
+        route: Route | None = None,
+    ) -> list[asyncpg.Record]:
+        """Run a statement whose last parameter is a lock timeout.
+
+        Without one, a statement on a connection of its own is repeated while it meets a lock, so that it
+        leaves the connection to others meanwhile.
+        """
+        statements = self._statements
+        if connection is not None:
+            return await statements.fetch(name, *values, lock_timeout, on=connection)
+        if lock_timeout is not None:
+            return await statements.fetch_retrying(name, *values, lock_timeout, route=route)
+
+        async def attempt(on: Connection | None, limit: str | None) -> list[asyncpg.Record]:
+            return await statements.fetch_retrying(name, *values, limit, on=on, route=route)
+
+        return await statements.repeat_while_locked(name, attempt)
 
     async def _enqueue_generated(
         self, row: PlainJob, extras: Extras, message: str | None, connection: Connection
@@ -147,11 +175,10 @@ class JobInserts(Repository):
         rows: Sequence[tuple[Any, ...]],
         jobs: Sequence[ExtendedJob],
         message: str | None,
-        lock_timeout: str | None,
     ) -> list[object]:
         """Return the parameters of a statement that inserts extended jobs."""
         columns, extras = zip(*rows, strict=True), zip(*(job.extras for job in jobs), strict=True)
-        return [*columns, self._statements.now, message, *extras, lock_timeout]
+        return [*columns, self._statements.now, message, *extras]
 
     async def clock(self, *, connection: Connection | None = None) -> datetime:
         """Return the time by the scheduler's clock, also late in a transaction."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
-from typing import Final, NamedTuple
+from typing import Final
 
-from pg_scheduler.background import start_in_background
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.sqltext import qualify
+from pg_scheduler.store.blockers import Blocker, watching
 from pg_scheduler.store.connections.session import Connection, is_open
 from pg_scheduler.store.faults import REFUSALS, translated
 from pg_scheduler.store.statements import Repository, Statements
@@ -21,9 +21,6 @@ HOLDERS_TIMEOUT_S: Final = 1.0
 
 HOLDERS_AGE_S: Final = 5.0
 """Seconds for which the services of a worker share the result."""
-
-LOOK_INTERVAL_S: Final = 0.02
-"""Seconds until a transaction is looked at that may wait for a lock by then."""
 
 DUE: Final = "due"
 """The message that a job is due, or will be soon; see ``store/connections/listen.py``."""
@@ -43,26 +40,6 @@ def earliest_due(times: str) -> datetime | None:
         return min(datetime.fromtimestamp(float(each), UTC) for each in times.split(" "))
     except (ValueError, OverflowError, OSError):  # none, unknown, or written by hand
         return None
-
-
-class Blocker(NamedTuple):
-    """A session whose transaction another one waits for.
-
-    Attributes:
-        pid: Its process id; 0 for a prepared transaction.
-        application_name: Its name, None if this role may not read it.
-        began_at: When its transaction began, None if this role may not read it.
-    """
-
-    pid: int
-    application_name: str | None
-    began_at: datetime | None
-
-    def __str__(self) -> str:
-        if not self.pid:
-            return "a prepared transaction, see pg_prepared_xacts"
-        name = f", application {self.application_name!r}" if self.application_name else ""
-        return f"pid {self.pid}{name}" + (f", in transaction since {self.began_at}" if self.began_at else "")
 
 
 class LockRepository(Repository):
@@ -106,23 +83,9 @@ class LockRepository(Repository):
         """Return the sessions that a session waits for; none if it does not wait."""
         return await self._rows(Blocker, "find_blockers", pid)
 
-    @asynccontextmanager
-    async def watching(self, connection: Connection, blockers: list[Blocker]) -> AsyncIterator[None]:
+    def watching(self, connection: Connection, blockers: list[Blocker]) -> AbstractAsyncContextManager[None]:
         """Look up the sessions for which a transaction waits within the block, and add them to the list."""
-        pid = await self.session_pid(connection)
-        looking = start_in_background(self._find_blockers(pid, blockers), "pg_scheduler blockers")
-        try:
-            yield
-        finally:
-            looking.cancel()
-
-    async def _find_blockers(self, pid: int, blockers: list[Blocker]) -> None:
-        found: list[Blocker] = []
-        with suppress(DatabaseUnavailableError, *REFUSALS):  # they are for a message only
-            while not found:
-                await asyncio.sleep(LOOK_INTERVAL_S)  # until the statement waits
-                found = await self.blockers(pid)
-            blockers[:] = found
+        return watching(self._statements.fetch, connection, blockers)
 
     @asynccontextmanager
     async def advisory_lock(self, key: int) -> AsyncIterator[bool]:

@@ -31,6 +31,7 @@ from typing import Final, NamedTuple
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.sqlbuiltins import qualify_builtins
 from pg_scheduler.sqltext import qualify
+from pg_scheduler.store.connections.options import LOCK_TIMEOUT_MS
 
 
 class Route(StrEnum):
@@ -74,6 +75,7 @@ class Query:
         is_shareable: Whether it runs on the shared connection if that is free.
         timeout: Its time limit.
         is_recorded: Whether it also writes a record of what it does, for people.
+        limits_wait: Whether ``load_limited()`` gives it a lock timeout, so that a call repeats it.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Query:
     is_shareable: bool
     timeout: Timeout
     is_recorded: bool = False
+    limits_wait: bool = False
 
 
 FOLDERS: Final = ("store/sql", "inspect/store/sql")
@@ -94,6 +97,10 @@ _PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
 _OF_RECORDS: Final = ("into_audit", "once_per_release")
 LEFT_OUT: Final = " AND job_id <> ALL ($16::text[])"
 """The fragment of the claim of a worker that leaves out jobs; it is empty in that of all others."""
+
+LOCK_LIMIT: Final = f" AND (SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_MS}ms', true) IS NOT NULL)"
+"""The fragment by which a statement limits its waits for locks, before it reads the first row. It is empty in
+the transaction of a caller, for the rest of which the limit would last."""
 
 _PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
 
@@ -119,6 +126,13 @@ def load_unrecorded(schema: str, name: str) -> Query:
 def load_leaving_out(schema: str, name: str) -> Query:
     """Return a statement that leaves out the jobs of one more argument, the last: $16."""
     return compose_query(schema, name, left_out=LEFT_OUT)
+
+
+@cache
+def load_limited(schema: str, name: str, *, is_recorded: bool = True) -> Query:
+    """Return a statement that waits for no lock for long, for a transaction of its own."""
+    left_out = {} if is_recorded else dict.fromkeys(_OF_RECORDS, "")
+    return compose_query(schema, name, within_lock_limit=LOCK_LIMIT, **left_out)
 
 
 def compose_query(schema: str, name: str, **fragments: str) -> Query:
@@ -178,7 +192,7 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
     if "route" not in declared:
         raise LookupError(f"statement {name!r} declares no route; write '-- route: ...' below its name")
     routes = declared["route"].removeprefix("shared, ")
-    is_recorded = "{into_audit}" in text
+    is_recorded, limits_wait = "{into_audit}" in text, "{within_lock_limit}" in text
     try:
         text = _expand(text, fragments).strip()
     except KeyError as error:
@@ -195,6 +209,7 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
             is_shareable=routes != declared["route"],
             timeout=Timeout(declared.get("timeout", Timeout.CALL)),
             is_recorded=is_recorded,
+            limits_wait=limits_wait,
         )
     except ValueError as error:
         raise LookupError(f"statement {name!r} has the invalid declaration {declared!r}: {error}") from error

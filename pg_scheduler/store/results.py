@@ -21,6 +21,7 @@ from pg_scheduler.jobs.rows import EPOCH, Claim
 from pg_scheduler.jobs.step_values import CHILD, SIGNAL
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store.blockers import Blocker
 from pg_scheduler.store.connections.options import (
     DIVIDED_LOCK_TIMEOUT_MS,
     LOCK_TIMEOUT_MS,
@@ -31,7 +32,7 @@ from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
 from pg_scheduler.store.faults import REFUSALS, UnstorableTextError, is_locked_out, is_refusal, translated
 from pg_scheduler.store.kept_results import KeptResultRepository
-from pg_scheduler.store.locks import Blocker, LockRepository, due_message
+from pg_scheduler.store.locks import LockRepository, due_message
 from pg_scheduler.store.passed_results import PassedResultRepository
 from pg_scheduler.store.statements import Repository, Statements, Transaction
 

@@ -28,17 +28,20 @@ from pg_scheduler.store.connections.session import Connection, check_savepoints,
 from pg_scheduler.store.connections.shared import SharedConnection
 from pg_scheduler.store.faults import (
     is_conflict,
+    is_lock_timeout,
     is_locked_out,
     is_refusal,
     raise_translated,
     translated,
 )
+from pg_scheduler.store.lock_retries import LockReports, LockRetries
 from pg_scheduler.store.queries import (
     Query,
     Route,
     Timeout,
     channel_of,
     load_leaving_out,
+    load_limited,
     load_query,
     load_unrecorded,
 )
@@ -98,6 +101,7 @@ class Statements:
         self.clock_offset_s = 0.0
         """Seconds by which the clock of this host is ahead of that of the server, as heartbeats measure it; 0
         if they are close or hours apart, or if this process makes none."""
+        self.lock_reports: Final = LockReports()
         self._acquire: Mapping[Route, Acquire] = {
             Route.DEDICATED: partial(connections.transaction, hot=True),
             Route.POOL: connections.acquire,
@@ -217,9 +221,25 @@ class Statements:
             except Exception as error:
                 raise_translated(error)
                 raise
+        if query.limits_wait and self.connections.limits_waits:
+            limited = load_limited(await self.schema(), name, is_recorded=writes_records())
+
+            async def attempt(connection: Connection | None, _: str | None) -> list[asyncpg.Record]:
+                if connection is None:
+                    return await self._fetch_from(limited, args, route)
+                with translated():
+                    return list(await connection.fetch(query.text, *args, timeout=self.call_timeout_s))
+
+            return await self.repeat_while_locked(name, attempt)
+        return await self._fetch_from(query, args, route)
+
+    async def _fetch_from(
+        self, query: Query, args: Sequence[Any], route: Route | None
+    ) -> list[asyncpg.Record]:
+        """Run a statement on the connection of a route."""
         route = route or query.routes[0]
         if route not in query.routes or route not in self._acquire:
-            raise LookupError(f"statement {name!r} does not run on route {route.value!r}; pass on=")
+            raise LookupError(f"statement {query.name!r} does not run on route {route.value!r}; pass on=")
         timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
         if route is Route.DEDICATED:  # for services, which run in the event loop that start() has checked
             async with self.connections.hot_path as held:
@@ -231,6 +251,48 @@ class Statements:
                 return await self._shared.fetch(query.text, *args)
         async with self._acquire[route]() as connection:
             return list(await connection.fetch(query.text, *args, timeout=timeout_s))
+
+    def lock_retries(self, name: str) -> LockRetries:
+        """Return what repeats a call, of this name in messages, while another transaction holds a lock."""
+        return LockRetries(self.fetch, self.lock_reports, name, self.call_timeout_s)
+
+    async def repeat_while_locked(
+        self, name: str, attempt: Callable[[Connection | None, str | None], Awaitable[T]]
+    ) -> T:
+        """Run a statement of its own, and again while another transaction holds a lock that it needs.
+
+        Between two attempts the call holds no connection.
+
+        Args:
+            name: The name of the statement, for messages.
+            attempt: Runs the statement. At first it gets None, and a lock timeout that the statement itself
+                sets, None for no limit. Then it gets the connection of a transaction that has one.
+
+        Raises:
+            DatabaseUnavailableError: The lock was held until the time limit of the call.
+        """
+        if not self.connections.limits_waits:
+            return await attempt(None, None)
+        retries = self.lock_retries(name)
+        try:
+            return await attempt(None, f"{retries.lock_timeout_ms}ms")
+        except DatabaseUnavailableError as fault:
+            if not is_lock_timeout(fault):
+                raise
+            await retries.pause(fault)
+        while True:
+            try:
+                async with (
+                    self.connections.transaction(
+                        reserved=True, savepoints=False, lock_timeout_ms=retries.lock_timeout_ms
+                    ) as connection,
+                    retries.watching(connection),
+                ):
+                    return await attempt(connection, None)
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+                await retries.pause(fault)
 
     async def fetch_retrying(
         self, name: str, *args: Any, on: Connection | None = None, route: Route | None = None
@@ -252,19 +314,33 @@ class Statements:
         reserved: bool = True,
         savepoints: bool = True,
     ) -> T:
-        """Run statements in a transaction, and again after a deadlock unless they are part of a caller's.
+        """Run statements in a transaction, and again after a deadlock or while another one holds a lock.
 
-        The arguments are those of ``transaction()``.
+        Those that are part of a transaction of the caller run once, and wait for locks as it does. The
+        arguments are those of ``transaction()``.
         """
-        for _ in range(MAX_ATTEMPTS - 1 if within is None else 0):
+        if within is not None:
+            async with self.transaction(within=within, savepoints=savepoints) as transaction:
+                return await run(transaction)
+        name = _name_of(run)
+        retries = self.lock_retries(name)
+        conflicts = 0
+        while True:
             try:
-                async with self.transaction(reserved=reserved, savepoints=savepoints) as transaction:
+                async with (
+                    self.transaction(
+                        reserved=reserved, savepoints=savepoints, lock_timeout_ms=retries.lock_timeout_ms
+                    ) as transaction,
+                    retries.watching(transaction.connection),
+                ):
                     return await run(transaction)
             except DatabaseUnavailableError as fault:
-                if not is_conflict(fault):
+                if is_lock_timeout(fault):
+                    await retries.pause(fault)
+                    continue
+                conflicts += 1
+                if not is_conflict(fault) or conflicts >= MAX_ATTEMPTS:
                     raise
-        async with self.transaction(within=within, reserved=reserved, savepoints=savepoints) as transaction:
-            return await run(transaction)
 
     async def run_divided(
         self, job_ids: Collection[str], run: Callable[[Sequence[str], Transaction], Awaitable[None]]
@@ -336,6 +412,13 @@ class Repository:
     ) -> list[T]:
         """Run a statement and return its rows as values of a class that has their columns in order."""
         return [kind(*row) for row in await self._statements.fetch(name, *args, on=on)]
+
+
+def _name_of(run: Callable[..., object]) -> str:
+    """Return the name of the method that runs statements, for messages."""
+    while isinstance(run, partial):
+        run = run.func
+    return getattr(run, "__qualname__", type(run).__name__).partition(".<locals>")[0]
 
 
 def _discard(_event: Event) -> None:

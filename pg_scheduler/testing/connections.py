@@ -31,6 +31,8 @@ AFTER: Final = "pg_scheduler_job_end"
 class OwnConnection(Connections):
     """Gives all statements the connection of a test instead of one of a pool."""
 
+    limits_waits = False  # a lock timeout would stay for the statements of the test
+
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
         self._connection = connection
@@ -55,7 +57,11 @@ class OwnConnection(Connections):
     sticky = checkout_for_lock = acquire
 
     @asynccontextmanager
-    async def transaction_of_job(self) -> AsyncIterator[Connection]:
+    async def transaction_of_job(
+        self,
+        *,
+        lock_timeout_ms: int | None = None,  # noqa: ARG002 - it would stay for the statements of the test
+    ) -> AsyncIterator[Connection]:
         """Yield the connection within a savepoint.
 
         Raises:

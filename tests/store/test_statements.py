@@ -93,7 +93,7 @@ def test_every_statement_is_used_by_the_store() -> None:
 
 def test_store_uses_only_statements_that_exist() -> None:
     asked = re.findall(
-        r'\.(?:fetch|fetch_retrying|value|number|change|query|execute|_examine|_rows)\(\s*(?:[A-Z]\w+,\s*)?"([a-z]\w+)"',
+        r'\b(?:fetch|fetch_retrying|value|number|change|query|execute|run|_run|_examine|_rows)\(\s*(?:[A-Z]\w+,\s*)?"([a-z]\w+)"',
         SOURCES,
     )
     assert set(asked) <= set(QUERIES)

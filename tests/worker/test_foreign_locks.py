@@ -12,6 +12,7 @@ import asyncio
 import re
 from datetime import timedelta
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import asyncpg
@@ -185,13 +186,23 @@ HOW: Final = {
     "limited": "A service runs it within a transaction that has a lock timeout.",
     "insert": "Calls insert with a lock timeout; what waits has turns of its own.",
     "step": "It runs in the task of the attempt, whose job it concerns.",
-    "call": "A call of the application runs it, which waits; a service with a lock timeout, if at all.",
+    "call": "A call of the application runs it, and again while it meets a lock; a service does not wait.",
     "own": "Its rows are those of workers and records, which no call locks until the end of a transaction.",
     "advisory": "It tries advisory locks, and waits for none.",
 }
 
 OWN: Final = {"workers", "jobs", "audit", "stats", "totals", "vacuum_passes", "vacuum_ranges", "vacuum_stats"}
 """The tables of statements that are ``own``. Of jobs they change those of the worker that are not locked."""
+
+WITHIN_TRANSACTIONS: Final = {
+    "hold_schedules",
+    "hold_tasks",
+    "insert_schedule",
+    "is_locked_by",
+    "mark_uncommitted",
+    "record_database",
+}
+"""Statements of calls that have a route, but run in transactions, wait for no lock, or run in tests only."""
 
 LOCK: Final = re.compile(r"FOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)(?: OF \w+)?( SKIP LOCKED)?")
 CHANGED: Final = re.compile(
@@ -252,9 +263,24 @@ def test_statement_meets_a_lock_as_its_line_says(name: str) -> None:
         assert tables <= OWN
     if how == "limited":
         assert Route.CALLER in query.routes or name == "vacuum_blocks"
+    if how in {"call", "step"} and Route.CALLER not in query.routes and name not in WITHIN_TRANSACTIONS:
+        assert query.limits_wait, "a call that waits for a row would keep its connection"
     if how == "advisory":
         assert not locks
         assert all("try" in found or "unlock" in found for found in re.findall(r"pg_\w*advisory\w*", text))
+
+
+def test_each_transaction_has_a_lock_timeout_unless_it_is_that_of_a_caller() -> None:
+    """``run_retrying()`` begins those of calls, and repeats them."""
+    folder = files("pg_scheduler")
+    sources = {str(path): path.read_text("utf-8") for path in Path(str(folder)).rglob("*.py")}
+    begun = {
+        f"{path}: {found[0]}"
+        for path, source in sources.items()
+        for found in re.finditer(r"statements\.transaction\((?!within=)([^)]*)\)", source)
+        if "lock_timeout_ms=" not in found[1]
+    }
+    assert begun == set()
 
 
 # -- one row of each kind is held --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.store.audit import AuditRepository
-from pg_scheduler.store.statements import Statements
+from pg_scheduler.store.statements import Statements, Transaction
 
 START: Final = "start_bulk"
 RESUME: Final = "resume_bulk"
@@ -74,25 +74,37 @@ class BulkRunRepository:
     async def begin(self, run_id: str, jobs: Mapping[str, Any], action: str) -> int:
         """Start or resume a run, and return how often it has begun. The action is ``START`` or ``RESUME``."""
         args = run_id, self._statements.author.actor, json.dumps(jobs), self._statements.now
-        async with self._statements.transaction() as (connection, _):
-            begun = await self._statements.number("begin_run", *args, on=connection)
-            await self._audit.record(action, run_id, on=connection, **jobs)
-        return begun
+
+        async def begin(transaction: Transaction) -> int:
+            begun = await self._statements.number("begin_run", *args, on=transaction.connection)
+            await self._audit.record(action, run_id, on=transaction.connection, **jobs)
+            return begun
+
+        return await self._statements.run_retrying(begin)
 
     async def stop(self, run_id: str) -> None:
         """Request of a run to stop after the batch in progress."""
-        async with self._statements.transaction() as (connection, _):
-            await self._statements.fetch("stop_run", run_id, self._statements.now, on=connection)
+
+        async def stop(transaction: Transaction) -> None:
+            now, connection = self._statements.now, transaction.connection
+            await self._statements.fetch("stop_run", run_id, now, on=connection)
             await self._audit.record(STOP, run_id, on=connection)
+
+        await self._statements.run_retrying(stop)
 
     async def end(self, run_id: str, begun: int, error: str | None, **details: Any) -> None:
         """Write that a run has ended, unless it has begun again; the error is None if nothing went wrong."""
         args = run_id, begun, error, self._statements.now
-        async with self._statements.transaction() as (connection, _):
+
+        async def end(transaction: Transaction) -> None:
+            connection = transaction.connection
             for phase, done, searched, total in await self._statements.fetch("end_run", *args, on=connection):
-                details |= {"done": done, "searched": searched, "total": total, "error": error}
-                details["is_complete"] = phase == "complete" and error is None
-                await self._audit.record(END, run_id, on=connection, **details)
+                counts = {"done": done, "searched": searched, "total": total, "error": error}
+                is_complete = phase == "complete" and error is None
+                record = {**details, **counts, "is_complete": is_complete}
+                await self._audit.record(END, run_id, on=connection, **record)
+
+        await self._statements.run_retrying(end)
 
     async def read(self, run_id: str) -> BulkRunRow | None:
         """Return a run; None if it does not exist."""

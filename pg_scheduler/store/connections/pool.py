@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Final
+from typing import ClassVar, Final
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -79,6 +79,9 @@ FOREIGN_LOOP: Final = (
 class Connections:
     """Check out connections of the pool, and open connections outside of it."""
 
+    limits_waits: ClassVar[bool] = True
+    """Whether each statement runs in a transaction of its own, for which it may set a lock timeout."""
+
     def __init__(
         self,
         pool: asyncpg.Pool,
@@ -111,6 +114,9 @@ class Connections:
             1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
         )  # statements, LISTEN, hot path
         self._lock_holders = asyncio.Semaphore(max(size - in_use, 1))
+        self._step_slots = asyncio.Semaphore(
+            max(size - in_use - len(self.step_connections) - MIN_FREE_CONNECTIONS, 1)
+        )
 
     @property
     def pool(self) -> asyncpg.Pool:
@@ -263,12 +269,24 @@ class Connections:
     def step(self) -> AbstractAsyncContextManager[Connection]:
         """Yield a connection for a step of a job; the next step is likely to reuse it.
 
-        Steps at the same time do not wait for one another, since each may wait for the row of its job.
+        Steps at the same time wait for one another only if they leave too few connections for others, as
+        while a lock of the whole table of steps stops them.
         """
         for held in self.step_connections:
             if not held.is_in_use and not self._is_starved:
                 return held
-        return self.acquire(reserved=True)
+        return self._acquire_for_step()
+
+    @asynccontextmanager
+    async def _acquire_for_step(self) -> AsyncIterator[Connection]:
+        with translated():
+            async with asyncio.timeout(self.options.call_timeout_s):
+                await self._step_slots.acquire()
+        try:
+            async with self.acquire(reserved=True) as connection:
+                yield connection
+        finally:
+            self._step_slots.release()
 
     @asynccontextmanager
     async def transaction(
@@ -336,10 +354,11 @@ class Connections:
                     await connection.close(timeout=timeout_s)
 
     @asynccontextmanager
-    async def transaction_of_job(self) -> AsyncIterator[Connection]:
+    async def transaction_of_job(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Connection]:
         """Yield a connection of the pool in a READ COMMITTED transaction, for the code of a job.
 
-        Errors of the block stay untranslated, those of the commit do not.
+        Errors of the block stay untranslated, those of the commit do not. Where it waits for a lock longer
+        than ``lock_timeout_ms``, it fails; None for the setting of the session.
         """
         timeout_s = self.options.call_timeout_s
         async with self.checkout(direct=False) as connection:
@@ -348,6 +367,10 @@ class Connections:
                 async with asyncio.timeout(timeout_s):
                     await transaction.start()
             try:
+                if lock_timeout_ms is not None:
+                    with translated(), terminate_unanswered(connection):
+                        settings = f"SET LOCAL lock_timeout = {lock_timeout_ms}"
+                        await connection.execute(settings, timeout=timeout_s)
                 yield connection
             except BaseException:  # roll back whatever happened, cancellation included
                 # An error of the rollback would hide that of the block.

@@ -350,7 +350,7 @@ WHERE ctid = ANY (ARRAY (
       AND blocked_on IS NULL
       AND status = 'pending'
       AND execution_time >= {first_instant}
-      AND EXISTS (SELECT FROM worker)
+      AND EXISTS (SELECT FROM worker){within_lock_limit}
     FOR NO KEY UPDATE SKIP LOCKED
 ))
 RETURNING {claim_columns};

@@ -479,3 +479,8 @@ schedule.derived_key AND jsonb_typeof(worker.settings -> $6::text) = 'object' AN
         SELECT FROM {schema}scheduler_schedules AS other WHERE other.schedule_id = declared.schedule_id
     )
 )
+
+-- Limits the waits for locks, in a transaction of the statement's own; empty in others. It is evaluated before the first
+-- row is read. See load_limited() in store/queries.py.
+--
+-- fragment: within_lock_limit

@@ -167,19 +167,23 @@ ON CONFLICT (job_id) DO UPDATE SET
 -- name: insert_generated_job
 -- route: pool | sticky
 -- Insert one job whose generated id cannot be taken, and that expires at a time ($10, NULL for never).
+--
+-- With a lock timeout ($11) it fails early if a trigger of the application waits for a lock.
 INSERT INTO {schema}scheduled_jobs (
     {generated_columns}, misfire_grace_time, expires_at
-) VALUES (
+)
+SELECT
     $1, ($2::text)::jsonb, $3, $4, $5, $6, $8, coalesce($9, now()), $7, $10
-);
+WHERE $11::text IS NULL OR set_config('lock_timeout', $11, true) IS NOT NULL;
 
 -- name: insert_generated_jobs
 -- route: pool | sticky
--- Insert jobs whose generated ids cannot be taken.
+-- Insert jobs whose generated ids cannot be taken, with a lock timeout ($12) as insert_generated_job.
 INSERT INTO {schema}scheduled_jobs (
     {new_columns}
 )
-{new_rows};
+{new_rows}
+WHERE (SELECT $12::text IS NULL OR set_config('lock_timeout', $12, true) IS NOT NULL);
 
 -- name: insert_job
 -- route: pool | sticky
@@ -307,6 +311,7 @@ INSERT INTO {schema}scheduled_jobs AS old (
     {new_columns}
 )
 {new_rows}
+WHERE true{within_lock_limit}
 ORDER BY new.job_id COLLATE "C"
 {replace_existing}
 RETURNING job_id;
@@ -318,6 +323,7 @@ INSERT INTO {schema}scheduled_jobs AS old (
     {new_columns}, options, unique_key, blocked_on, on_end
 )
 {replacing_rows}
+WHERE true{within_lock_limit}
 ORDER BY new.job_id COLLATE "C"
 {replace_existing}
 RETURNING job_id;

@@ -7,7 +7,7 @@
 WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
-    WHERE job_id = $1 AND finished_at IS NULL
+    WHERE job_id = $1 AND finished_at IS NULL{within_lock_limit}
     FOR NO KEY UPDATE
 ),
 changed AS (
@@ -32,7 +32,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
-    WHERE job_id = $1
+    WHERE job_id = $1{within_lock_limit}
     FOR NO KEY UPDATE
 ),
 changed AS (
@@ -78,7 +78,7 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left.
 UPDATE {schema}scheduled_jobs SET
     {retried_values}
-WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}
+WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}{within_lock_limit}
 RETURNING {bounded_due};
 
 -- name: get_job
@@ -154,7 +154,7 @@ LIMIT $2::bigint;
 WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($1) AND finished_at IS NULL AND {matches_filters}
+    WHERE job_id = ANY ($1) AND finished_at IS NULL AND {matches_filters}{within_lock_limit}
     ORDER BY job_id COLLATE "C"
     FOR NO KEY UPDATE
 ),
@@ -181,7 +181,7 @@ WITH found AS (
             THEN on_end - 'on_failure' = jsonb_build_object()
             ELSE status <> 'running' AND on_end IS NULL END AS is_free
     FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($1)
+    WHERE job_id = ANY ($1){within_lock_limit}
     ORDER BY job_id COLLATE "C"
     FOR UPDATE
 ),
@@ -215,7 +215,7 @@ WITH found AS (
         status = 'pending' AND ($2::timestamptz IS NOT NULL OR (options -> 'steps') IS NULL OR attempt = 0
             OR execution_time < '9999-01-01Z') AS is_movable
     FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($1)
+    WHERE job_id = ANY ($1){within_lock_limit}
     ORDER BY job_id COLLATE "C"
     FOR NO KEY UPDATE
 ),

@@ -23,9 +23,17 @@ SELECT pg_backend_pid();
 -- name: find_blockers
 -- route: pool
 -- Return the sessions that a session ($1) waits for, with what this role may read of them.
-SELECT DISTINCT blocking.pid, activity.application_name, activity.xact_start
-FROM unnest(pg_blocking_pids($1)) AS blocking (pid)
-LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid = blocking.pid;
+--
+-- A session that waits for a row may have another one before it that waits too. Only those that do not are returned.
+WITH RECURSIVE blocking (pid) AS (
+    SELECT unnest(pg_blocking_pids($1))
+    UNION
+    SELECT before.pid FROM blocking CROSS JOIN LATERAL unnest(pg_blocking_pids(blocking.pid)) AS before (pid)
+)
+SELECT blocking.pid, activity.application_name, activity.xact_start
+FROM blocking
+LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid = blocking.pid
+WHERE cardinality(pg_blocking_pids(blocking.pid)) = 0;
 
 -- name: find_holders
 -- route: reserved

@@ -120,7 +120,7 @@ JOIN old ON old.schedule_id = written.schedule_id;
 -- Delete a schedule, and record who did so ($2 to $4); return its task.
 WITH removed AS (
     DELETE FROM {schema}scheduler_schedules AS schedule
-    WHERE schedule_id = $1
+    WHERE schedule_id = $1{within_lock_limit}
     RETURNING schedule_id, task, {schedule_definition} AS definition
 ),
 audited AS (
@@ -145,7 +145,7 @@ WITH changed AS (
         paused_at IS NOT NULL
         AND coalesce(schedule.paused_until = $3::timestamptz, paused_until IS NULL AND $3::timestamptz IS NULL)
         AND schedule.keeps_fire_times = $4::boolean
-    )
+    ){within_lock_limit}
     RETURNING schedule_id
 ),
 audited AS (
@@ -177,7 +177,7 @@ WITH changed AS (
             WHEN $3::timestamptz IS NOT NULL THEN least(schedule.next_fire_at, coalesce($4, now()))
             ELSE schedule.next_fire_at
         END
-    WHERE schedule_id = $1 AND paused_at IS NOT NULL
+    WHERE schedule_id = $1 AND paused_at IS NOT NULL{within_lock_limit}
     RETURNING schedule_id
 ),
 audited AS (

@@ -88,7 +88,7 @@ WITH held AS (
         CASE WHEN coalesce(options -> 'steps', '0') = '0' THEN coalesce(options ->> 'definition', {new_definition})
             ELSE options ->> 'definition' END AS definition
     FROM {schema}scheduled_jobs
-    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
+    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'{within_lock_limit}
     FOR NO KEY UPDATE
 ),
 marked AS (
@@ -173,7 +173,7 @@ FROM held LEFT JOIN stored ON true;
 WITH held AS (
     SELECT job_id
     FROM {schema}scheduled_jobs
-    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
+    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'{within_lock_limit}
     FOR NO KEY UPDATE
 ),
 ended AS (
@@ -192,7 +192,7 @@ SELECT EXISTS (SELECT FROM ended) AS was_open FROM held;
 WITH held AS (
     SELECT job_id
     FROM {schema}scheduled_jobs
-    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
+    WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'{within_lock_limit}
     FOR NO KEY UPDATE
 ),
 repeated AS (

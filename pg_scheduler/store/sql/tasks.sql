@@ -3,7 +3,8 @@
 -- Pause the task $1 until $2, with the note $3 and the actor $4, unless it is paused like that, and record it ($6, $7).
 WITH paused AS (
     INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor)
-    VALUES ($1, coalesce($5, now()), $2, $3, $4)
+    SELECT $1, coalesce($5, now()), $2, $3, $4
+    WHERE true{within_lock_limit}
     ON CONFLICT (name) DO UPDATE SET
         paused_at = CASE WHEN task.paused_until <= coalesce($5, now()) THEN EXCLUDED.paused_at
             ELSE task.paused_at END,
@@ -25,7 +26,7 @@ SELECT name FROM paused;
 -- Delete the pauses of the names $1, record who did so ($3 to $5), and return whether each was in effect.
 WITH resumed AS (
     DELETE FROM {schema}scheduler_tasks
-    WHERE name = ANY ($1)
+    WHERE name = ANY ($1){within_lock_limit}
     RETURNING name, coalesce(paused_until > coalesce($2, now()), true) AS was_in_effect
 ),
 audited AS (

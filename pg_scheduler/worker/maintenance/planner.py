@@ -55,8 +55,8 @@ from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger
 from pg_scheduler.schedules.timing import Advance, is_ahead, pass_time, without_rejected, zone_data_of
+from pg_scheduler.store.blockers import Blocker
 from pg_scheduler.store.faults import REFUSALS, is_locked_out, is_refusal
-from pg_scheduler.store.locks import Blocker
 from pg_scheduler.store.schedules import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.triggers.serialization import registered_kinds

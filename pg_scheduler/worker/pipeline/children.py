@@ -18,13 +18,15 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.enqueue.child_jobs import ChildSpec
 from pg_scheduler.enqueue.failure_alerts import SUFFIX as ALERT_SUFFIX
-from pg_scheduler.errors import JobConflictError, JobNotFoundError, JobResult
+from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError, JobNotFoundError, JobResult
 from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, StoredStep
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.faults import is_lock_timeout
+from pg_scheduler.store.lock_retries import LockRetries
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.steps import COMPLETED, FORMER, OWN, ROUNDS, TAKEN, ChildRow, Family
 from pg_scheduler.worker.node import Node
@@ -120,7 +122,24 @@ class Children:
             JobLostError: The attempt does not hold its job any more.
             ValueError: The job would wait for itself; or as in ``enqueue()``.
         """
-        async with self._node.store.connections.transaction_of_job() as connection:
+        retries = self._node.store.statements.lock_retries("children of a step")
+        while True:
+            try:
+                return await self._insert(claim, name, jobs, version, retries)
+            except DatabaseUnavailableError as fault:
+                if not is_lock_timeout(fault):
+                    raise
+                await retries.pause(fault)
+
+    async def _insert(
+        self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int, retries: LockRetries
+    ) -> StoredStep:
+        async with (
+            self._node.store.connections.transaction_of_job(
+                lock_timeout_ms=retries.lock_timeout_ms
+            ) as connection,
+            retries.watching(connection),
+        ):
             family = await self._find(claim, name, jobs, connection)
             inserted = {
                 job.job_id: await self._insert_one(claim, name, job, family, connection)
