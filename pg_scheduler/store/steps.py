@@ -68,9 +68,9 @@ class Family(NamedTuple):
 class StepRepository(Repository):
     """Steps of jobs, each written under the fencing token of an attempt."""
 
-    async def load(self, job_id: str) -> list[StoredStep]:
+    async def load(self, job_id: str, *, connection: Connection | None = None) -> list[StoredStep]:
         """Return the stored steps of a job; an empty list if its options have no mark."""
-        rows = await self._rows(StoredStep, "load_steps", job_id, self._statements.now)
+        rows = await self._rows(StoredStep, "load_steps", job_id, self._statements.now, on=connection)
         return [row._replace(timeouts=tuple(row.timeouts or ())) for row in rows]
 
     async def store(

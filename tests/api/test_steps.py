@@ -1517,6 +1517,61 @@ async def test_step_that_the_caller_rolls_back_does_not_begin_the_retries_again(
     assert (found.status, found.attempt) == (JobStatus.FAILED, 3)
 
 
+@pytest.mark.parametrize("rolls_back", ["transaction", "savepoint", "other"])
+async def test_step_that_the_caller_rolled_back_may_be_repeated_within_its_attempt(
+    t: TestScheduler, pool: Pool, log: Log, rolls_back: str
+) -> None:
+    async def write(connection: Connection, what: str) -> None:
+        log.append(what)
+
+    async def place() -> None:
+        steps = current_job().steps
+        async with pool.acquire() as connection, pool.acquire() as other:
+            async with connection.transaction():
+                savepoint = connection.transaction()
+                await savepoint.start()
+                await steps.transaction("a", write, "rolled back", connection=connection)
+                with pytest.raises(DuplicateStepError, match="occurs twice"):
+                    await steps.transaction("a", write, "twice", connection=connection)
+                await savepoint.rollback()
+                if rolls_back == "savepoint":
+                    await steps.transaction("a", write, "repeated", connection=connection)
+            if rolls_back != "savepoint":
+                next_connection = other if rolls_back == "other" else connection
+                async with next_connection.transaction():
+                    await steps.transaction("a", write, "repeated", connection=next_connection)
+            with pytest.raises(DuplicateStepError, match="occurs twice"):
+                await steps.run("a", log.note, "twice")
+
+    await run(t, place)
+    assert log == ["rolled back", "repeated"]
+
+
+async def test_steps_in_transactions_of_the_caller_count_within_their_attempt(
+    t: TestScheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_steps, "MAX_STEPS", 3)
+
+    async def write(connection: Connection) -> None: ...
+
+    async def place() -> int:
+        steps = current_job().steps
+        async with pool.acquire() as connection:
+            for name in ("rolled back", "a", "b", "c"):
+                transaction = connection.transaction()
+                await transaction.start()
+                await steps.transaction(name, write, connection=connection)
+                await (transaction.rollback() if name == "rolled back" else transaction.commit())
+            async with connection.transaction():
+                with pytest.raises(PayloadError, match="is number 4 of job 'job', more than 3"):
+                    await steps.transaction("d", write, connection=connection)
+        with pytest.raises(PayloadError, match="is number 4 of job 'job', more than 3"):
+            await steps.sleep("d", 1)
+        return 7
+
+    assert await run(t, place, job_id="job") == 7
+
+
 async def test_connection_that_cannot_store_a_step_is_refused(t: TestScheduler) -> None:
     async def place() -> None:
         steps = current_job().steps

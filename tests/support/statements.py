@@ -6,9 +6,13 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.queries import load_limited, load_queries
 
-NAMES = {query.text: name for name, query in load_queries("public").items()}
+NAMES = {
+    text: name
+    for name, query in load_queries("public").items()
+    for text in (query.text, *([load_limited("public", name).text] if query.limits_wait else ()))
+}
 RESET = "SELECT pg_advisory_unlock_all()"
 
 

@@ -123,6 +123,14 @@ class OpenTransaction(NamedTuple):
     caller: object
 
 
+class UncommittedStep(NamedTuple):
+    """A step that commits with a transaction of the caller, whose end is not reported."""
+
+    connection: Connection
+    transaction_id: int
+    size: int
+
+
 class WaitingCall(NamedTuple):
     """A call that waits for steps, and the task or thread that made it."""
 
@@ -196,6 +204,7 @@ class AttemptSteps(OpenSteps):
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self._open_transaction: OpenTransaction | None = None
+        self._uncommitted: dict[str, UncommittedStep] = {}
 
     @property
     def version(self) -> int:
@@ -235,7 +244,8 @@ class AttemptSteps(OpenSteps):
                         value = await func(given, *args, **kwargs)
                     stored = await self._store(name, STEP, kind.to_json(name, value), connection=own)
                     if connection is not None:
-                        await self._note_transaction(name, own)
+                        transaction_id = await self._note_transaction(name, own)
+                        self._uncommitted[name] = UncommittedStep(own, transaction_id, _size(stored))
                 if connection is None:  # else it is unknown whether the transaction commits
                     self._keep(stored)
             found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
@@ -504,6 +514,8 @@ class AttemptSteps(OpenSteps):
         await self._check_open()
         if (thread := calling_thread.get(None)) is not None:
             self._threads.add(thread)
+        if name in self._names and name in self._uncommitted:
+            await self._free_rolled_back(name, connection)
         await self._take_names([name])
         try:
             with self._progressing():
@@ -604,7 +616,14 @@ class AttemptSteps(OpenSteps):
         if delay_s is None and until is None:
             text = step_text(name, value, self._max_value_bytes, self._codec, self._claim.job_name)
         stored = await self._load()
-        self._check_room(name, stored, text)
+        try:
+            self._check_room(name, stored, text)
+        except PayloadError:
+            if not self._uncommitted:
+                raise
+            await self._count_uncommitted()
+            stored = await self._load()
+            self._check_room(name, stored, text)
         store = partial(
             self._repository.store,
             self._worker_id,
@@ -665,10 +684,40 @@ class AttemptSteps(OpenSteps):
         async with self._connections.transaction_of_job() as connection:
             yield connection, connection
 
-    async def _note_transaction(self, name: str, connection: Connection) -> None:
-        """Note that the transaction of the caller has locked the row of the job by a step."""
-        transaction = await self._results.transaction_id(connection)
-        self._open_transaction = OpenTransaction(name, connection, transaction, _caller())
+    async def _note_transaction(self, name: str, connection: Connection) -> int:
+        """Note that the transaction of the caller has locked the row of the job by a step; return its id."""
+        transaction_id = await self._results.transaction_id(connection)
+        self._open_transaction = OpenTransaction(name, connection, transaction_id, _caller())
+        return transaction_id
+
+    async def _free_rolled_back(self, name: str, given: Any) -> None:
+        """Free the name of a step if the transaction of the caller that stored it was rolled back.
+
+        Args:
+            name: The name.
+            given: The connection that the caller passes now, on which a savepoint may have been rolled back.
+        """
+        step, job_id = self._uncommitted[name], self._claim.job_id
+        own = None if given is None else await self._connections.check_transaction(given)
+        if own is None or own is not step.connection:
+            own = None
+            if await self._repository.is_locked_by(job_id, step.transaction_id):
+                return
+        steps = await self._persistently(partial(self._repository.load, job_id, connection=own))
+        if name not in {stored.name for stored in steps}:
+            self._names.discard(name)
+            del self._uncommitted[name]
+
+    async def _count_uncommitted(self) -> None:
+        """Load the steps that are committed by now, and forget those that were rolled back."""
+        self._stored = None
+        self._writes += 1
+        stored = await self._load()
+        for name, step in list(self._uncommitted.items()):
+            if name in stored or not await self._repository.is_locked_by(
+                self._claim.job_id, step.transaction_id
+            ):
+                del self._uncommitted[name]
 
     async def _check_transaction(self, name: str, given: Any) -> None:
         """Raise RuntimeError if a step would wait for the transaction of its own caller.
@@ -693,7 +742,8 @@ class AttemptSteps(OpenSteps):
         self, name: str, stored: dict[str, StoredStep], text: str | None, *, count: int = 1
     ) -> None:
         """Raise PayloadError if a step exceeds what one job may store; ``count`` is that of its children."""
-        steps = sum(not step.is_early_signal for step in stored.values())
+        uncommitted = [step for key, step in self._uncommitted.items() if key not in stored]
+        steps = sum(not step.is_early_signal for step in stored.values()) + len(uncommitted)
         has_place = (former := stored.get(name)) is not None and not former.is_early_signal
         count = max(steps + (not has_place), count)
         if count > MAX_STEPS:
@@ -702,6 +752,7 @@ class AttemptSteps(OpenSteps):
                 "store the values of several steps in one, or divide the work among several jobs"
             )
         size = self._bytes + len(text or "") - _size(stored.get(name))
+        size += sum(step.size for step in uncommitted)
         if size > MAX_STEP_BYTES:
             raise PayloadError(
                 f"with step {name!r} the values of job {self._claim.job_id!r} have {size} bytes of JSON, "
