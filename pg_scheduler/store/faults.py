@@ -77,7 +77,7 @@ LOST_CLASSES: Final = (ConnectionResetError, BrokenPipeError)
 
 ENDED_WHILE_IDLE: Final = (
     "the server, or a proxy before it, ended the connection while no statement ran on it, as by "
-    "pg_terminate_backend(), idle_session_timeout or a restart"
+    "pg_terminate_backend(), idle_session_timeout, idle_in_transaction_session_timeout or a restart"
 )
 """Replaces asyncpg's text, which has two numbers of states. The reason of the server has arrived before the
 end of the connection, and asyncpg keeps it to itself."""

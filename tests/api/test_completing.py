@@ -39,6 +39,7 @@ from pg_scheduler.events import (
     JobRetried,
     JobStarted,
 )
+from pg_scheduler.store.connections.session import is_open
 from pg_scheduler.triggers import FixedDelay
 from pg_scheduler.worker.in_flight import Attempt, End, Revocation
 from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
@@ -718,6 +719,32 @@ async def test_connection_that_ends_in_the_block_rolls_back_and_the_job_is_retri
         [completed] = await seen.until(JobCompleted)
         assert completed.attempt == 2
         assert await effects_of(pool) == ["one"]
+
+
+@pytest.mark.parametrize("use", ["statement", "nothing"])
+async def test_connection_that_the_server_ends_while_the_block_is_idle_is_a_database_that_is_unavailable(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool, use: str
+) -> None:
+    errors: list[BaseException] = []
+
+    async def wait() -> None:
+        try:
+            async with current_job().completing() as connection:
+                pid = connection.get_server_pid()
+                await pool.execute("SELECT pg_terminate_backend($1, 60000)", pid)
+                while is_open(connection):  # noqa: ASYNC110 - asyncpg reports it to listeners of its own
+                    await asyncio.sleep(0.01)
+                if use == "statement":
+                    await add_effect(connection)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    await scheduler.enqueue(wait, max_retries=0)
+    await seen.until(JobFailed)
+    (error,) = errors
+    assert isinstance(error, DatabaseUnavailableError)
+    assert "ended the connection while no statement ran" in str(error)
 
 
 async def test_last_progress_is_written_before_the_completion(

@@ -20,7 +20,12 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.background import start_in_background
-from pg_scheduler.errors import ConfigurationError, ConnectionRejectedError, DatabaseUnavailableError
+from pg_scheduler.errors import (
+    ConfigurationError,
+    ConnectionLostError,
+    ConnectionRejectedError,
+    DatabaseUnavailableError,
+)
 from pg_scheduler.store.connections.asyncpg_private import (
     classes_of,
     connect_as_pool,
@@ -54,7 +59,7 @@ from pg_scheduler.store.connections.session import (
     transact,
     transact_with,
 )
-from pg_scheduler.store.faults import connecting, raise_translated, reading_dsn, translated
+from pg_scheduler.store.faults import ENDED_WHILE_IDLE, connecting, raise_translated, reading_dsn, translated
 from pg_scheduler.store.foreign.adapter import AnyConnection, asyncpg_connection_of
 from pg_scheduler.store.foreign.connection import as_foreign
 from pg_scheduler.threads import resolve_at_once, resolve_in_threads
@@ -357,8 +362,8 @@ class Connections:
     async def transaction_of_job(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Connection]:
         """Yield a connection of the pool in a READ COMMITTED transaction, for the code of a job.
 
-        Errors of the block stay untranslated, those of the commit do not. Where it waits for a lock longer
-        than ``lock_timeout_ms``, it fails; None for the setting of the session.
+        Errors of the block stay untranslated, unless the connection has ended. Those of the commit do not.
+        Where it waits for a lock longer than ``lock_timeout_ms``, it fails; None for that of the session.
         """
         timeout_s = self.options.call_timeout_s
         async with self.checkout(direct=False) as connection:
@@ -372,11 +377,15 @@ class Connections:
                         settings = f"SET LOCAL lock_timeout = {lock_timeout_ms}"
                         await connection.execute(settings, timeout=timeout_s)
                 yield connection
-            except BaseException:  # roll back whatever happened, cancellation included
+            except BaseException as error:  # roll back whatever happened, cancellation included
                 # An error of the rollback would hide that of the block.
                 with suppress(Exception), terminate_unanswered(connection):
                     async with asyncio.timeout(timeout_s):
                         await transaction.rollback()
+                source = error.__cause__ if isinstance(error, DatabaseUnavailableError) else error
+                if isinstance(source, asyncpg.InterfaceError) and not is_open(connection):
+                    # The text of asyncpg is that of a connection that was released.
+                    raise ConnectionLostError(ENDED_WHILE_IDLE) from error
                 raise
             with translated(), terminate_unanswered(connection):
                 async with asyncio.timeout(timeout_s):
