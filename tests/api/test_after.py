@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, JobConflictError, JobNotFoundError, JobSpec, JobStatus, Scheduler
+from pg_scheduler import (
+    ConflictResolution,
+    DatabaseUnavailableError,
+    JobConflictError,
+    JobNotFoundError,
+    JobSpec,
+    JobStatus,
+    Scheduler,
+)
 from pg_scheduler.events import Event, JobBlocked, JobCancelled
 from tests.api.conftest import Make
+from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.worker import PATIENCE, Recorder, now
 
 RAISE, IGNORE, REPLACE = ConflictResolution
@@ -284,3 +293,58 @@ async def test_invalid_after_is_rejected_and_nothing_is_stored(
         with pytest.raises(kind, match=message):
             await call()
     assert (await scheduler.count_jobs()).total == 0
+
+
+# -- snapshots ---------------------------------------------------------------------------------------------
+
+
+async def succeed() -> None: ...
+
+
+Isolation: TypeAlias = Literal["repeatable_read", "serializable"]
+SNAPSHOTS: Final[tuple[Isolation, ...]] = ("repeatable_read", "serializable")
+
+
+@pytest.mark.parametrize("isolation", SNAPSHOTS)
+@pytest.mark.parametrize("is_marked", [False, True], ids=["first", "second"])
+async def test_job_after_one_that_has_ended_since_the_snapshot_is_refused(
+    make: Make, pool: asyncpg.Pool, isolation: Isolation, is_marked: bool
+) -> None:
+    scheduler = make()
+    parent = await scheduler.schedule(succeed, execution_time=now() + LATER)
+    if is_marked:
+        await scheduler.enqueue(succeed, after=[parent])
+    async with pool.acquire() as connection:
+        transaction = connection.transaction(isolation=isolation)
+        await transaction.start()
+        await connection.fetchval("SELECT count(*) FROM scheduled_jobs")
+        await scheduler.update_job_status(parent, JobStatus.COMPLETED)
+        error: Exception | None = None
+        try:
+            await scheduler.enqueue(succeed, job_id="late", after=[parent], connection=connection)
+        except DatabaseUnavailableError as fault:
+            error = fault
+            await transaction.rollback()
+        else:
+            with pytest.raises(asyncpg.SerializationError):
+                await transaction.commit()
+        assert (error is not None) == is_marked, "the commit refuses another one, which it marks"
+    assert await scheduler.get_job("late") is None
+
+
+@pytest.mark.parametrize("isolation", SNAPSHOTS)
+async def test_job_runs_after_one_that_ends_while_the_snapshot_is_open(
+    make: Make, pool: asyncpg.Pool, isolation: Isolation
+) -> None:
+    scheduler = make()
+    parent = await scheduler.schedule(succeed, execution_time=now() + LATER)
+    await scheduler.enqueue(succeed, after=[parent])
+    async with pool.acquire() as connection, connection.transaction(isolation=isolation):
+        await scheduler.enqueue(succeed, job_id="child", after=[parent], connection=connection)
+        ending = asyncio.create_task(scheduler.update_job_status(parent, JobStatus.COMPLETED))
+        await until_a_lock_is_awaited(pool)
+        assert not ending.done()
+    async with asyncio.timeout(PATIENCE):
+        await ending
+    blocked_on = "SELECT blocked_on FROM scheduled_jobs WHERE job_id = 'child'"
+    assert await pool.fetchval(blocked_on) is None

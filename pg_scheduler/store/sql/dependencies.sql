@@ -14,10 +14,23 @@ FOR NO KEY UPDATE;
 -- route: caller
 -- Return what lock_parents does. Until the end of the transaction none of the jobs is deleted, but others add jobs that
 -- wait for them, and they may end: the commit marks them.
+--
+-- At another isolation level than READ COMMITTED, the commit does not see that a job has ended for which another one
+-- waited already: in its snapshot that job has the mark. FOR SHARE fails if such a job has changed since, and keeps it
+-- from ending until the commit.
+WITH shared AS MATERIALIZED (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE current_setting('transaction_isolation') <> 'read committed'
+      AND job_id = ANY ($1)
+      AND (on_end -> 'child') IS NOT NULL
+    ORDER BY job_id COLLATE "C"
+    FOR SHARE
+)
 SELECT job_id, status, finished_at IS NOT NULL AND NOT {may_run_on} AS has_ended,
     {will_keep_result} AS keeps_result
 FROM {schema}scheduled_jobs
-WHERE job_id = ANY ($1)
+WHERE job_id = ANY ($1) AND (SELECT count(*) FROM shared) >= 0
 ORDER BY job_id COLLATE "C"
 FOR KEY SHARE;
 
