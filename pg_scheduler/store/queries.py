@@ -135,6 +135,19 @@ def load_limited(schema: str, name: str, *, is_recorded: bool = True) -> Query:
     return compose_query(schema, name, within_lock_limit=LOCK_LIMIT, **left_out)
 
 
+def names_by_text(schema: str) -> dict[str, str]:
+    """Return the names of the statements by their texts, of which some have several."""
+    names: dict[str, str] = {}
+    for name, query in load_queries(schema).items():
+        variants = [query]
+        if query.is_recorded:
+            variants.append(load_unrecorded(schema, name))
+        if query.limits_wait:
+            variants += [load_limited(schema, name), load_limited(schema, name, is_recorded=False)]
+        names |= {variant.text: name for variant in variants}
+    return names
+
+
 def compose_query(schema: str, name: str, **fragments: str) -> Query:
     """Return one statement, with these texts instead of fragments of the files."""
     sources = _sources()

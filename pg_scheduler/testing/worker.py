@@ -16,7 +16,7 @@ from typing import Any, Final
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.queries import names_by_text
 from pg_scheduler.store.workers import NextInstants
 from pg_scheduler.testing.attempt_bound import AttemptBound
 from pg_scheduler.testing.expected import NamingScheduler
@@ -299,8 +299,7 @@ class ManualScheduler(NamingScheduler):
 
     async def statement_names(self) -> dict[str, str]:
         """Return the names of the statements of the library by their texts."""
-        queries = load_queries(await self._parts.store.statements.schema())
-        return {query.text: name for name, query in queries.items()}
+        return names_by_text(await self._parts.store.statements.schema())
 
     async def manual(self) -> ManualRuntime:
         """Return the parts of the worker, of a new one if it has stopped or crashed."""

@@ -6,13 +6,9 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from pg_scheduler.store.queries import load_limited, load_queries
+from pg_scheduler.store.queries import names_by_text
 
-NAMES = {
-    text: name
-    for name, query in load_queries("public").items()
-    for text in (query.text, *([load_limited("public", name).text] if query.limits_wait else ()))
-}
+NAMES = names_by_text("public")
 RESET = "SELECT pg_advisory_unlock_all()"
 
 

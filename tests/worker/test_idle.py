@@ -21,14 +21,14 @@ from pg_scheduler.store.connections.options import (
     ConnectionOptions,
 )
 from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.queries import names_by_text
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.service import NEVER
 from pg_scheduler.worker.statistics import StatisticsWriter
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, holds, new_job
 
-NAMES = {query.text: name for name, query in load_queries("public").items()}
+NAMES = names_by_text("public")
 NAMES |= {
     "BEGIN;": "begin",
     "COMMIT;": "commit",

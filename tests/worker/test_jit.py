@@ -16,7 +16,7 @@ import pytest
 from pg_scheduler import PollingConfig, Scheduler, embedded, periodic
 from pg_scheduler.embedded.binaries import SYSTEM_FOLDER
 from pg_scheduler.events import JobCompleted, PassFinished
-from pg_scheduler.store.queries import load_queries
+from pg_scheduler.store.queries import names_by_text
 from tests.cluster.bouncer import bouncer, find_program
 from tests.conftest import FAST, database, migrate_on, run_on
 from tests.support.worker import Recorder, now
@@ -34,7 +34,7 @@ MOST = JIT_ABOVE_COST / 10
 
 JOBS = 50
 POLLING = PollingConfig(min_interval=0.02, idle_start_interval=0.02, max_interval=0.05)
-NAMES = {query.text: name for name, query in load_queries("public").items()}
+NAMES = names_by_text("public")
 IDLE = {"exchange_jobs", "next_fire", "read_schedules", "renew_lease", "scan_deadlines"}
 SETTINGS = {
     "session_preload_libraries": "'auto_explain'",
