@@ -69,7 +69,7 @@ def _lease_expired(facts: Facts, worker: InspectedWorker | None) -> Reason:
     if worker is None:
         when = "; its worker has no row, so it is reclaimed within seconds"
     elif worker.is_alive:
-        when = "; its worker is alive, so it is released at the next heartbeat"
+        when = "; its worker is alive and keeps it: a transaction may hold its row, so that it is not renewed"
     elif worker.reclaim_at is not None and worker.reclaim_at > facts.now:
         when = f"; it is reclaimed within {length(worker.reclaim_at - facts.now)}"
     else:

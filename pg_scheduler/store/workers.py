@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -308,10 +308,15 @@ class WorkerRepository:
         """Restart leases that began in the future, because the server's clock was set back."""
         await self._statements.fetch("restart_leases", self._statements.now, limit)
 
-    async def scan_deadlines(self, horizon_s: float, heartbeat_threshold_s: float) -> Deadlines:
-        """Return when the next lease and the next pending job expire, for jobs due within the horizon."""
+    async def scan_deadlines(
+        self, horizon_s: float, heartbeat_threshold_s: float, worker_id: str | None = None
+    ) -> Deadlines:
+        """Return when the next lease and the next pending job expire, for jobs due within the horizon.
+
+        The leases in the rows of jobs count for workers without a row, and for the worker that asks.
+        """
         (row,) = await self._statements.fetch(
-            "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s
+            "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s, worker_id
         )
         return Deadlines(
             row["lapse_in"],
@@ -335,6 +340,8 @@ class WorkerRepository:
         *,
         suspects: Sequence[str] | None = None,
         max_crashes: int | None = None,
+        worker_id: str | None = None,
+        known: Callable[[], Mapping[str, int]] = dict,
     ) -> RescueResult:
         """Declare workers dead and reclaim orphaned jobs.
 
@@ -345,6 +352,9 @@ class WorkerRepository:
             suspects: Declare these dead, if their lease with its extension expired or their liveness lock is
                 free; None for every worker whose lease expired, which a held lock extends as well.
             max_crashes: A job fails once so many workers died while they ran it; None for no limit.
+            worker_id: The worker that asks. Its own jobs are reclaimed if it does not know them, and their
+                leases were not renewed; None to leave the jobs of all live workers alone.
+            known: Returns the attempts of the jobs that it knows, by id.
         """
         changes: dict[str, RowChange] = {}
         by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
@@ -355,9 +365,8 @@ class WorkerRepository:
             rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
             dead = [row["worker_id"] for row in rows]
             stopped = {row["worker_id"] for row in rows if row["stopping"]}
-            orphans = await self._statements.fetch(
-                "lock_orphans", dead, now, heartbeat_threshold_s, limit, on=connection
-            )
+            args = dead, now, heartbeat_threshold_s, limit, worker_id, json.dumps(known())
+            orphans = await self._statements.fetch("lock_orphans", *args, on=connection)
             for row in orphans:
                 change = reclaim_change(
                     crashed=row["crashed"] and row["worker_id"] not in stopped,
@@ -367,8 +376,8 @@ class WorkerRepository:
                 change = replace(change, retries=-row["past_retries"])
                 changes[row["job_id"]] = change
                 by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
-            for worker_id, own in by_worker.items():
-                rescued |= await self._results.settle_divided(own, worker_id, transaction)
+            for holder, holder_changes in by_worker.items():
+                rescued |= await self._results.settle_divided(holder_changes, holder, transaction)
         await self._record(rows, orphans, rescued)
         quarantined = [
             Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")

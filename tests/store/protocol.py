@@ -369,9 +369,19 @@ class RescueOp(Op):
     definitions: Mapping[int, PlainJob]
     suspects: Sequence[str] = ()
     """Suspects; None for every worker whose lease expired."""
+    worker_id: str | None = None
+    """The worker that asks."""
+    known: Mapping[str, int] = field(default_factory=dict)
+    """The attempts that it knows, by job id."""
 
     async def run(self, store: Store) -> RescueResult:
-        return await store.workers.rescue(120, suspects=self.suspects or None, max_crashes=MAX_CRASHES)
+        return await store.workers.rescue(
+            120,
+            suspects=self.suspects or None,
+            max_crashes=MAX_CRASHES,
+            worker_id=self.worker_id,
+            known=lambda: self.known,
+        )
 
     def effects(self, state: State) -> Iterator[State]:
         dead = [
@@ -384,16 +394,19 @@ class RescueOp(Op):
         for found in some:  # workers that are claiming are skipped
             workers = {key: lease for key, lease in state.workers.items() if key not in found}
             left = state._replace(workers=workers)
-            jobs = {key: self.released(row, found, left) for key, row in state.jobs.items()}
+            jobs = {key: self.released(key, row, found, left) for key, row in state.jobs.items()}
             yield left._replace(jobs=jobs)
 
-    def released(self, row: Row, dead: Sequence[str], left: State) -> Row:
+    def released(self, job_id: str, row: Row, dead: Sequence[str], left: State) -> Row:
         if row.status != "running" or row.due > self.now:
             return row
         assert row.lease is not None
         assert row.worker is not None
         lease = left.workers.get(row.worker)
         if row.worker not in dead and row.lease >= (lease.beat if lease else self.now):
+            return row
+        is_known = row.worker != self.worker_id or self.known.get(job_id) == row.attempt
+        if lease and is_known:  # the row of a live worker, which alone can tell that it does not have the job
             return row
         if row.waiting is not None:
             return defined(row, self.definitions[row.waiting], self.now)
@@ -770,6 +783,11 @@ class World:
 
     def rescue(self, *suspects: str) -> Op:
         return RescueOp(self.definitions, suspects)
+
+    def rescue_own(self, worker_id: str, known: Sequence[Claim] = ()) -> Op:
+        """Reclaim jobs as a worker does that knows these claims."""
+        attempts = {claim.job_id: claim.attempt for claim in known}
+        return RescueOp(self.definitions, worker_id=worker_id, known=attempts)
 
     def give_back(self, worker_id: str, known: Sequence[Claim] = ()) -> Op:
         return GiveBack(worker_id, {claim.job_id: claim.attempt for claim in known}, self.definitions)

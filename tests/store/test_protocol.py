@@ -349,6 +349,11 @@ class Story(RuleBasedStateMachine):
         known = self.world.claims_of(worker_id) if knows else []
         self.start(self.world.give_back(worker_id, known), at_once)
 
+    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT, knows=st.booleans())
+    def rescue_own(self, worker_id: str, at_once: bool, knows: bool) -> None:
+        known = self.world.claims_of(worker_id) if knows else []
+        self.start(self.world.rescue_own(worker_id, known), at_once)
+
     # -- callers ------------------------------------------------------------------------------------------
 
     @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT, grace=GRACES)

@@ -206,7 +206,7 @@ def test_every_statement_declares_a_valid_route_and_timeout() -> None:
 
 async def test_fetch_rejects_a_statement_without_its_transaction(store: Store) -> None:
     with pytest.raises(LookupError, match="'lock_orphans' does not run on route 'caller'; pass on="):
-        await store.statements.fetch("lock_orphans", [], NOW, 120, 1)
+        await store.statements.fetch("lock_orphans", [], NOW, 120, 1, None, "{}")
 
 
 async def test_fetch_rejects_a_route_that_the_statement_does_not_declare(store: Store) -> None:

@@ -154,19 +154,66 @@ async def test_rescue_does_not_change_live_workers(store: Store, pool: Pool, clo
     assert await row(pool) == before
 
 
-async def test_rescue_releases_a_job_that_its_live_worker_does_not_renew(
+async def rescue_own(store: Store, known: dict[str, int]) -> RescueResult:
+    """Reclaim jobs as worker w1 does, which knows these attempts."""
+    return await store.workers.rescue(THRESHOLD, worker_id="w1", known=lambda: known)
+
+
+async def test_rescue_releases_a_job_of_this_worker_when_its_claim_was_not_answered(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    """The answer to the claim was lost: the worker does not know that it holds the job."""
     await running(store, new_job("lost"), new_job("held"))
+    known = {"held": 1, "of another attempt": 1}
     clock.advance(LEASE * SECOND - SECOND)
-    await store.workers.renew("w1", {"held": 1}, LEASE)
+    await store.workers.renew("w1", known, LEASE)
     clock.advance(2 * SECOND)
     # It may have been claimed during that heartbeat; the next one decides.
-    assert await store.workers.rescue(THRESHOLD) == RescueResult([], [])
-    await store.workers.renew("w1", {"held": 1}, LEASE)
-    assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["lost"])
+    assert await rescue_own(store, known) == NOTHING
+    await store.workers.renew("w1", known, LEASE)
+    assert await store.workers.rescue(THRESHOLD) == NOTHING, "other workers do not know what it has"
+    assert (await store.workers.scan_deadlines(30, THRESHOLD, "w2")).lapse_in == LEASE
+    assert (await store.workers.scan_deadlines(30, THRESHOLD, "w1")).lapse_in == -1
+    assert await rescue_own(store, known) == RescueResult([], ["lost"])
     assert await column(pool, "status") == {"lost": "pending", "held": "running"}
+
+
+async def test_rescue_leaves_a_job_to_its_live_worker_when_its_row_was_locked_for_longer_than_the_lease(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    (claim,) = await running(store, new_job())
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        for _ in range(8):
+            clock.advance(LEASE * SECOND / 3)
+            await store.workers.renew("w1", {"job": 1}, LEASE)
+    assert (await row(pool))["lease_until"] < clock.now - LEASE * SECOND
+    assert await store.workers.rescue(THRESHOLD) == NOTHING
+    assert await rescue_own(store, {"job": 1}) == NOTHING
+    assert await store.results.settle("w1", [(claim, COMPLETE)]) == {"job"}
+
+
+async def test_rescue_releases_a_job_whose_row_was_locked_when_its_worker_died(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await running(store, new_job())
+    clock.advance(LEASE * SECOND + SECOND)
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], [])
+        assert (await store.workers.scan_deadlines(30, THRESHOLD, "w2")).lapse_in == -1
+    assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["job"])
+
+
+async def test_rescue_releases_a_job_of_a_stopping_worker_when_it_is_not_renewed(
+    store: Store, clock: FakeClock
+) -> None:
+    await running(store, new_job("lost"), new_job("held"))
+    await store.workers.mark_stopping("w1")
+    for _ in range(4):
+        clock.advance(LEASE * SECOND / 3)
+        await store.workers.renew("w1", {"held": 1}, LEASE)
+    assert (await store.workers.scan_deadlines(30, THRESHOLD, "w2")).lapse_in is not None
+    assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["lost"])
 
 
 async def test_release_unacknowledged_releases_claims_that_the_worker_never_received(
@@ -233,7 +280,7 @@ async def test_restart_leases_shortens_leases_when_the_clock_was_set_back(
     await store.workers.renew("w1", {"held": 1}, LEASE)
     clock.advance(SECOND)
     await store.workers.renew("w1", {"held": 1}, LEASE)
-    assert await store.workers.rescue(THRESHOLD) == RescueResult(["dead"], ["lost", "of the dead"])
+    assert await rescue_own(store, {"held": 1}) == RescueResult(["dead"], ["lost", "of the dead"])
     assert await column(pool, "status") == {"lost": "pending", "held": "running", "of the dead": "pending"}
 
 

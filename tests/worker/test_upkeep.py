@@ -107,17 +107,21 @@ async def test_rescuer_publishes_a_dead_worker_without_jobs(
     assert parts.calls == ["asked dead", "worker_gone"]
 
 
-async def test_rescuer_reclaims_a_row_whose_worker_does_not_renew_it(parts: Parts, clock: FakeClock) -> None:
-    await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
+async def test_rescuer_reclaims_a_row_of_its_worker_when_the_claim_was_not_answered(
+    parts: Parts, clock: FakeClock
+) -> None:
+    await claim(parts.store, *map(new_job, "abc"), worker_id="me", lease=60)
+    (unwritten,) = [job for job in [await parts.store.claims.held_claim("b", "me")] if job]
+    parts.results.put(unwritten, COMPLETE)
     clock.advance(timedelta(seconds=61))
-    await parts.store.workers.renew("alive", {}, 600)
+    await parts.store.workers.renew("me", {}, 600)
     await rescue(parts)
     assert await statuses(parts.store, "a") == ["running"], "the answer may be on its way still"
-    await parts.store.workers.renew(
-        "alive", {}, 600
-    )  # it does not know that it holds "a": the answer was lost
+    await parts.store.workers.renew("me", {}, 600)
+    await rescue(Parts(parts.store, EventBus(), "another"))
+    assert await statuses(parts.store, *"abc") == ["running"] * 3, "only the worker knows its jobs"
     await rescue(parts)
-    assert await statuses(parts.store, "a") == ["pending"]
+    assert await statuses(parts.store, *"abc") == ["pending", "running", "pending"]
 
 
 async def test_rescuer_reclaims_a_row_without_a_lease_after_the_heartbeat_threshold(
@@ -463,22 +467,22 @@ async def test_rescuer_quarantines_no_job_without_a_crash_limit(
     assert await statuses(parts.store, "a") == ["pending"]
 
 
-@pytest.mark.parametrize("whose", ["a living worker's", "one of 0.2", "nobody's"])
+@pytest.mark.parametrize("whose", ["this worker's", "one of 0.2", "nobody's"])
 async def test_rescuer_counts_no_crash_when_no_worker_died(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool, whose: str
 ) -> None:
     await parts.store.jobs.insert([new_job("a")])
-    if whose == "a living worker's":  # the answer was lost
-        await claim(parts.store, worker_id="alive")
-        await parts.store.claims.exchange("alive", ["test.job"], 1)
+    if whose == "this worker's":  # the answer was lost
+        await claim(parts.store, worker_id="me")
+        await parts.store.claims.exchange("me", ["test.job"], 1)
     elif whose == "nobody's":
         await parts.store.jobs.set_status("a", JobStatus.RUNNING, LEASE)
     else:
         await pool.execute("UPDATE scheduled_jobs SET status = 'running', worker_id = 'x', attempt = 1")
     clock.advance(timedelta(seconds=LEASE + 1))
-    if whose == "a living worker's":
-        await parts.store.workers.renew("alive", {}, LEASE)
-        await parts.store.workers.renew("alive", {}, LEASE)
+    if whose == "this worker's":
+        await parts.store.workers.renew("me", {}, LEASE)
+        await parts.store.workers.renew("me", {}, LEASE)
     await rescue(parts, max_crashes=1)
     assert await statuses(parts.store, "a") == ["pending"]
     assert await crashes(pool) == 0
@@ -577,7 +581,7 @@ async def test_scanner_signals_an_expired_lease(parts: Parts, clock: FakeClock) 
 async def test_scanner_finds_running_rows_that_no_worker_renews(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
-    await claim(parts.store, new_job("a"), worker_id="alive", lease=60)
+    await claim(parts.store, new_job("a"), worker_id="me", lease=60)
     await parts.store.jobs.insert([new_job("legacy", priority=1), new_job("by hand", priority=8)])
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'running', worker_id = 'old', attempt = 1, last_heartbeat = $1"
@@ -595,11 +599,10 @@ async def test_scanner_finds_running_rows_that_no_worker_renews(
     await rescuer.run_once()
     assert await statuses(parts.store, "legacy", "by hand", "a") == ["pending", "pending", "running"]
     clock.advance(timedelta(seconds=38))
-    await parts.store.workers.renew("alive", {}, 600)
+    await parts.store.workers.renew("me", {}, 600)
     clock.advance(timedelta(seconds=2))
-    await parts.store.workers.renew(
-        "alive", {}, 600
-    )  # it does not know that it holds "a": the answer was lost
+    # It does not know that it holds "a", because the answer was lost.
+    await parts.store.workers.renew("me", {}, 600)
     parts.calls.clear()
     await scanner.run_once()
     assert parts.calls == ["lease_expired"]

@@ -6,8 +6,8 @@
 -- Also returns whether the consequences of a job that has "ended" are to be applied, and whether jobs are
 -- "waiting" for others.
 -- Negative for one that has expired, NULL for none. Only jobs due within $2 seconds are read. Of running rows
--- only orphans and rows without a worker count (see lock_orphans); the lease of the worker stands for the
--- others. A heartbeat in the future counts as expired (see restart_leases). extract(epoch), because infinite
+-- only those count that lock_orphans may find: of workers without a row, and those of this one ($4) that were not
+-- renewed. The lease of the worker stands for the others. A heartbeat in the future counts as expired (see restart_leases). extract(epoch), because infinite
 -- instants cannot be subtracted; OFFSET 0, because on an empty table the planner would otherwise turn the
 -- join round, and later read the future rows too.
 WITH unfinished AS (
@@ -15,7 +15,8 @@ WITH unfinished AS (
         CASE WHEN job.status = 'pending' THEN job.expires_at END AS expiry,
         job.status = 'pending' AND job.execution_time < {overdue_instant} AS overdue,
         CASE WHEN job.status = 'running' AND job.lapse < coalesce(
-            (SELECT last_beat FROM {schema}scheduler_workers AS worker
+            (SELECT CASE WHEN worker.stopping OR worker.worker_id = $4 THEN worker.last_beat ELSE '-infinity' END
+             FROM {schema}scheduler_workers AS worker
              WHERE worker.worker_id = job.worker_id),
             'infinity') THEN job.lapse END AS lapse,
         job.status = 'running' AND job.last_heartbeat > coalesce($1, clock_timestamp())

@@ -75,14 +75,21 @@ FROM jsonb_array_elements($2::text::jsonb) AS dead (worker);
 
 -- name: lock_orphans
 -- route: caller
--- Lock at most $4 running jobs of the dead workers ($1), and those whose own lease expired.
+-- Lock at most $4 running jobs of the dead workers ($1), and those whose own lease expired and whose worker has no row.
 --
--- A statement after delete_dead_workers, so that its snapshot contains every claim that they committed. A
--- lease counts as expired at now for a worker without a row ($3 seconds after the last heartbeat where the
--- row has no lease, as those of 0.2), and at its last heartbeat for a live one: a heartbeat renews every job
--- that the worker knows, so the answer to that claim was lost. The claim index finds them, because a running
--- job was due. The jobs of dead workers crashed, unless a replacement waits, which has not run. Once an attempt has
--- stored a step, earlier retries do not count any more; a signal that came before its wait is no such step.
+-- A statement after delete_dead_workers, so that its snapshot contains every claim that they committed. Where a row
+-- has no lease, as those of 0.2, it expires $3 seconds after the last heartbeat.
+--
+-- The job of a live worker is no orphan, however old the lease in its row: heartbeats skip a row that a transaction of
+-- the application has locked. Only the worker itself knows which jobs it has, so worker $5 also finds its own jobs that
+-- are not in $6, which maps ids to attempts: the answer to that claim was lost. Their lease must have expired at its
+-- last heartbeat, because another claim may be on its way to it. A stopping worker makes no such pass any more, so
+-- others do it by the leases alone.
+--
+-- The claim index finds them, because a running job was due. The jobs of dead workers crashed, unless a replacement
+-- waits, which has not run. Once an attempt has stored a step, earlier retries do not count any more; a signal that
+-- came before its wait is no such step.
+WITH known AS MATERIALIZED (SELECT $6::text::jsonb AS attempts)
 SELECT orphan.*
 FROM {levels}
 CROSS JOIN LATERAL (
@@ -104,7 +111,13 @@ CROSS JOIN LATERAL (
                lease_until,
                CASE WHEN last_heartbeat < {last_day} THEN last_heartbeat + make_interval(secs => $3) END,
                '-infinity') < coalesce(
-               (SELECT last_beat FROM {schema}scheduler_workers AS worker
+               (SELECT CASE
+                    WHEN worker.stopping THEN worker.last_beat
+                    WHEN worker.worker_id = $5
+                        AND (((SELECT attempts FROM known) ->> job.job_id)::integer = job.attempt) IS NOT TRUE
+                        THEN worker.last_beat
+                    ELSE '-infinity' END
+                FROM {schema}scheduler_workers AS worker
                 WHERE worker.worker_id = job.worker_id),
                $2, now()))
     LIMIT $4

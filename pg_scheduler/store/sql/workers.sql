@@ -109,8 +109,8 @@ SELECT
 -- route: tuned
 -- Renew the lease of a worker without those of its jobs, because their table is locked or refuses a row; see renew_lease.
 --
--- No other worker reclaims the jobs meanwhile: a live worker's job counts as lost only if its lease ended before the
--- last_beat of the worker, which stays as it is.
+-- The jobs stay with the worker meanwhile: a claim counts as lost only if its lease ended before the last_beat of the
+-- worker, which stays as it is.
 UPDATE {schema}scheduler_workers SET
     lease_until     = coalesce($3, now()) + make_interval(secs => $2),
     running_jobs    = $5,

@@ -56,7 +56,9 @@ class DeadlineScanner(Service):
         """Scan once, and attend to what was found; return the seconds until the next deadline."""
         moved = random.uniform(-self.horizon_jitter, self.horizon_jitter)  # noqa: S311 - jitter, no secret
         horizon = self._interval * (1 + moved)
-        ahead = await self._node.store.workers.scan_deadlines(horizon, self._node.config.heartbeat_threshold)
+        ahead = await self._node.store.workers.scan_deadlines(
+            horizon, self._node.config.heartbeat_threshold, self._node.worker_id
+        )
         if ahead.has_overdue and self._node.config.runs_jobs:
             await self._report_names()
         if ahead.has_blocked:

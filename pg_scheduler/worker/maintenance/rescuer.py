@@ -5,6 +5,10 @@ liveness lock. But a session may also have reconnected, and a clock that is set 
 once. So the rescuer requests a heartbeat from a suspect worker first, and reclaims its jobs if neither a
 heartbeat nor a new lock follows in time: ``store/workers.py`` makes them pending, or failed after too many
 crashes, as ``reclaim_change()`` in ``jobs/outcome.py`` decides.
+
+An old lease in the row of a job does not show that its worker is dead, because heartbeats skip a row that a
+transaction of the application has locked. So a worker's jobs are left to it as long as it has a row. Its own
+rescuer releases those that it does not know, as the answer to their claim was lost.
 """
 
 from __future__ import annotations
@@ -77,7 +81,12 @@ class Rescuer(Service):
         if not (scans_jobs or dead):
             return self._next_delay()
         rescue = await self._node.store.workers.rescue(
-            self._heartbeat_threshold, batch_size, suspects=dead, max_crashes=self._max_crashes
+            self._heartbeat_threshold,
+            batch_size,
+            suspects=dead,
+            max_crashes=self._max_crashes,
+            worker_id=self._node.worker_id,
+            known=self._node.in_flight.unreported,
         )
         if rescue.job_ids or rescue.dead_workers:
             self._events.publish(JobsReclaimed(tuple(rescue.job_ids), tuple(rescue.dead_workers)))

@@ -308,7 +308,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
         running(lease_until=NOW - SECOND),
         Verdict.RUNNING,
         [ReasonCode.LEASE_EXPIRED, ReasonCode.RUNNING],
-        "its worker is alive",
+        "its worker is alive and keeps it",
     ),
     (
         replace(
