@@ -96,8 +96,18 @@ class Consequences:
 
         Those that meet a lock of another transaction, or that the table refuses, are left for a later scan.
         """
+        locked: set[str] = set()
+
+        async def run_unlocked(part: Sequence[str], transaction: Transaction) -> None:
+            """Leave out jobs of which a row is locked: thousands of them may precede one that is."""
+            rows = await self._statements.fetch("lock_settled", part, part, on=transaction.connection)
+            locked.update(row["job_id"] for row in rows)
+            await self.run([job_id for job_id in part if job_id not in locked], transaction)
+
+        errors = await self._statements.run_divided(job_ids, run_unlocked)
         now = time.monotonic()
-        for job_id, error in (await self._statements.run_divided(job_ids, self.run)).items():
+        self._left |= dict.fromkeys(locked, now + LOCKED_PAUSE_S)
+        for job_id, error in errors.items():
             is_refused = is_refusal(error)
             self._left[job_id] = now + (REFUSED_PAUSE_S if is_refused else LOCKED_PAUSE_S)
             if is_refused:
@@ -133,6 +143,12 @@ class Consequences:
         """
         args = worker_id, json.dumps(known), self._statements.now, limit
         return len(await self._statements.fetch("report_gone", *args))
+
+    def next_attempt_in(self) -> float | None:
+        """Return the seconds until the first job is due that ``apply()`` left; None if it left none."""
+        if not self._left:
+            return None
+        return max(min(self._left.values()) - time.monotonic(), 0.0)
 
     async def apply_lost(self, limit: int) -> int:
         """Apply consequences that a crash, a lock or a change by hand left; return the number of jobs."""

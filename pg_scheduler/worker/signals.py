@@ -83,7 +83,9 @@ class Signals:
         )
         self.worker_silent = Signal("another worker's liveness lock is free")
         self.worker_gone = Signal("a dead worker was deleted; jobs may wait for the end of its attempts")
-        self.end_overlooked = Signal("a job ended while jobs were added that wait for it")
+        self.end_overlooked = Signal(
+            "a job ended without consequences: jobs that wait for it were being added, or locked"
+        )
         self.lease_expired = Signal("the lease of a worker or of a running job expired")
         self.limits_blocked = Signal("jobs wait for a limit, which may be gone from the code")
         self.tenants_waiting = Signal("jobs wait in a share, which may be gone from the code")

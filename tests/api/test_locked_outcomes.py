@@ -7,15 +7,19 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobFailedError, current_job
-from pg_scheduler.events import JobCompleted, JobStarted, OutcomesDelayed, ServiceRetrying
+from pg_scheduler.events import JobCompleted, JobFailed, JobStarted, OutcomesDelayed, ServiceRetrying
+from pg_scheduler.store import consequences
 from pg_scheduler.triggers import Every
+from pg_scheduler.worker.maintenance.overdue import DeadlineScanner
+from pg_scheduler.worker.pipeline import late_outcomes
 from pg_scheduler.worker.pipeline.completer import Completer
+from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
 from tests.api.conftest import Make
 from tests.support.guards import guard
 from tests.support.worker import PATIENCE, Gate, Recorder
@@ -38,7 +42,7 @@ async def sleeps() -> int:
     return 1
 
 
-async def dependent() -> None: ...
+async def dependent(**_failure: object) -> None: ...
 
 
 async def cancel(world: World, connection: asyncpg.Connection) -> None:
@@ -90,6 +94,10 @@ HOLDS: dict[str, Hold] = {
     "schedules.trigger()": trigger_schedule,
     **{name: Locks.hold(name) for name in Locks.texts},
 }
+
+
+OWN_ROWS: Final = {"cancel_job()", "signal()", "row", "share of the row", "result"}
+"""The holds of rows without which the outcome itself cannot be written."""
 
 
 class World:
@@ -160,13 +168,56 @@ async def world(dsn: str, make: Make, gate: Gate) -> World:
 
 @pytest.mark.parametrize("name", HOLDS)
 async def test_outcomes_of_other_jobs_are_written_while_the_application_holds_a_row(
-    world: World, name: str
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
+    monkeypatch.setattr(Completer, "longest_wait_s", 2 * PATIENCE)
     async with world.holding(HOLDS[name]):
         await world.check_others()
         assert not await world.has_ended(), "it waits for the transaction"
     async with asyncio.timeout(PATIENCE):
         assert (await world.client.get_job_result(world.job_id, timeout=PATIENCE)).error is not None
+
+
+@pytest.mark.parametrize("name", [name for name in HOLDS if name not in OWN_ROWS])
+async def test_outcome_is_written_without_its_consequences_when_only_their_rows_are_locked_for_long(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(Completer, "longest_wait_s", 0.0)
+    monkeypatch.setattr(consequences, "LOCKED_PAUSE_S", 0.05)
+    seen = Recorder(world.scheduler)
+    async with world.holding(HOLDS[name]):
+        await seen.until(JobFailed, job_id=world.job_id)
+        assert await world.has_ended()
+        await world.check_others()
+    await seen.until(JobCompleted, job_id="dependent")
+    await seen.until(JobCompleted, job_id=f"{world.job_id}:failed")
+
+
+async def test_worker_continues_when_many_jobs_end_that_precede_a_locked_one(
+    dsn: str, make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(late_outcomes, "MAX_WAITING", 2)
+    monkeypatch.setattr(ResultBuffer, "capacity", 8)
+    monkeypatch.setattr(Completer, "longest_wait_s", 2 * PATIENCE)
+    monkeypatch.setattr(consequences, "LOCKED_PAUSE_S", 0.05)
+    monkeypatch.setattr(DeadlineScanner, "interval_s", 3 * PATIENCE)
+    scheduler = make(max_concurrent_jobs=100, lease=6 * PATIENCE)
+    for function in (gate.job, quick, dependent):
+        scheduler.register(function, name="gate" if function == gate.job else function.__name__)
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    ids = [await scheduler.enqueue("gate", args=(n,), job_id=f"part {n}") for n in range(20)]
+    await scheduler.enqueue("dependent", job_id="dependent", after=ids)
+    await seen.until(JobStarted, len(ids))
+    connection = await asyncpg.connect(dsn)
+    async with connection.transaction():
+        await connection.execute(Locks.texts["dependent"], "x")
+        gate.open.set()
+        await seen.until(JobCompleted, len(ids))
+        later = await scheduler.enqueue("quick", args=(5,))
+        await seen.until(JobCompleted, job_id=later)
+    await seen.until(JobCompleted, job_id="dependent")
+    await connection.close()
 
 
 async def test_holder_of_the_row_is_reported(

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import asyncpg
+import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import Outcome
@@ -33,8 +34,11 @@ def row_of(job_id: str) -> str:
     return f"SELECT FROM scheduled_jobs WHERE job_id = '{job_id}' FOR UPDATE"
 
 
+@pytest.mark.parametrize(
+    "lock", [row_of("of a"), "SELECT FROM scheduler_after WHERE parent_id = 'a' FOR UPDATE"]
+)
 async def test_consequences_of_other_jobs_are_applied_while_a_dependent_is_held(
-    store: Store, pool: Pool, dsn: str
+    store: Store, pool: Pool, dsn: str, lock: str
 ) -> None:
     await running(store, new_job("a"), new_job("b"))
     await add(store, child("of a", "a"))
@@ -42,13 +46,31 @@ async def test_consequences_of_other_jobs_are_applied_while_a_dependent_is_held(
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'completed', finished_at = $1 WHERE job_id IN ('a', 'b')", NOW
     )
-    async with held(dsn, row_of("of a")):
+    async with held(dsn, lock):
         assert await store.consequences.apply_lost(10) == 2
         assert await state(pool, "of b") == [("pending", None)]
         assert await store.consequences.apply_lost(10) == 0, "the other one has a pause"
     store.consequences._left.clear()
     assert await store.consequences.apply_lost(10) == 1
     assert await state(pool, "of a") == [("pending", None)]
+
+
+async def test_consequences_of_many_jobs_that_precede_a_held_one_are_left_together(
+    store: Store, pool: Pool, dsn: str
+) -> None:
+    ids = [f"part {n}" for n in range(500)]
+    await running(store, *(new_job(job_id) for job_id in ids))
+    await add(store, child("callback", *ids))
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'completed', finished_at = $1 WHERE job_id LIKE 'part %'", NOW
+    )
+    async with held(dsn, row_of("callback")):
+        assert await store.consequences.apply_lost(500) == 500
+        assert len(store.consequences._left) == 500
+    store.consequences._left.clear()
+    assert store.consequences.next_attempt_in() is None
+    assert await store.consequences.apply_lost(500) == 500
+    assert await state(pool, "callback") == [("pending", None)]
 
 
 async def test_jobs_of_a_dead_worker_are_reclaimed_while_a_dependent_is_held(

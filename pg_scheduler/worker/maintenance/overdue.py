@@ -66,8 +66,11 @@ class DeadlineScanner(Service):
         if ahead.has_queued:
             self._node.signals.tenants_waiting()
         waits = []
-        if ahead.has_ended and await self._apply_consequences():
-            waits.append(0.0)
+        if ahead.has_ended:
+            if await self._apply_consequences():
+                waits.append(0.0)
+            elif (pause_s := self._node.store.consequences.next_attempt_in()) is not None:
+                waits.append(pause_s)
         if ahead.has_waiting:
             await self._repair_waiting()
         deadlines = (

@@ -6,12 +6,13 @@ completions in the statement of the claim. While too many outcomes are not writt
 
 No outcome waits for a lock of the application that concerns another one. A batch that meets a lock for longer
 than ``LOCK_TIMEOUT_MS`` leaves out what ``lock_settled`` finds locked; ``late_outcomes`` has it from then on.
+What waits for long is written without its consequences.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import ClassVar, Final
 
@@ -22,6 +23,7 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.faults import REFUSALS, is_locked_out, is_refusal, sqlstate_of
 from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.pipeline.late_outcomes import AttemptOutcome
 from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
 from pg_scheduler.worker.pipeline.result_buffer import OutcomeBatch
 from pg_scheduler.worker.service import NEVER, Service, Wakeup
@@ -44,6 +46,8 @@ class Completer(Service):
     """Seconds for which an outcome waits for a lock before its holder is reported."""
     report_interval_s = 60.0
     """Seconds between two such reports."""
+    longest_wait_s = 10.0
+    """Seconds after which an outcome is written without consequences whose rows are locked."""
 
     def __init__(self, node: Node, progress: ProgressWriter) -> None:
         super().__init__(node.events)
@@ -109,7 +113,10 @@ class Completer(Service):
         """Write outcomes together, or if rows are locked, those whose rows are not."""
         store, results = self._store.results, self._results
         deleted = None if results.keeps_completed else results.deleted
-        if batch.former is None:
+        follows = self._follows
+        if batch.former is not None:
+            follows = follows and batch.former.follows
+        else:
             try:
                 batch.accepted = await store.settle(self._worker_id, batch.outcomes, deleted=deleted)
             except DatabaseUnavailableError as fault:
@@ -118,17 +125,30 @@ class Completer(Service):
             else:
                 return
         settled = await store.settle_unlocked(
-            self._worker_id, batch.outcomes, deleted=deleted, follows=self._follows
+            self._worker_id, batch.outcomes, deleted=deleted, follows=follows
         )
         locked = [outcome for outcome in batch.outcomes if outcome[0].job_id in settled.locked]
-        results.late.postpone(locked, former=batch.former)
+        self._postpone(batch, locked)
         batch.accepted, batch.late = settled
+        if not follows and settled.accepted:
+            self._signals.end_overlooked()
+
+    def _postpone(self, batch: OutcomeBatch, outcomes: Sequence[AttemptOutcome]) -> None:
+        """Let outcomes of a batch wait for a lock, or have a turn without their consequences at once."""
+        late, former = self._results.late, batch.former
+        number = len(outcomes) + len(late.claims())
+        if former is not None and former.may_leave_consequences(number, self.longest_wait_s):
+            late.leave_consequences(outcomes, former=former)
+        else:
+            late.postpone(outcomes, former=former)
 
     def _divide(self, batch: OutcomeBatch, *, pause_s: float | None = None) -> None:
         """Halve a batch that failed although no row of it is locked, or let the only outcome wait."""
         batch.late = {claim.job_id for claim, _ in batch.outcomes}
         if len(batch.outcomes) > 1:
             self._results.late.divide(batch.outcomes, former=batch.former)
+        elif pause_s is None:
+            self._postpone(batch, batch.outcomes)
         else:
             self._results.late.postpone(batch.outcomes, former=batch.former, pause_s=pause_s)
 

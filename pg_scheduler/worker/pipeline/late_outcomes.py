@@ -4,6 +4,10 @@ An open transaction of the application may hold the row of a job, of a job that 
 schedule, and the table may refuse a row. The batch is then divided. A group whose rows are locked waits for a
 moment before its next turn. Another group that failed is halved until the outcome is alone that caused it.
 Meanwhile all other outcomes are written.
+
+Late outcomes count towards the capacity of the result buffer, and thousands of jobs may precede one whose row
+is locked. So where only rows are locked that its consequences change, an outcome that waits for long, or with
+many others, is written without them. The deadline scanner applies them when the lock is released.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 """The longest pause between two turns."""
 
+MAX_WAITING: Final = 500
+"""Late outcomes up to which each waits until its consequences can be applied too; a quarter of the capacity
+of the result buffer."""
+
 
 @dataclass(eq=False, slots=True)
 class LateGroup:
@@ -34,12 +42,24 @@ class LateGroup:
         since: When they were to be written first, by the monotonic clock.
         due_at: When their next turn is, by the same clock.
         pause_s: The pause before that turn; 0 for a part of a group that is being divided.
+        follows: Whether that turn applies their consequences too.
     """
 
     outcomes: Sequence[AttemptOutcome]
     since: float
     due_at: float
     pause_s: float
+    follows: bool = True
+
+    def may_leave_consequences(self, number: int, longest_wait_s: float) -> bool:
+        """Return whether its outcomes are written without their consequences, if rows of those are locked.
+
+        Args:
+            number: How many outcomes are late.
+            longest_wait_s: Seconds after which an outcome does not wait for its consequences any more.
+        """
+        is_long = number > MAX_WAITING or time.monotonic() >= self.since + longest_wait_s
+        return self.follows and is_long
 
 
 class LateOutcomes:
@@ -84,8 +104,15 @@ class LateOutcomes:
     def divide(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None) -> None:
         """Let each half of outcomes that failed together have a turn at once; see ``postpone()``."""
         now, middle = time.monotonic(), len(outcomes) // 2
+        follows = former is None or former.follows
         for half in (outcomes[:middle], outcomes[middle:]):
-            self.groups.append(LateGroup(half, _since(former, now), now, 0.0))
+            self.groups.append(LateGroup(half, _since(former, now), now, 0.0, follows))
+
+    def leave_consequences(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup) -> None:
+        """Let outcomes have a turn at once that does not apply their consequences; see ``postpone()``."""
+        if outcomes:
+            now = time.monotonic()
+            self.groups.append(LateGroup(outcomes, former.since, now, former.pause_s, follows=False))
 
     def due_groups(self, size: int) -> list[LateGroup]:
         """Return the groups that have a turn now: one that is being divided, or some that wait for locks.
@@ -100,7 +127,12 @@ class LateOutcomes:
             if group.due_at > now:
                 continue
             ids = {claim.job_id for claim, _ in group.outcomes}
-            if due and not (due[0].pause_s and group.pause_s and len(job_ids) + len(ids) <= size):
+            if due and not (
+                due[0].pause_s
+                and group.pause_s
+                and due[0].follows == group.follows
+                and len(job_ids) + len(ids) <= size
+            ):
                 continue
             # A statement writes a job once: another attempt of it has the next turn.
             if job_ids.isdisjoint(ids):
@@ -121,6 +153,7 @@ def merge(groups: Sequence[LateGroup]) -> LateGroup:
         min(group.since for group in groups),
         0.0,
         max(group.pause_s for group in groups),
+        all(group.follows for group in groups),
     )
 
 
