@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -23,12 +23,14 @@ class Fed(NamedTuple):
         due: When the first of them is due; None if there is none.
         room: The number of due jobs for which there is room left.
         is_complete: Whether no other feeder held the lock of a share.
+        locked: The ids of jobs that were passed over, because other transactions have locked their rows.
     """
 
     jobs: int
     due: datetime | None
     room: int
     is_complete: bool
+    locked: Sequence[str] = ()
 
 
 class ShareRepository(Repository):
@@ -39,7 +41,12 @@ class ShareRepository(Repository):
         return [row[0] for row in await self._statements.fetch("blocked_keys", after, END, limit)]
 
     async def feed(
-        self, tenants: Sequence[str], shares: Mapping[str, Sequence[str]], names: Sequence[str]
+        self,
+        tenants: Sequence[str],
+        shares: Mapping[str, Sequence[str]],
+        names: Sequence[str],
+        *,
+        left_out: Collection[str] = (),
     ) -> Fed:
         """Move the next jobs of tenants to the claim index, as many as there is room for.
 
@@ -47,6 +54,7 @@ class ShareRepository(Repository):
             tenants: Tenants with waiting jobs.
             shares: The names of the tasks of each share.
             names: The names that this worker claims.
+            left_out: The ids of jobs that are not moved, because their rows were locked a moment ago.
         """
         share_of = {key: prefix_of(BLOCKED_BY_SHARE, key) for key in tenants}
         wanted = [prefix for prefix in dict.fromkeys(share_of.values()) if prefix in shares]
@@ -65,6 +73,8 @@ class ShareRepository(Repository):
                 [name for _, name in pairs],
                 names,
                 self._statements.now,
+                list(left_out),
                 on=connection,
             )
-        return Fed(fed["jobs"], fed["due"], fed["room"], is_complete=len(locked) == len(wanted))
+        is_complete = len(locked) == len(wanted)
+        return Fed(fed["jobs"], fed["due"], fed["room"], is_complete, tuple(fed["locked"]))

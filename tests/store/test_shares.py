@@ -370,6 +370,25 @@ async def test_locked_jobs_take_no_turns_of_other_tenants(store: Store, pool: Po
     assert await claimable(pool) == ["other-00000", "other-00001"]
 
 
+async def test_feed_names_the_locked_jobs_before_the_last_one_that_it_moves(store: Store, pool: Pool) -> None:
+    await start_worker(store, 2)
+    await loud(store, 9, "loud")
+    await loud(store, 9, "other")
+    tenants = await store.shares.tenants(SHARE, 1000)
+    async with pool.acquire() as other, other.transaction():
+        query = (
+            "SELECT FROM scheduled_jobs WHERE job_id LIKE 'loud-0000_' AND job_id < 'loud-00004' FOR UPDATE"
+        )
+        await other.execute(query)
+        fed = await store.shares.feed(tenants, SHARES, [NAME])
+        assert (fed.jobs, sorted(fed.locked)) == (2, ["loud-00000", "loud-00001"])
+        await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'moved' WHERE blocked_on IS NULL")
+        left_out = [f"loud-{n:05}" for n in range(4)]
+        fed = await store.shares.feed(tenants, SHARES, [NAME], left_out=left_out)
+        assert (fed.jobs, fed.locked) == (2, ())
+    assert "loud-00004" in await claimable(pool)
+
+
 async def test_room_of_a_task_is_that_of_the_workers_that_claim_it(store: Store, pool: Pool) -> None:
     both = {SHARE: [NAME, "app.rare"]}
     await start_worker(store, 1)

@@ -116,3 +116,25 @@ async def test_claim_of_a_job_with_a_share_starts_a_pass(feeder: Feeder, parts: 
     await claimer.run_once()
     assert parts.calls.count("shared_claimed") == 1
     await executor.stop()
+
+
+async def test_tenant_whose_first_jobs_are_locked_starts_the_others(
+    feeder: Feeder, parts: Parts, pool: asyncpg.Pool
+) -> None:
+    feeder.locked_pause_s = 600.0
+    await pool.execute("UPDATE scheduler_workers SET max_concurrent_jobs = 2")
+    await insert(parts, "a" * 20)
+    async with pool.acquire() as other, other.transaction():
+        await other.execute(
+            'SELECT FROM scheduled_jobs ORDER BY execution_time, job_id COLLATE "C" LIMIT 15 FOR UPDATE'
+        )
+        for _ in range(10):
+            await passes(feeder)
+            await pool.execute("DELETE FROM scheduled_jobs WHERE blocked_on IS NULL")
+            feeder.wake()
+        assert await left(pool) == 15
+    await passes(feeder)
+    assert await left(pool) == 15, "they have a pause"
+    feeder._left_out = dict.fromkeys(feeder._left_out, 0.0)
+    await passes(feeder)
+    assert await left(pool) == 13

@@ -15,7 +15,7 @@ candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS 
 -- name: feed_shares
 -- route: caller
 -- Move the next jobs of tenants ($1, of the shares $2) to the claim index; return how many, how many more there is room
--- for, and when the first one is due.
+-- for, when the first one is due, and which were passed over because another transaction has locked them.
 --
 -- Each share must be locked. $3 and $4 are pairs of a share and the name of a task, $5 all names that this worker
 -- claims. A share has room for as many due jobs that no worker has claimed yet as there are slots of live workers that
@@ -26,6 +26,8 @@ candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS 
 -- The next jobs are those of the highest priority, then of the tenants with the fewest jobs in flight. Of these, the
 -- tenant that waits longest comes first: since the job was due, or since its last turn, whatever is later. Without the
 -- turn, tenants with old jobs would alternate ahead of the others.
+--
+-- Locked jobs take the place of others of their tenant among the candidates, so the next pass leaves them out ($7).
 --
 -- Claims go by time, so a moved job gets that of its move, in the order of the turns; it remains in the past, or the
 -- claim that follows would overlook it.
@@ -135,37 +137,56 @@ candidate AS MATERIALIZED (
           AND execution_time <= (clock.at + interval '4 seconds')
           AND coalesce(function, job_name) = ANY ($5)
           AND coalesce(function, job_name) <> ALL (room.full_tasks)
+          AND job_id <> ALL ($7)
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT room.per_tenant
     ) AS job
     WHERE greatest(room.due, room.early) > 0
 ),
+part AS MATERIALIZED (
+    SELECT part.prefix, part.name, part.is_due, greatest(
+        CASE WHEN part.is_due THEN least(room.due, task_room.due) ELSE least(room.early, task_room.early) END, 0
+    ) AS jobs
+    FROM (SELECT DISTINCT candidate.prefix, candidate.name, candidate.is_due FROM candidate) AS part
+    JOIN room ON room.prefix = part.prefix
+    LEFT JOIN task_room ON task_room.prefix = part.prefix AND task_room.name = part.name
+),
+ranked AS MATERIALIZED (
+    SELECT candidate.*, row_number() OVER (
+        PARTITION BY candidate.prefix, candidate.name, candidate.is_due ORDER BY {turns}
+    ) AS rank
+    FROM candidate
+),
 free AS MATERIALIZED (
     SELECT next.*
-    FROM (
-        SELECT part.prefix, part.name, part.is_due,
-            CASE WHEN part.is_due THEN least(room.due, task_room.due) ELSE least(room.early, task_room.early) END AS jobs
-        FROM (SELECT DISTINCT candidate.prefix, candidate.name, candidate.is_due FROM candidate) AS part
-        JOIN room ON room.prefix = part.prefix
-        LEFT JOIN task_room ON task_room.prefix = part.prefix AND task_room.name = part.name
-    ) AS wanted
+    FROM part
     CROSS JOIN LATERAL (
-        SELECT ranked.*
+        SELECT sorted.*
         FROM (
-            SELECT candidate.*
-            FROM candidate
-            WHERE candidate.prefix = wanted.prefix
-              AND candidate.name = wanted.name
-              AND candidate.is_due = wanted.is_due
-            ORDER BY {turns}
-        ) AS ranked
+            SELECT ranked.*
+            FROM ranked
+            WHERE ranked.prefix = part.prefix AND ranked.name = part.name AND ranked.is_due = part.is_due
+            ORDER BY ranked.rank
+        ) AS sorted
         CROSS JOIN LATERAL (
             SELECT FROM {schema}scheduled_jobs AS job
-            WHERE job.ctid = ranked.ctid AND job.blocked_on = ranked.key
+            WHERE job.ctid = sorted.ctid AND job.blocked_on = sorted.key
             FOR NO KEY UPDATE SKIP LOCKED
         ) AS held
-        LIMIT greatest(wanted.jobs, 0)
+        LIMIT part.jobs
     ) AS next
+),
+locked AS MATERIALIZED (
+    SELECT ranked.job_id
+    FROM part
+    CROSS JOIN LATERAL (
+        SELECT CASE WHEN count(*) < part.jobs THEN 9223372036854775807 ELSE max(free.rank) END AS rank
+        FROM free
+        WHERE free.prefix = part.prefix AND free.name = part.name AND free.is_due = part.is_due
+    ) AS end_of_free
+    JOIN ranked ON ranked.prefix = part.prefix AND ranked.name = part.name AND ranked.is_due = part.is_due
+        AND ranked.rank < end_of_free.rank
+    WHERE part.jobs > 0 AND ranked.job_id <> ALL (ARRAY (SELECT free.job_id FROM free))
 ),
 chosen AS MATERIALIZED (
     SELECT ranked.*, clock.at - make_interval(secs => (room.due - ranked.turn) * 0.000001) AS moved_at
@@ -208,5 +229,6 @@ turns AS (
     ON CONFLICT (key, job_id, attempt) DO UPDATE SET at = greatest(EXCLUDED.at, start.at + interval '1 microsecond')
 )
 SELECT count(*) AS jobs, min(fed.due) AS due,
-    (SELECT sum(greatest(room.due, 0)) FROM room)::bigint - count(*) FILTER (WHERE fed.is_due) AS room
+    (SELECT sum(greatest(room.due, 0)) FROM room)::bigint - count(*) FILTER (WHERE fed.is_due) AS room,
+    ARRAY (SELECT locked.job_id FROM locked) AS locked
 FROM fed;
