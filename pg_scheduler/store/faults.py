@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final
@@ -35,6 +35,17 @@ REFUSALS: Final = (asyncpg.PostgresError, SchemaError, PayloadError)
 
 class UnstorableTextError(PayloadError):
     """A text has a character that the encoding of the database lacks."""
+
+
+class SuppressedChangeError(PayloadError):
+    """An update changed nothing in a row that fulfils its condition: a trigger has returned NULL."""
+
+    def __init__(self, triggers: Sequence[str]) -> None:
+        names = f" ({', '.join(triggers)})" if triggers else ""
+        super().__init__(
+            "the update of the row was suppressed; look for a BEFORE UPDATE trigger that returns NULL"
+            f"{names}, a rule or a row security policy of the table"
+        )
 
 
 RECORD_REFUSALS: Final = (asyncpg.PostgresError, SchemaForbiddenError, UnstorableTextError)

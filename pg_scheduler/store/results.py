@@ -30,7 +30,14 @@ from pg_scheduler.store.connections.options import (
 from pg_scheduler.store.connections.session import Connection, transact
 from pg_scheduler.store.consequences import Consequences
 from pg_scheduler.store.dependencies import DependencyRepository
-from pg_scheduler.store.faults import REFUSALS, UnstorableTextError, is_locked_out, is_refusal, translated
+from pg_scheduler.store.faults import (
+    REFUSALS,
+    SuppressedChangeError,
+    UnstorableTextError,
+    is_locked_out,
+    is_refusal,
+    translated,
+)
 from pg_scheduler.store.kept_results import KeptResultRepository
 from pg_scheduler.store.locks import LockRepository, due_message
 from pg_scheduler.store.passed_results import PassedResultRepository
@@ -321,12 +328,20 @@ class ResultRepository:
     async def _settle_held(
         self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool = True
     ) -> set[str]:
-        """Write changes of jobs that the worker holds. A replacement may wait."""
+        """Write changes of jobs that the worker holds. A replacement may wait.
+
+        Raises:
+            SuppressedChangeError: The worker still holds a job. Taken for lost, it would run without end.
+        """
         accepted: set[str] = set()
         if left := _unaccepted(changes, accepted):
             accepted |= await self._change_rows(left, worker_id, transaction, follows=follows)
         if left := _unaccepted(changes, accepted):
             accepted |= await self._replace(left, worker_id, transaction)
+        if left := _unaccepted(changes, accepted):
+            args = *_arrays(left), worker_id
+            for row in await self._statements.fetch("find_suppressed", *args, on=transaction.connection):
+                raise SuppressedChangeError(row["triggers"])
         return accepted
 
     async def _change_rows(

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler, current_job
-from pg_scheduler.events import JobCompleted, JobProgressed, JobStarted, OutcomeRefused
+from pg_scheduler.events import JobCompleted, JobLost, JobProgressed, JobStarted, OutcomeRefused
 from pg_scheduler.worker.pipeline import completer
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder
@@ -117,6 +117,36 @@ async def test_plain_completion_that_is_refused_fails_the_job(jobs: Jobs, pool: 
     assert job is not None
     assert (job.status, job.error_message) == (JobStatus.FAILED, REFUSED)
     assert jobs.seen.of(JobCompleted, job_id="bad") == []
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_result": KEPT}])
+async def test_job_fails_when_a_trigger_suppresses_its_completion(
+    jobs: Jobs, pool: asyncpg.Pool, options: dict[str, Any]
+) -> None:
+    await refuse(pool, "NEW.job_id = 'bad' AND NEW.status = 'completed'", action="RETURN NULL")
+    await jobs.run("fine", **options)
+    job = await jobs.scheduler.get_job("bad")
+    assert job is not None
+    assert (job.status, job.attempt) == (JobStatus.FAILED, 1)
+    (event,) = jobs.seen.of(OutcomeRefused)
+    assert "BEFORE UPDATE trigger that returns NULL (guard" in event.error
+    assert not jobs.seen.of(JobLost)
+
+
+async def test_job_stays_running_when_a_trigger_suppresses_every_outcome(
+    jobs: Jobs, pool: asyncpg.Pool
+) -> None:
+    await refuse(pool, "NEW.job_id = 'bad' AND OLD.status = 'running'", action="RETURN NULL")
+    await jobs.run("fine")
+    job = await jobs.scheduler.get_job("bad")
+    assert job is not None
+    assert (job.status, job.attempt) == (JobStatus.RUNNING, 1)
+    (event,) = jobs.seen.of(OutcomeRefused)
+    assert "nothing else was accepted" in event.effect
+    assert not jobs.seen.of(JobLost)
+    await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
+    await jobs.scheduler.shutdown()
+    assert len(jobs.seen.of(JobCompleted, job_id="bad")) == 1
 
 
 async def test_trigger_with_a_missing_table_of_its_own_stops_no_worker(

@@ -136,6 +136,26 @@ WHERE job_id = ANY ($1)
   AND attempt = ($2::integer[])[{place}]
   AND finished_at IS NOT NULL;
 
+-- name: find_suppressed
+-- route: caller
+-- Return one of the attempts ($1, $2 attempts) that worker $3 still holds although their rows were just updated, and
+-- the triggers that may have suppressed that.
+--
+-- Bits of tgtype: 1 for each row, 2 before, 16 update.
+WITH place AS MATERIALIZED ({places})
+SELECT job.job_id, ARRAY (
+    SELECT tgname::text
+    FROM pg_catalog.pg_trigger
+    WHERE tgrelid = job.tableoid AND tgenabled <> 'D' AND tgtype & 19 = 19
+    ORDER BY tgname
+) AS triggers
+FROM {schema}scheduled_jobs AS job, place
+WHERE job_id = ANY ($1)
+  AND job.status = 'running'
+  AND worker_id = $3
+  AND attempt = ($2::integer[])[{place}]
+LIMIT 1;
+
 -- name: delete_completed
 -- route: caller
 -- Delete those of the jobs $1 that have completed and whose consequences are applied, and return their ids.
