@@ -189,7 +189,7 @@ async def test_reclaiming_a_job_that_its_live_worker_does_not_renew_appends_to_t
     await store.workers.renew("w1", {}, LEASE)
     clock.advance(5 * SECOND)
     await store.workers.renew("w1", {}, LEASE)
-    assert (await store.workers.rescue(120)).job_ids == ["job"]
+    assert (await store.workers.rescue(120, worker_id="w1")).job_ids == ["job"]
     assert await outcomes(store) == ["lost"]
 
 

@@ -59,7 +59,7 @@ coalesce((job.errors #>> ARRAY ['-1', 'attempt']) = job.attempt::text, false)
 -- Whether a job without that mark was suspended by a node of an earlier checkout: it is due at the end of a step.
 
 -- fragment: was_suspended_unmarked
-(({suspension}) IS NULL AND job.attempt > 0 AND NOT {has_entry} AND EXISTS (
+(({suspension}) IS NULL AND job.attempt > 0 AND EXISTS (
         SELECT FROM {schema}scheduler_steps AS step
         WHERE step.job_id = job.job_id AND {bounded_until} = job.execution_time
         OFFSET 0
