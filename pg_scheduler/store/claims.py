@@ -311,7 +311,7 @@ class ClaimRepository:
                 raise
             return {*ids}
         except DatabaseUnavailableError as fault:
-            if not is_locked_out(fault):
+            if not is_lock_timeout(fault):
                 raise
             # The lock is that of a trigger, unless it is one of the whole table, which raises here.
             async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
