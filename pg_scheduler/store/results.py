@@ -330,19 +330,26 @@ class ResultRepository:
     ) -> set[str]:
         """Write changes of jobs that the worker holds. A replacement may wait.
 
+        A row is left as it is if its replacement is added or dropped between the two statements. So a row
+        that is still held is locked, and written once more.
+
         Raises:
             SuppressedChangeError: The worker still holds a job. Taken for lost, it would run without end.
         """
         accepted: set[str] = set()
-        if left := _unaccepted(changes, accepted):
-            accepted |= await self._change_rows(left, worker_id, transaction, follows=follows)
-        if left := _unaccepted(changes, accepted):
-            accepted |= await self._replace(left, worker_id, transaction)
-        if left := _unaccepted(changes, accepted):
+        held: list[asyncpg.Record] = []
+        for _ in range(2):
+            if left := _unaccepted(changes, accepted):
+                accepted |= await self._change_rows(left, worker_id, transaction, follows=follows)
+            if left := _unaccepted(changes, accepted):
+                accepted |= await self._replace(left, worker_id, transaction)
+            if not (left := _unaccepted(changes, accepted)):
+                return accepted
             args = *_arrays(left), worker_id
-            for row in await self._statements.fetch("find_suppressed", *args, on=transaction.connection):
-                raise SuppressedChangeError(row["triggers"])
-        return accepted
+            held = await self._statements.fetch("lock_held", *args, on=transaction.connection)
+            if not held:
+                return accepted
+        raise SuppressedChangeError(held[0]["triggers"])
 
     async def _change_rows(
         self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 
+import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
+from pg_scheduler.jobs.step_values import SLEEP
+from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.status import JobStatus
+from pg_scheduler.store import results as results_module
 from pg_scheduler.store.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
+from tests.support.worker import PATIENCE
 
 EVERY_OUTCOME: Sequence[Outcome] = [
     COMPLETE,
@@ -266,6 +272,36 @@ async def test_settle_applies_a_replacement_with_every_outcome(
         "lease_until": None,
     }
     assert {name: found[name] for name in expected} == expected
+    assert (await row(pool, "other"))["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [*EVERY_OUTCOME, Outcome.suspend((Suspension(SLEEP, "nap", NOW + 30 * SECOND),))],
+    ids=["completed", "failed", "retried", "released", "skipped", "suspended"],
+)
+async def test_settle_writes_an_outcome_whose_replacement_is_dropped_meanwhile(
+    store: Store, pool: Pool, dsn: str, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    """The job for which the replacement waits fails when the attempt ends, as ``cancel_blocked`` does it."""
+    monkeypatch.setattr(results_module, "LOCK_TIMEOUT_MS", round(PATIENCE * 1000))
+    claim, other = await running(store, new_job(max_retries=1), new_job("other"))
+    await store.jobs.replace([REPLACEMENT])
+    canceller = await asyncpg.connect(dsn)
+    try:
+        async with asyncio.timeout(PATIENCE), canceller.transaction():
+            await canceller.execute(
+                "UPDATE scheduled_jobs SET on_end = on_end - 'replacement' WHERE job_id = 'job'"
+            )
+            outcomes = [(claim, outcome), (other, COMPLETE)]
+            settling = asyncio.create_task(store.results.settle("w1", outcomes))
+            while not await pool.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                pass
+        assert await settling == {"job", "other"}
+    finally:
+        await canceller.close()
+    found = await row(pool)
+    assert (found["status"], found["job_name"]) == (outcome.change.status, NAME)
     assert (await row(pool, "other"))["status"] == "completed"
 
 

@@ -112,6 +112,7 @@ lock_unacknowledged: skips
 settle_jobs: limited jobs
 settle_suspended: limited jobs
 lock_settled: skips
+lock_held: limited
 delete_completed: skips jobs steps
 apply_replacements: limited jobs
 refuse_replacement: limited jobs

@@ -136,10 +136,10 @@ WHERE job_id = ANY ($1)
   AND attempt = ($2::integer[])[{place}]
   AND finished_at IS NOT NULL;
 
--- name: find_suppressed
+-- name: lock_held
 -- route: caller
--- Return one of the attempts ($1, $2 attempts) that worker $3 still holds although their rows were just updated, and
--- the triggers that may have suppressed that.
+-- Lock the rows of those attempts ($1, $2 attempts) that worker $3 still holds although they were just updated, and
+-- return the triggers that may have suppressed that.
 --
 -- Bits of tgtype: 1 for each row, 2 before, 16 update.
 WITH place AS MATERIALIZED ({places})
@@ -154,7 +154,7 @@ WHERE job_id = ANY ($1)
   AND job.status = 'running'
   AND worker_id = $3
   AND attempt = ($2::integer[])[{place}]
-LIMIT 1;
+FOR NO KEY UPDATE OF job;
 
 -- name: delete_completed
 -- route: caller
