@@ -168,9 +168,8 @@ async def world(dsn: str, make: Make, gate: Gate) -> World:
 
 @pytest.mark.parametrize("name", HOLDS)
 async def test_outcomes_of_other_jobs_are_written_while_the_application_holds_a_row(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str
+    world: World, name: str
 ) -> None:
-    monkeypatch.setattr(Completer, "longest_wait_s", 2 * PATIENCE)
     async with world.holding(HOLDS[name]):
         await world.check_others()
         assert not await world.has_ended(), "it waits for the transaction"
@@ -179,10 +178,10 @@ async def test_outcomes_of_other_jobs_are_written_while_the_application_holds_a_
 
 
 @pytest.mark.parametrize("name", [name for name in HOLDS if name not in OWN_ROWS])
-async def test_outcome_is_written_without_its_consequences_when_only_their_rows_are_locked_for_long(
+async def test_outcome_is_written_without_its_consequences_when_only_their_rows_are_locked(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(Completer, "longest_wait_s", 0.0)
+    monkeypatch.setattr(late_outcomes, "MAX_WAITING", 0)
     monkeypatch.setattr(consequences, "LOCKED_PAUSE_S", 0.05)
     seen = Recorder(world.scheduler)
     async with world.holding(HOLDS[name]):
@@ -198,7 +197,6 @@ async def test_worker_continues_when_many_jobs_end_that_precede_a_locked_one(
 ) -> None:
     monkeypatch.setattr(late_outcomes, "MAX_WAITING", 2)
     monkeypatch.setattr(ResultBuffer, "capacity", 8)
-    monkeypatch.setattr(Completer, "longest_wait_s", 2 * PATIENCE)
     monkeypatch.setattr(consequences, "LOCKED_PAUSE_S", 0.05)
     monkeypatch.setattr(DeadlineScanner, "interval_s", 3 * PATIENCE)
     scheduler = make(max_concurrent_jobs=100, lease=6 * PATIENCE)

@@ -6,7 +6,7 @@ completions in the statement of the claim. While too many outcomes are not writt
 
 No outcome waits for a lock of the application that concerns another one. A batch that meets a lock for longer
 than ``LOCK_TIMEOUT_MS`` leaves out what ``lock_settled`` finds locked; ``late_outcomes`` has it from then on.
-What waits for long is written without its consequences.
+If many wait, those of which only consequences meet a lock are written without them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ class Completer(Service):
     """Seconds for which an outcome waits for a lock before its holder is reported."""
     report_interval_s = 60.0
     """Seconds between two such reports."""
-    longest_wait_s = 10.0
-    """Seconds after which an outcome is written without consequences whose rows are locked."""
 
     def __init__(self, node: Node, progress: ProgressWriter) -> None:
         super().__init__(node.events)
@@ -137,7 +135,7 @@ class Completer(Service):
         """Let outcomes of a batch wait for a lock, or have a turn without their consequences at once."""
         late, former = self._results.late, batch.former
         number = len(outcomes) + len(late.claims())
-        if former is not None and former.may_leave_consequences(number, self.longest_wait_s):
+        if former is not None and former.may_leave_consequences(number):
             late.leave_consequences(outcomes, former=former)
         else:
             late.postpone(outcomes, former=former)

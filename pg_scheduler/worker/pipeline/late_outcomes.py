@@ -6,8 +6,8 @@ moment before its next turn. Another group that failed is halved until the outco
 Meanwhile all other outcomes are written.
 
 Late outcomes count towards the capacity of the result buffer, and thousands of jobs may precede one whose row
-is locked. So where only rows are locked that its consequences change, an outcome that waits for long, or with
-many others, is written without them. The deadline scanner applies them when the lock is released.
+is locked. So where only rows are locked that its consequences change, an outcome that waits with many others
+is written without them. The deadline scanner applies them when the lock is released.
 """
 
 from __future__ import annotations
@@ -51,15 +51,13 @@ class LateGroup:
     pause_s: float
     follows: bool = True
 
-    def may_leave_consequences(self, number: int, longest_wait_s: float) -> bool:
+    def may_leave_consequences(self, number: int) -> bool:
         """Return whether its outcomes are written without their consequences, if rows of those are locked.
 
         Args:
             number: How many outcomes are late.
-            longest_wait_s: Seconds after which an outcome does not wait for its consequences any more.
         """
-        is_long = number > MAX_WAITING or time.monotonic() >= self.since + longest_wait_s
-        return self.follows and is_long
+        return self.follows and number > MAX_WAITING
 
 
 class LateOutcomes:
