@@ -24,7 +24,6 @@ from pg_scheduler.store.faults import translated
 from pg_scheduler.store.foreign.connection import as_foreign
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.statements import Repository
-from pg_scheduler.store.unique_keys import detecting_taken_keys
 
 GENERATED_FIELDS: Final = PlainJob._fields.index("function")
 """How many values a job with a generated id has: it has no function and no lock."""
@@ -209,31 +208,6 @@ class JobInserts(Repository):
                         format="binary",
                         timeout=self._statements.call_timeout_s,
                     )
-
-    async def replace(self, jobs: Sequence[PlainJob], *, connection: Connection | None = None) -> None:
-        """Insert jobs, or give existing ones a new definition. The ids must differ."""
-        if jobs:
-            columns = zip(*jobs, strict=True)
-            await self._statements.fetch_retrying(
-                "replace_jobs", *columns, self._statements.now, on=connection
-            )
-
-    async def replace_extended(
-        self, jobs: Sequence[ExtendedJob], *, connection: Connection | None = None
-    ) -> None:
-        """Insert jobs, or give existing ones a new definition. The ids must differ.
-
-        Raises:
-            UniqueKeyTakenError: Another unfinished job has one of the unique keys.
-        """
-        with detecting_taken_keys():
-            await self._statements.fetch_retrying(
-                "replace_extended_jobs",
-                *zip(*(job.row for job in jobs), strict=True),
-                self._statements.now,
-                *zip(*(job.extras for job in jobs), strict=True),
-                on=connection,
-            )
 
 
 def _is_immediate(job: PlainJob) -> bool:

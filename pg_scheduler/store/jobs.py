@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -15,6 +15,7 @@ import asyncpg
 from pg_scheduler.events.log import log_refusal
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.model import Job, JobCounts, Page
+from pg_scheduler.jobs.rows import ExtendedJob, PlainJob
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
@@ -22,7 +23,7 @@ from pg_scheduler.store.faults import REFUSALS, is_refusal
 from pg_scheduler.store.job_inserts import JobInserts
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements, Transaction
-from pg_scheduler.store.unique_keys import UniqueKeyRepository
+from pg_scheduler.store.unique_keys import UniqueKeyRepository, detecting_taken_keys
 
 MAX_EXAMINED_ROWS: Final = 20_000
 """The maximum number of rows that one call with a metadata filter examines."""
@@ -143,6 +144,56 @@ class JobRepository(JobInserts):
         self._consequences = consequences
         self._unique_keys = unique_keys
         self._refused: dict[str, float] = {}  # until when a job is left out, by the monotonic clock
+
+    # -- replace ---------------------------------------------------------------------------------------
+
+    async def replace(self, jobs: Sequence[PlainJob], *, connection: Connection | None = None) -> None:
+        """Insert jobs, or give existing ones a new definition. The ids must differ."""
+
+        def values_of(job_ids: Collection[str]) -> list[object]:
+            columns = zip(*(job for job in jobs if job.job_id in job_ids), strict=True)
+            return [*columns, self._statements.now]
+
+        if jobs:
+            await self._replace("replace_jobs", {job.job_id for job in jobs}, values_of, connection)
+
+    async def replace_extended(
+        self, jobs: Sequence[ExtendedJob], *, connection: Connection | None = None
+    ) -> None:
+        """Insert jobs, or give existing ones a new definition. The ids must differ.
+
+        Raises:
+            UniqueKeyTakenError: Another unfinished job has one of the unique keys.
+        """
+
+        def values_of(job_ids: Collection[str]) -> list[object]:
+            chosen = [job for job in jobs if job.job_id in job_ids]
+            columns = zip(*(job.row for job in chosen), strict=True)
+            return [*columns, self._statements.now, *zip(*(job.extras for job in chosen), strict=True)]
+
+        with detecting_taken_keys():
+            await self._replace("replace_extended_jobs", {job.job_id for job in jobs}, values_of, connection)
+
+    async def _replace(
+        self,
+        name: str,
+        job_ids: Collection[str],
+        values_of: Callable[[Collection[str]], list[object]],
+        connection: Connection | None,
+    ) -> None:
+        """Replace jobs; before one that has ended, apply its consequences if a scan was to do that."""
+        rows = await self._statements.fetch_retrying(name, *values_of(job_ids), on=connection)
+        left = {*job_ids} - {row["job_id"] for row in rows}
+
+        async def replace(transaction: Transaction) -> None:
+            # The first statement locks the rows that it leaves, so the second one leaves none of them.
+            rows = await self._statements.fetch(name, *values_of(left), on=transaction.connection)
+            if ended := left - {row["job_id"] for row in rows}:
+                await self._consequences.run(ended, transaction)
+                await self._statements.fetch(name, *values_of(ended), on=transaction.connection)
+
+        if left:
+            await self._statements.run_retrying(replace, within=connection)
 
     # -- change ----------------------------------------------------------------------------------------
 

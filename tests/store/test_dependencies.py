@@ -342,6 +342,27 @@ async def test_unusable_definition_that_waited_fails_the_job_and_its_children(
     assert await state(pool, "a", "c") == [("failed", None), CANCELLED]
 
 
+async def test_replacement_of_an_ended_job_waits_for_no_scan_of_its_consequences(
+    store: Store, pool: Pool
+) -> None:
+    """They were withheld at its end, and are applied first, in a transaction of its own or of the caller."""
+    a, b, c = await running(store, new_job("a"), new_job("b"), new_job("c"))
+    await add(store, child("after a", "a"), child("after b", "b"), child("after c", "c"))
+    outcomes = [(a, COMPLETE), (b, Outcome.fail("no")), (c, COMPLETE)]
+    await store.results.settle_unlocked("w1", outcomes, follows=False)
+    assert await state(pool, "after a", "after b", "after c") == [BLOCKED] * 3
+    await store.jobs.replace([new_job("a", priority=1), new_job("new")])
+    async with pool.acquire() as connection, connection.transaction():
+        keyed = child("b", extras=Extras(unique_key="key"))
+        await store.jobs.replace_extended([keyed], connection=connection)
+    await add(store, child("c", "new"), replace=True)
+    assert await state(pool, "after a", "after b", "after c") == [FREE, CANCELLED, FREE]
+    assert await state(pool, "a", "b", "c", "new") == [FREE, FREE, BLOCKED, FREE]
+    assert (await row(pool, "a"))["priority"] == 1
+    assert (await row(pool, "b"))["unique_key"] == "key"
+    assert await edges(pool) == {("new", "c")}
+
+
 # -- concurrency ---------------------------------------------------------------------------------------
 
 

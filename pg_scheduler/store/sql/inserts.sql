@@ -163,6 +163,7 @@ ON CONFLICT (job_id) DO UPDATE SET
             (old.on_end - {definition_keys}) || coalesce(EXCLUDED.on_end, jsonb_build_object())
         ELSE EXCLUDED.on_end
     END
+WHERE old.finished_at IS NULL OR old.on_end IS NULL OR (old.on_end -> 'alive') IS NOT NULL
 
 -- name: insert_generated_job
 -- route: pool | sticky
@@ -307,6 +308,7 @@ SELECT coalesce($1, statement_timestamp()) AS now;
 -- A running job keeps its row until its attempt ends; the new definition waits in "on_end". The attempt
 -- number never decreases: it is part of the fencing token. The history keeps the attempts that limits still count.
 -- Other jobs that wait for this one wait for its new definition. Rows are written in the same order as in insert_jobs.
+-- A job that has ended and whose consequences are not applied yet is only locked, and its id is not returned.
 INSERT INTO {schema}scheduled_jobs AS old (
     {new_columns}
 )
