@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError
 from pg_scheduler.events import JobCancelled, JobEvent
 from pg_scheduler.jobs.history import PARENT, errors_from
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
@@ -20,6 +20,7 @@ from pg_scheduler.jobs.rows import Claim, Extras
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.store.dependencies import ScanPosition
+from pg_scheduler.store.faults import is_locked_out
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from tests.store.test_steps import until_a_lock_is_awaited
@@ -34,6 +35,18 @@ NOT_COMPLETED = "a job after which this job was to run did not complete"
 
 async def settle(store: Store, claim: Claim, outcome: Outcome = COMPLETE) -> None:
     assert await store.results.settle("w1", [(claim, outcome)]) == {claim.job_id}
+
+
+async def settle_at_last(store: Store, claim: Claim) -> None:
+    """Settle, and again while others hold a lock for longer than a statement waits, as on a slow machine."""
+    while True:
+        try:
+            await settle(store, claim)
+        except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault):
+                raise
+        else:
+            return
 
 
 @pytest.fixture
@@ -423,7 +436,7 @@ async def test_many_parents_that_end_concurrently_unblock_every_job(
     async with asyncpg.create_pool(dsn, min_size=8, max_size=8) as many:
         connections = Connections(many)
         others = Store(connections, clock=clock)
-        await asyncio.gather(*(settle(others, claim) for claim in claims))
+        await asyncio.gather(*(settle_at_last(others, claim) for claim in claims))
         await connections.release_held()
     assert await state(pool, "c0", "c1", "c2", "all") == [FREE] * 4
     assert await edges(pool) == set()
