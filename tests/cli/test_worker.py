@@ -336,13 +336,18 @@ async def test_hangup_shuts_down_gracefully_and_is_no_second_signal(
 ) -> None:
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     job_id = await add(scheduler, "cliworker.wait", begun, gate)
-    with start(JOBS) as program:
-        await until(lambda: has_text(begun))
-        for _ in range(2):
-            program.process.send_signal(signal.SIGHUP)
-            await program.read_until("SIGHUP received: stopping after the running jobs")
-        gate.touch()
-        assert await program.end() == ExitCode.DONE, program.text
+    # The command leaves an ignored SIGHUP as it is, and a process inherits one, as under nohup.
+    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with start(JOBS) as program:
+            await until(lambda: has_text(begun))
+            for _ in range(2):
+                program.process.send_signal(signal.SIGHUP)
+                await program.read_until("SIGHUP received: stopping after the running jobs")
+            gate.touch()
+            assert await program.end() == ExitCode.DONE, program.text
+    finally:
+        signal.signal(signal.SIGHUP, former)
     assert await status(scheduler, job_id) == "completed"
 
 
