@@ -111,9 +111,13 @@ class Evidence:
         return request is not None and request.kind == REPLACED
 
     def may_have_run_again(self, job_id: str) -> bool:
-        """Return whether a repeated call of retry_job() may have let the job run again after it completed."""
+        """Return whether a call of retry_job() may have let the job run again after it completed.
+
+        The call may be repeated after its answer was lost. And a job for tomorrow runs at once, before it is
+        cancelled and retried, if the clock of the server is set forward by years.
+        """
         request = self.requests.get(job_id)
-        return request is not None and request.retries > 1
+        return request is not None and request.retries > 0
 
     def is_child(self, job_id: str) -> bool:
         """Return whether a step of an order or of a choice inserted the job."""

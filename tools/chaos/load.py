@@ -75,8 +75,8 @@ class Request:
     raised or was not called. ``versions`` are the versions of the arguments that the last attempt may have.
     ``keeps`` is true if the job keeps its result. ``after`` are the jobs that a callback waits for. ``key``
     is the key of a limit per key. ``effects`` are those of a completed durable job. ``polled`` is true if a
-    worker may find the job only by its next poll. ``retries`` counts the calls of retry_job(): after one
-    whose answer was lost, another one lets a job run again that has completed.
+    worker may find the job only by its next poll. ``retries`` counts the calls of retry_job(), which
+    lets a job run again that has completed.
     """
 
     kind: str
