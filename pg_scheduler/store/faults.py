@@ -28,6 +28,7 @@ from pg_scheduler.errors import (
     SchemaForbiddenError,
     SchemaMissingError,
 )
+from pg_scheduler.events.log import LOCK_NOT_AVAILABLE
 
 REFUSALS: Final = (asyncpg.PostgresError, SchemaError, PayloadError)
 """Errors of a statement that the database received and rejected."""
@@ -95,7 +96,6 @@ end of the connection, and asyncpg keeps it to itself."""
 
 DEADLOCK: Final = "40P01"
 FORBIDDEN: Final = "42501"
-LOCK_NOT_AVAILABLE: Final = "55P03"
 READ_ONLY: Final = "25006"
 SERIALIZATION_FAILURE: Final = "40001"
 MISSING: Final = frozenset({"3F000", "42703", "42883", "42P01"})
