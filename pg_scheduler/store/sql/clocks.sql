@@ -59,6 +59,11 @@ CASE
     )
 END
 
+-- Whether the clock gave the due time of a job before it was set back.
+
+-- fragment: is_early
+execution_time > {future} AND execution_time < {last_day} AND {due_again} < execution_time
+
 -- name: correct_waits
 -- route: tuned
 -- Set back the steps of at most $2 suspended jobs that were stored before the server's clock was set back.
@@ -114,9 +119,7 @@ WITH early AS MATERIALIZED (
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND execution_time > {future}
-          AND execution_time < {last_day}
-          AND {due_again} < execution_time
+          AND {is_early}
         LIMIT $2
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS early
@@ -127,9 +130,7 @@ WITH early AS MATERIALIZED (
         FROM {schema}scheduled_jobs AS job
         WHERE blocked_on IS NOT NULL
           AND finished_at IS NULL
-          AND execution_time > {future}
-          AND execution_time < {last_day}
-          AND {due_again} < execution_time
+          AND {is_early}
         LIMIT $2
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS blocked
@@ -162,7 +163,7 @@ SELECT EXISTS (
               AND blocked_on IS NULL
               AND priority = level.priority
               AND execution_time > {future}
-              AND (execution_time < {last_day} AND {due_again} < execution_time
+              AND ({is_early}
                   OR (options -> 'steps') IS NOT NULL
                   AND (
                       SELECT max(started_at) > {future} AND max(started_at) < {last_day}
@@ -175,9 +176,7 @@ SELECT EXISTS (
         FROM {schema}scheduled_jobs AS job
         WHERE blocked_on IS NOT NULL
           AND finished_at IS NULL
-          AND execution_time > {future}
-          AND execution_time < {last_day}
-          AND {due_again} < execution_time
+          AND {is_early}
     ) AS is_left,
     EXISTS (
         SELECT FROM pg_catalog.pg_stat_activity AS session
