@@ -48,8 +48,7 @@ class FiredJob:
 SCHEDULE_KEYS: Final = (
     "schedule_id", "owner", "task", "described", "next_fire_at", "last_fire_at", "last_job_id", "paused_at",
     "paused_until", "keeps_fire_times", "note", "start", "end", "max_runs", "runs", "skipped", "missed",
-    "failures", "metadata", "created_at", "updated_at", "finished_at", "retired_at",
-    "version",
+    "failures", "metadata", "created_at", "updated_at", "finished_at", "retired_at", "version",
 )  # fmt: skip
 SCHEDULE: Final = Shape(
     "schedule",

@@ -381,18 +381,18 @@ class ResultRepository:
         self, changes: Changes, worker_id: str, connection: Connection
     ) -> list[asyncpg.Record]:
         """Write the rows of attempts that suspend no job."""
-        each = changes.values()
+        row_changes = changes.values()
         return await self._statements.fetch(
             "settle_jobs",
             *_arrays(changes),
-            [change.status for change in each],
-            [change.error for change in each],
-            [change.delay_s for change in each],
-            [change.retries for change in each],
-            [change.crashes for change in each],
+            [change.status for change in row_changes],
+            [change.error for change in row_changes],
+            [change.delay_s for change in row_changes],
+            [change.retries for change in row_changes],
+            [change.crashes for change in row_changes],
             worker_id,
             self._statements.now,
-            [change.entry for change in each],
+            [change.entry for change in row_changes],
             on=connection,
         )
 

@@ -337,7 +337,7 @@ async def test_hangup_shuts_down_gracefully_and_is_no_second_signal(
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     job_id = await add(scheduler, "cliworker.wait", begun, gate)
     # The command leaves an ignored SIGHUP as it is, and a process inherits one, as under nohup.
-    former = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    inherited_handler = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
         with start(JOBS) as program:
             await until(lambda: has_text(begun))
@@ -347,7 +347,7 @@ async def test_hangup_shuts_down_gracefully_and_is_no_second_signal(
             gate.touch()
             assert await program.end() == ExitCode.DONE, program.text
     finally:
-        signal.signal(signal.SIGHUP, former)
+        signal.signal(signal.SIGHUP, inherited_handler)
     assert await status(scheduler, job_id) == "completed"
 
 

@@ -164,14 +164,14 @@ async def test_replace_changes_a_job_at_once_when_it_is_not_running(
         lock_key=1,
     )
     await store.jobs.replace([definition])
-    found = await row(pool)
+    job_row = await row(pool)
     written = definition._asdict()
-    assert {name: found[name] for name in written} == written
-    assert (found["status"], found["retry_count"], found["attempt"]) == ("pending", 0, 1)
+    assert {name: job_row[name] for name in written} == written
+    assert (job_row["status"], job_row["retry_count"], job_row["attempt"]) == ("pending", 0, 1)
     for name in ("worker_id", "started_at", "finished_at", "lease_until", "error_message"):
-        assert found[name] is None
-    assert found["last_heartbeat"] is not None, "when it got its due time"
-    assert (found["expires_at"], found["on_end"]) == (None, None)
+        assert job_row[name] is None
+    assert job_row["last_heartbeat"] is not None, "when it got its due time"
+    assert (job_row["expires_at"], job_row["on_end"]) == (None, None)
 
 
 async def test_replace_inserts_a_missing_job(store: Store, pool: Pool) -> None:

@@ -346,8 +346,8 @@ class Story(RuleBasedStateMachine):
 
     @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT, knows=st.booleans())
     def give_back(self, worker_id: str, at_once: bool, knows: bool) -> None:
-        known = self.world.claims_of(worker_id) if knows else []
-        self.start(self.world.give_back(worker_id, known), at_once)
+        claims = self.world.claims_of(worker_id) if knows else []
+        self.start(self.world.give_back(worker_id, claims), at_once)
 
     @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT, knows=st.booleans())
     def rescue_own(self, worker_id: str, at_once: bool, knows: bool) -> None:

@@ -163,17 +163,17 @@ async def test_rescue_releases_a_job_of_this_worker_when_its_claim_was_not_answe
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await running(store, new_job("lost"), new_job("held"))
-    known = {"held": 1, "of another attempt": 1}
+    attempts = {"held": 1, "of another attempt": 1}
     clock.advance(LEASE * SECOND - SECOND)
-    await store.workers.renew("w1", known, LEASE)
+    await store.workers.renew("w1", attempts, LEASE)
     clock.advance(2 * SECOND)
     # It may have been claimed during that heartbeat; the next one decides.
-    assert await rescue_own(store, known) == NOTHING
-    await store.workers.renew("w1", known, LEASE)
+    assert await rescue_own(store, attempts) == NOTHING
+    await store.workers.renew("w1", attempts, LEASE)
     assert await store.workers.rescue(THRESHOLD) == NOTHING, "other workers do not know what it has"
     assert (await store.workers.scan_deadlines(30, THRESHOLD, "w2")).lapse_in == LEASE
     assert (await store.workers.scan_deadlines(30, THRESHOLD, "w1")).lapse_in == -1
-    assert await rescue_own(store, known) == RescueResult([], ["lost"])
+    assert await rescue_own(store, attempts) == RescueResult([], ["lost"])
     assert await column(pool, "status") == {"lost": "pending", "held": "running"}
 
 

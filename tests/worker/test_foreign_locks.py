@@ -276,10 +276,10 @@ def test_each_transaction_has_a_lock_timeout_unless_it_is_that_of_a_caller() -> 
     folder = files("pg_scheduler")
     sources = {str(path): path.read_text("utf-8") for path in Path(str(folder)).rglob("*.py")}
     begun = {
-        f"{path}: {found[0]}"
+        f"{path}: {match[0]}"
         for path, source in sources.items()
-        for found in re.finditer(r"statements\.transaction\((?!within=)([^)]*)\)", source)
-        if "lock_timeout_ms=" not in found[1]
+        for match in re.finditer(r"statements\.transaction\((?!within=)([^)]*)\)", source)
+        if "lock_timeout_ms=" not in match[1]
     }
     assert begun == set()
 

@@ -22,7 +22,6 @@ class DueTimeCorrector(Service):
     name: ClassVar[str] = "due_time_corrector"
     batch_size = 1000
     """Jobs that one statement corrects."""
-
     first_pause_s = 1.0
     """Seconds until the next pass if rows are left or transactions are open; each pause is twice as long."""
     longest_pause_s = 300.0
@@ -35,7 +34,7 @@ class DueTimeCorrector(Service):
         self._must_correct = False
         self._pause_s = self.first_pause_s
         self._open_until: int | None = None
-        """The first transaction that began after the first pass; None before it."""
+        """The id of the transaction of the first pass; None before it."""
 
     def correct(self) -> None:
         """Let the next pass correct due times."""

@@ -133,12 +133,12 @@ class Completer(Service):
 
     def _postpone(self, batch: OutcomeBatch, outcomes: Sequence[AttemptOutcome]) -> None:
         """Let outcomes of a batch wait for a lock, or have a turn without their consequences at once."""
-        late, former = self._results.late, batch.former
-        number = len(outcomes) + len(late.claims())
-        if former is not None and former.may_leave_consequences(number):
-            late.leave_consequences(outcomes, former=former)
+        late_outcomes, group = self._results.late, batch.former
+        number = len(outcomes) + len(late_outcomes.claims())
+        if group is not None and group.may_leave_consequences(number):
+            late_outcomes.leave_consequences(outcomes, former=group)
         else:
-            late.postpone(outcomes, former=former)
+            late_outcomes.postpone(outcomes, former=group)
 
     def _divide(self, batch: OutcomeBatch, *, pause_s: float | None = None) -> None:
         """Halve a batch that failed although no row of it is locked, or let the only outcome wait."""

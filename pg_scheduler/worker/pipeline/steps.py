@@ -698,12 +698,12 @@ class AttemptSteps(OpenSteps):
             given: The connection that the caller passes now, on which a savepoint may have been rolled back.
         """
         step, job_id = self._uncommitted[name], self._claim.job_id
-        own = None if given is None else await self._connections.check_transaction(given)
-        if own is None or own is not step.connection:
-            own = None
+        connection = None if given is None else await self._connections.check_transaction(given)
+        if connection is not step.connection:
+            connection = None
             if await self._repository.is_locked_by(job_id, step.transaction_id):
                 return
-        steps = await self._persistently(partial(self._repository.load, job_id, connection=own))
+        steps = await self._persistently(partial(self._repository.load, job_id, connection=connection))
         if name not in {stored.name for stored in steps}:
             self._names.discard(name)
             del self._uncommitted[name]
