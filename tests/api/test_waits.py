@@ -19,6 +19,8 @@ from pg_scheduler import (
     PayloadError,
     RetryPolicy,
     Scheduler,
+    Sleep,
+    Wait,
     call,
     current_job,
 )
@@ -367,6 +369,32 @@ async def test_retry_from_a_step_gives_the_signal_to_the_wait_after_it(t: TestSc
     assert await t.scheduler.retry_job("job", from_step="remind-1")
     await t.run_until(NOW)
     assert reminders.sent == [1, 2, 1]
+    assert await value_of(t.scheduler) == 7
+
+
+@pytest.mark.parametrize("days", [2, 4])
+@pytest.mark.parametrize("step", ["reminder", "remind"])
+async def test_retry_from_a_step_repeats_the_first_wait_with_a_timeout(
+    t: TestScheduler, days: int, step: str
+) -> None:
+    """The wait began before the step, without a timeout. On day 2 the job waits, on day 4 it has failed."""
+    reminders = Reminders()
+
+    async def remind_and_wait() -> Any:
+        steps = current_job().steps
+        await steps.first("answer", Wait("go"), Sleep("reminder", DAY))
+        await steps.run("remind", reminders.send, 1)
+        return await steps.wait("go", timeout=2 * DAY)
+
+    await enqueue(t, remind_and_wait)
+    await t.run_until(START + days * DAY)
+    await t.scheduler.cancel_job("job")
+    assert await t.scheduler.retry_job("job", from_step=step)
+    await t.run_until(START + (days + 1) * DAY)
+    assert reminders.sent == [1, 1]
+    assert await due(t) == START + (days + (2 if step == "remind" else 3)) * DAY
+    assert await t.scheduler.signal("job", "go", 7)
+    await t.run_until(NOW)
     assert await value_of(t.scheduler) == 7
 
 

@@ -399,11 +399,16 @@ least(greatest(execution_time, {first_instant}), {last_instant}) AS due
 -- fragment: bounded_until
 CASE WHEN until IS NOT NULL THEN least(greatest(until, {first_instant}), {last_instant}) END
 
+-- The end of a wait without a timeout.
+
+-- fragment: no_timeout
+'9999-01-01Z'
+
 -- The end of a wait for a signal, and of other steps, after they are set back by the time ``early.ahead``. A sleep keeps
 -- its end, which may be a time that its job has chosen.
 
 -- fragment: until_set_back
-CASE WHEN step.kind = 'signal' AND step.ended_at IS NULL AND step.until < '9999-01-01Z' AND step.until > step.started_at
+CASE WHEN step.kind = 'signal' AND step.ended_at IS NULL AND step.until < {no_timeout} AND step.until > step.started_at
     THEN step.until - early.ahead ELSE step.until END
 
 -- Positions of values in parallel arrays, by the job ids of $1.

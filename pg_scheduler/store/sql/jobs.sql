@@ -213,7 +213,7 @@ SELECT job_id, status, is_free AS changed FROM found;
 WITH found AS (
     SELECT job_id, status,
         status = 'pending' AND ($2::timestamptz IS NOT NULL OR (options -> 'steps') IS NULL OR attempt = 0
-            OR execution_time < '9999-01-01Z') AS is_movable
+            OR execution_time < {no_timeout}) AS is_movable
     FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($1){within_lock_limit}
     ORDER BY job_id COLLATE "C"

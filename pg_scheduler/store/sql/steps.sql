@@ -230,7 +230,8 @@ SELECT coalesce(txid_status($2::bigint) = 'in progress', false) AND NOT EXISTS (
 -- Of steps of one instant, such as two that ran at once, all are later. Signals that have come stay, unless
 -- $2 names one: their senders do not repeat them. The first wait gets them then. A finished job waits for no other one, so
 -- its edges go. A wait that was repeated has one row, which began before the step if its first wait did. Its timeouts after
--- the beginning of the step are forgotten, and the last wait before the step has timed out again.
+-- the beginning of the step are forgotten, and the last wait before the step has timed out again. If none had, the wait
+-- lasts without a timeout, and begins again when the job waits with one.
 WITH first AS (
     SELECT step.job_id, step.started_at
     FROM {named_steps}
@@ -254,7 +255,7 @@ repeated AS (
         FROM unnest(step.timeouts) AS timeout (at)
         WHERE timeout.at <= first.started_at
     ) AS earlier
-    WHERE step.name <> $2 AND step.kind = 'signal' AND step.started_at < first.started_at AND step.timeouts IS NOT NULL
+    WHERE step.name <> $2 AND step.kind = 'signal' AND step.started_at < first.started_at
 ),
 shortened AS (
     UPDATE {schema}scheduler_steps AS step SET
@@ -264,12 +265,12 @@ shortened AS (
                 ELSE timeout.number <= repeated.timeouts END
             ORDER BY timeout.number
         ),
-        until    = CASE WHEN step.value IS NULL THEN repeated.last_end ELSE step.until END,
+        until    = CASE WHEN step.value IS NULL THEN coalesce(repeated.last_end, {no_timeout}) ELSE step.until END,
         ended_at = CASE WHEN step.value IS NULL THEN repeated.last_end ELSE step.ended_at END
     FROM repeated
     WHERE step.job_id = repeated.job_id
       AND step.name = repeated.name
-      AND (step.value IS NOT NULL OR repeated.timeouts > 0 AND step.until > repeated.started_at)
+      AND CASE WHEN step.value IS NULL THEN step.until > repeated.started_at ELSE step.timeouts IS NOT NULL END
 ),
 forgotten AS (
     UPDATE {schema}scheduler_steps AS step SET timeouts = NULL
