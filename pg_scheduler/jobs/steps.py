@@ -250,7 +250,8 @@ class Steps(ABC):
         """Store how far a loop has come, in an ``async with`` block, so that later attempts continue there.
 
         The value is written at most once a second, and when the block is left, also by an exception or a
-        shutdown. After a crash, what came after the last write is repeated.
+        shutdown. After a crash, what came after the last write is repeated. A block that raised an exception
+        may be entered again.
 
         Args:
             name: The name of the step, as in ``run()``.

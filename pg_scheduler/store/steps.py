@@ -195,6 +195,10 @@ class StepRepository(Repository):
         """Return whether a transaction lasts, and the row of a job is locked."""
         return bool(await self._statements.value("is_locked_by", job_id, transaction_id))
 
+    async def has_rolled_back(self, transaction_id: int) -> bool:
+        """Return whether a transaction was rolled back; False if the server does not know it."""
+        return bool(await self._statements.value("has_rolled_back", transaction_id))
+
     async def end(self, worker_id: str, claim: Claim, name: str) -> bool:
         """End a sleep or a wait; return False if it had ended before.
 

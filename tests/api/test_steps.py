@@ -1547,6 +1547,39 @@ async def test_step_that_the_caller_rolled_back_may_be_repeated_within_its_attem
     assert log == ["rolled back", "repeated"]
 
 
+async def test_step_found_stored_in_a_transaction_that_was_rolled_back_may_be_repeated_within_its_attempt(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    """The caller repeats its whole transaction, as after a deadlock."""
+
+    async def write(connection: Connection) -> int:
+        log.append("written")
+        return 7
+
+    async def place() -> list[int]:
+        steps, values = current_job().steps, list[int]()
+        async with pool.acquire() as connection:
+            for is_repeated in (False, True):
+                transaction = connection.transaction()
+                await transaction.start()
+                values.append(await steps.transaction("a", write, connection=connection))
+                with pytest.raises(DuplicateStepError, match="occurs twice"):
+                    await steps.transaction("a", write, connection=connection)
+                if current_job().attempt == 1 or is_repeated:
+                    await transaction.commit()
+                    break
+                await transaction.rollback()
+            async with connection.transaction():
+                with pytest.raises(DuplicateStepError, match="occurs twice"):
+                    await steps.transaction("a", write, connection=connection)
+        if current_job().attempt == 1:
+            raise ValueError
+        return values
+
+    assert await run(t, place, max_retries=1) == [7, 7]
+    assert log == ["written"]
+
+
 async def test_steps_in_transactions_of_the_caller_count_within_their_attempt(
     t: TestScheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1567,6 +1600,35 @@ async def test_steps_in_transactions_of_the_caller_count_within_their_attempt(
                     await steps.transaction("d", write, connection=connection)
         with pytest.raises(PayloadError, match="is number 4 of job 'job', more than 3"):
             await steps.sleep("d", 1)
+        return 7
+
+    assert await run(t, place, job_id="job") == 7
+
+
+@pytest.mark.parametrize(
+    ("bound", "error"),
+    [
+        (("MAX_STEPS", 2), "is number 3 of job 'job', more than 2"),
+        (("MAX_STEP_BYTES", 20), "have 21 bytes of JSON, more than 20"),
+    ],
+)
+async def test_cursors_in_transactions_of_the_caller_count_within_their_attempt(
+    t: TestScheduler, log: Log, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int], error: str
+) -> None:
+    monkeypatch.setattr(worker_steps, *bound)
+
+    async def place() -> int:
+        steps = current_job().steps
+        async with t.pool.acquire() as connection:
+            for name in ("rolled back", "a", "b"):
+                async with steps.cursor(name, start="") as cursor:
+                    transaction = connection.transaction()
+                    await transaction.start()
+                    for value in ("1234", "123456"):
+                        await cursor.save(value, connection=connection)
+                    await (transaction.rollback() if name == "rolled back" else transaction.commit())
+        with pytest.raises(PayloadError, match=error):
+            await steps.run("c", log.note, "ccc")
         return 7
 
     assert await run(t, place, job_id="job") == 7
@@ -1734,6 +1796,37 @@ async def test_cursor_is_saved_again_after_its_transaction_was_rolled_back(
         return cursor.value  # type: ignore[no-any-return]
 
     assert await run(t, ship, max_retries=1) == 1
+
+
+@pytest.mark.parametrize("fails_before", [False, True], ids=["after the write", "before it"])
+async def test_cursor_that_the_caller_rolled_back_may_be_entered_again_within_its_attempt(
+    t: TestScheduler, pool: Pool, fails_before: bool
+) -> None:
+    """It has the value that is committed, so the caller repeats what it rolled back."""
+    errors: list[int] = []
+
+    async def ship() -> list[int]:
+        steps, lines = current_job().steps, list[int]()
+        async with pool.acquire() as connection:
+            while len(lines) < 2:
+                with suppress(KeyError):
+                    async with steps.cursor("lines", start=0) as cursor:
+                        for line in range(cursor.value, 2):
+                            async with connection.transaction():
+                                if not fails_before:
+                                    await cursor.save(line + 1, connection=connection)
+                                if len(errors) == line:
+                                    errors.append(line)
+                                    raise KeyError
+                                if fails_before:
+                                    await cursor.save(line + 1, connection=connection)
+                            lines.append(line)
+            with pytest.raises(DuplicateStepError, match="occurs twice"):
+                async with steps.cursor("lines"):
+                    pass
+        return lines
+
+    assert await run(t, ship) == [0, 1]
 
 
 async def test_cursor_of_an_interrupted_attempt_is_written(pool: Pool, log: Log) -> None:

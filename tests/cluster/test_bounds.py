@@ -368,6 +368,7 @@ STORE_CALLS: dict[str, Call] = {
     "keep_holders_results": lambda it, conn: it.steps.keep_holders_results(["a"], 1.0, conn),
     "repeat_wait": lambda it, _: it.steps.repeat_wait("w1", claimed()[0], "a", 1, delay_s=1.0, until=None),
     "is_locked_by": lambda it, _: it.steps.is_locked_by("a", 1),
+    "has_rolled_back": lambda it, _: it.steps.has_rolled_back(1),
     "end, of a step": lambda it, _: it.steps.end("w1", claimed()[0], "a"),
     "record": lambda it, _: it.audit.record("trigger_schedule", "a"),
     "migrations": lambda it, _: it.people.inspections.migrations(9),

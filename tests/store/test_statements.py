@@ -679,6 +679,7 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
         "dependencies.await_jobs",
         "dependencies.mark_uncommitted",
         "dependencies.release_children",
+        "steps.has_rolled_back",
         "steps.is_locked_by",
         "workers.deregister",
         "workers.ended_namesakes",

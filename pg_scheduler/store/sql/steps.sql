@@ -223,6 +223,12 @@ WITH free AS (
 )
 SELECT coalesce(txid_status($2::bigint) = 'in progress', false) AND NOT EXISTS (SELECT FROM free);
 
+-- name: has_rolled_back
+-- route: step
+-- Return whether the transaction $1 was rolled back. A server that has taken over may not know it.
+SELECT CASE WHEN $1::bigint < txid_snapshot_xmax(txid_current_snapshot()) THEN txid_status($1) = 'aborted' END IS TRUE
+    AS has_rolled_back;
+
 -- name: delete_steps_from
 -- route: caller
 -- Delete the step $2 of jobs ($1) that retry_job has made pending, and the later ones; return the jobs that had it.

@@ -123,12 +123,20 @@ class OpenTransaction(NamedTuple):
     caller: object
 
 
-class UncommittedStep(NamedTuple):
-    """A step that commits with a transaction of the caller, whose end is not reported."""
+class CallersStep(NamedTuple):
+    """A step that was stored or found in a transaction of the caller, whose end is not reported.
+
+    Attributes:
+        connection: That of the transaction.
+        transaction_id: The transaction; of a cursor, the last one.
+        size: The room that the step takes.
+        has_failed: Whether it is a cursor whose block has raised an exception.
+    """
 
     connection: Connection
     transaction_id: int
     size: int
+    has_failed: bool = False
 
 
 class WaitingCall(NamedTuple):
@@ -204,7 +212,7 @@ class AttemptSteps(OpenSteps):
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
         self._open_transaction: OpenTransaction | None = None
-        self._uncommitted: dict[str, UncommittedStep] = {}
+        self._callers_steps: dict[str, CallersStep] = {}
 
     @property
     def version(self) -> int:
@@ -238,14 +246,16 @@ class AttemptSteps(OpenSteps):
         check_step_function(func)
         kind = ReturnType(func)
         async with self._step(name, STEP, connection) as former:
-            if (stored := former) is None:
+            if (stored := former) is not None:
+                if connection is not None:
+                    await self._note_step(stored, await self._connections.check_transaction(connection))
+            else:
                 async with self._transaction(connection) as (given, own):
                     with self._calling(name, func):
                         value = await func(given, *args, **kwargs)
                     stored = await self._store(name, STEP, kind.to_json(name, value), connection=own)
                     if connection is not None:
-                        transaction_id = await self._note_transaction(name, own)
-                        self._uncommitted[name] = UncommittedStep(own, transaction_id, _size(stored))
+                        await self._note_transaction(stored, own)
                 if connection is None:  # else it is unknown whether the transaction commits
                     self._keep(stored)
             found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
@@ -264,6 +274,10 @@ class AttemptSteps(OpenSteps):
         except BaseException:  # whatever it was, the value is that of work that was done
             with suppress(SchedulerError):
                 await cursor.flush()
+            if name in self._callers_steps:
+                self._callers_steps[name] = self._callers_steps[name]._replace(has_failed=True)
+            else:
+                self._names.discard(name)
             raise
         finally:
             cursor.close()
@@ -514,7 +528,7 @@ class AttemptSteps(OpenSteps):
         await self._check_open()
         if (thread := calling_thread.get(None)) is not None:
             self._threads.add(thread)
-        if name in self._names and name in self._uncommitted:
+        if name in self._names and name in self._callers_steps:
             await self._free_rolled_back(name, connection)
         await self._take_names([name])
         try:
@@ -526,8 +540,7 @@ class AttemptSteps(OpenSteps):
         except BaseException as error:
             self._names.discard(name)
             if isinstance(error, asyncio.CancelledError):  # its row may be committed nevertheless
-                self._stored = None
-                self._writes += 1
+                self._forget_loaded()
             raise
 
     async def _take_names(self, names: Collection[str]) -> None:
@@ -619,9 +632,9 @@ class AttemptSteps(OpenSteps):
         try:
             self._check_room(name, stored, text)
         except PayloadError:
-            if not self._uncommitted:
+            if not self._callers_steps:
                 raise
-            await self._count_uncommitted()
+            await self._count_callers_steps()
             stored = await self._load()
             self._check_room(name, stored, text)
         store = partial(
@@ -663,9 +676,9 @@ class AttemptSteps(OpenSteps):
         with self._progressing():
             own = None if connection is None else await self._connections.check_transaction(connection)
             await self._check_transaction(name, own)
-            await self._store(name, CURSOR, value, connection=own)
+            stored = await self._store(name, CURSOR, value, connection=own)
             if own is not None:
-                await self._note_transaction(name, own)
+                await self._note_transaction(stored, own)
 
     def cursor_text(self, name: str, value: Any) -> str:
         """Return the value of a cursor as JSON, which it is compared by.
@@ -684,40 +697,59 @@ class AttemptSteps(OpenSteps):
         async with self._connections.transaction_of_job() as connection:
             yield connection, connection
 
-    async def _note_transaction(self, name: str, connection: Connection) -> int:
-        """Note that the transaction of the caller has locked the row of the job by a step; return its id."""
+    async def _note_transaction(self, stored: StoredStep, connection: Connection) -> None:
+        """Note that the transaction of the caller has locked the row of the job by a step."""
+        step = await self._note_step(stored, connection)
+        self._open_transaction = OpenTransaction(stored.name, connection, step.transaction_id, _caller())
+
+    async def _note_step(self, stored: StoredStep, connection: Connection) -> CallersStep:
+        """Note that a step was stored or found in the transaction of the caller, which may be rolled back."""
         transaction_id = await self._results.transaction_id(connection)
-        self._open_transaction = OpenTransaction(name, connection, transaction_id, _caller())
-        return transaction_id
+        step = CallersStep(connection, transaction_id, _size(stored))
+        self._callers_steps[stored.name] = step
+        return step
 
     async def _free_rolled_back(self, name: str, given: Any) -> None:
-        """Free the name of a step if the transaction of the caller that stored it was rolled back.
+        """Free the name of a step if the transaction of the caller in which it was used was rolled back.
+
+        That of a cursor whose block has failed is free when the transaction has ended.
 
         Args:
             name: The name.
             given: The connection that the caller passes now, on which a savepoint may have been rolled back.
         """
-        step, job_id = self._uncommitted[name], self._claim.job_id
+        step, job_id = self._callers_steps[name], self._claim.job_id
         connection = None if given is None else await self._connections.check_transaction(given)
         if connection is not step.connection:
             connection = None
             if await self._repository.is_locked_by(job_id, step.transaction_id):
                 return
-        steps = await self._persistently(partial(self._repository.load, job_id, connection=connection))
-        if name not in {stored.name for stored in steps}:
-            self._names.discard(name)
-            del self._uncommitted[name]
+        if not (step.has_failed or await self._repository.has_rolled_back(step.transaction_id)):
+            steps = await self._persistently(partial(self._repository.load, job_id, connection=connection))
+            if name in {stored.name for stored in steps}:
+                return
+        self._names.discard(name)
+        del self._callers_steps[name]
+        self._forget_loaded()
 
-    async def _count_uncommitted(self) -> None:
+    async def _count_callers_steps(self) -> None:
         """Load the steps that are committed by now, and forget those that were rolled back."""
+        self._forget_loaded()
+        stored = await self._load()
+        for name, step in list(self._callers_steps.items()):
+            size = _size(stored.get(name))
+            if name in stored and size == step.size:
+                continue
+            if not await self._repository.is_locked_by(self._claim.job_id, step.transaction_id):
+                if name in stored:
+                    self._callers_steps[name] = step._replace(size=size)
+                else:
+                    del self._callers_steps[name]
+
+    def _forget_loaded(self) -> None:
+        """Let the next call load the steps again, of which others may have been committed meanwhile."""
         self._stored = None
         self._writes += 1
-        stored = await self._load()
-        for name, step in list(self._uncommitted.items()):
-            if name in stored or not await self._repository.is_locked_by(
-                self._claim.job_id, step.transaction_id
-            ):
-                del self._uncommitted[name]
 
     async def _check_transaction(self, name: str, given: Any) -> None:
         """Raise RuntimeError if a step would wait for the transaction of its own caller.
@@ -742,17 +774,17 @@ class AttemptSteps(OpenSteps):
         self, name: str, stored: dict[str, StoredStep], text: str | None, *, count: int = 1
     ) -> None:
         """Raise PayloadError if a step exceeds what one job may store; ``count`` is that of its children."""
-        uncommitted = [step for key, step in self._uncommitted.items() if key not in stored]
-        steps = sum(not step.is_early_signal for step in stored.values()) + len(uncommitted)
-        has_place = (former := stored.get(name)) is not None and not former.is_early_signal
-        count = max(steps + (not has_place), count)
+        names = {key for key, step in stored.items() if not step.is_early_signal}
+        count = max(len(names | self._callers_steps.keys() | {name}), count)
         if count > MAX_STEPS:
             raise PayloadError(
                 f"step {name!r} is number {count} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
                 "store the values of several steps in one, or divide the work among several jobs"
             )
         size = self._bytes + len(text or "") - _size(stored.get(name))
-        size += sum(step.size for step in uncommitted)
+        size += sum(
+            step.size - _size(stored.get(key)) for key, step in self._callers_steps.items() if key != name
+        )
         if size > MAX_STEP_BYTES:
             raise PayloadError(
                 f"with step {name!r} the values of job {self._claim.job_id!r} have {size} bytes of JSON, "
