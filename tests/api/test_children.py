@@ -769,6 +769,31 @@ async def test_child_of_a_unique_task_may_be_a_job_that_exists(t: TestScheduler,
     assert await value_of(t) == "other", "a job that had not begun keeps its result for the step"
 
 
+@pytest.mark.parametrize("runs", [False, True], ids=["pending", "running"])
+async def test_replaced_job_keeps_the_result_that_a_step_waits_for(
+    t: TestScheduler, log: Log, runs: bool
+) -> None:
+    """The new definition has no ``keep_result=``. Without its value, the step would fail."""
+    options: dict[str, Any] = {"job_id": "x", "unique": "the import"}
+
+    async def replace() -> None:
+        replace = ConflictResolution.REPLACE
+        await t.scheduler.enqueue(log.note, args=("new",), **options, conflict_resolution=replace)
+
+    async def place() -> Any:
+        return await current_job().steps.child("import", call(log.note, "child"), unique="the import")
+
+    func, kept = (replace, {"keep_result": HOUR}) if runs else (log.note, {"args": ("former",)})
+    await t.scheduler.enqueue(func, **options, delay=HOUR, **kept)
+    await enqueue(t, place)
+    await t.drain()
+    if not runs:
+        await replace()
+    await t.run_until(2 * HOUR)
+    assert log == ["new"]
+    assert await value_of(t) == "new"
+
+
 async def test_child_is_refused_while_a_running_job_has_its_unique_key_and_keeps_no_result(
     t: TestScheduler, log: Log
 ) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -324,6 +325,49 @@ async def test_change_of_a_job_of_a_schedule_keeps_what_the_table_says(world: Wo
 
 
 # -- beside the table ------------------------------------------------------------------------------------
+
+
+def keys_of(column: str) -> set[str]:
+    """Return the keys of a JSON column that the statements name."""
+    key = re.compile(rf"\b{column} (?:->>?|#>>?|-) (?:ARRAY \[)?'(\w+)'")
+    folder = files("pg_scheduler").joinpath("store/sql")
+    return {name for file in folder.iterdir() for name in key.findall(file.read_text("utf-8"))}
+
+
+async def test_replace_keeps_of_a_row_what_others_have_asked_of_it(world: World) -> None:
+    """What is kept besides identity: the mark that others wait for the job, and so the result for them."""
+    job_id = await world.add("kept.full", execution_time=START + timedelta(minutes=10), after=["parent"])
+    options = keys_of("options")
+    on_end = keys_of("on_end") - {"replacement"} | {"failed_tasks", "result"}
+    await world.pool.execute(
+        """
+        UPDATE scheduled_jobs SET attempt = 3, retry_count = 2, crash_count = 1, lock_key = 5,
+            function = 'f', worker_id = 'me', started_at = now(), lease_until = now(),
+            last_heartbeat = now(), error_message = 'no', progress = '1', errors = '[1]',
+            options = $2, on_end = $3
+        WHERE job_id = $1
+        """,
+        job_id,
+        json.dumps(dict.fromkeys(options, "former")),
+        json.dumps(dict.fromkeys(on_end, "former")),
+    )
+    before = await world.pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id = $1", job_id)
+    assert before is not None
+    assert [name for name, value in before.items() if value is None] == ["finished_at"], "all columns are set"
+    world.clock.advance(HOUR)
+    await world.scheduler.enqueue(
+        "kept.other", job_id=job_id, delay=HOUR, conflict_resolution=ConflictResolution.REPLACE
+    )
+    after = await world.pool.fetchrow("SELECT * FROM scheduled_jobs WHERE job_id = $1", job_id)
+    assert after is not None
+    kept = {name for name, value in before.items() if value is not None and value == after[name]}
+    assert kept == {"job_id", "attempt", "created_at", "status"}
+    kept_options, kept_on_end = (
+        {key for key, value in json.loads(after[column]).items() if value == "former"}
+        for column in ("options", "on_end")
+    )
+    assert kept_options == {"keep_result"}
+    assert kept_on_end == {"child"}
 
 
 async def test_retried_job_starts_at_once_when_the_jobs_before_it_have_ended_meanwhile(world: World) -> None:

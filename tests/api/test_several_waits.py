@@ -547,3 +547,24 @@ async def test_thread_gets_the_end_of_a_wait_beside_its_work(make: Make) -> None
     result = await scheduler.get_job_result("job", wait=False)
     assert result
     assert result.unwrap() == 1
+
+
+async def test_job_whose_child_ended_after_its_cancellation_continues_when_it_is_set_to_pending(
+    t: TestScheduler,
+) -> None:
+    """It was suspended until the end of its sleep, and its child has woken no cancelled job."""
+
+    async def answer() -> int:
+        return 7
+
+    async def place() -> Any:
+        child = Child("ask", call(answer), {"delay": HOUR})
+        return (await current_job().steps.first("answer", child, Sleep("limit", 30 * DAY))).value
+
+    await enqueue(t, place)
+    await t.run_until(NOW)
+    assert await t.scheduler.cancel_job("job")
+    await t.run_until(2 * HOUR)
+    assert await t.scheduler.update_job_status("job", "pending")
+    await t.run_until(3 * HOUR)
+    assert await value_of(t) == 7

@@ -116,6 +116,18 @@ FROM ROWS FROM (
     {new_arrays}, unnest($12::text[]), unnest($13::text[]), unnest($14::text[]), unnest($15::text[])
 ) AS new ({new_names}, options, unique_key, blocked_on, on_end)
 
+-- The options of a new definition. Jobs that wait for this one wait for it too, so a result that is kept for them stays
+-- kept.
+
+-- fragment: replaced_keep_result
+coalesce(old.on_end #> ARRAY ['replacement', 'options', 'keep_result'], old.options -> 'keep_result')
+
+-- fragment: replacing_options
+CASE WHEN (old.on_end -> 'child') IS NOT NULL AND {replaced_keep_result} IS NOT NULL
+            THEN jsonb_build_object('keep_result', {replaced_keep_result})
+                || coalesce(EXCLUDED.options, jsonb_build_object())
+        ELSE EXCLUDED.options END
+
 -- fragment: replace_existing
 ON CONFLICT (job_id) DO UPDATE SET
     job_name        = CASE WHEN old.status = 'running' THEN old.job_name        ELSE EXCLUDED.job_name END,
@@ -130,7 +142,7 @@ ON CONFLICT (job_id) DO UPDATE SET
         ELSE EXCLUDED.timeout_seconds END,
     function        = CASE WHEN old.status = 'running' THEN old.function        ELSE EXCLUDED.function END,
     lock_key        = CASE WHEN old.status = 'running' THEN old.lock_key        ELSE EXCLUDED.lock_key END,
-    options         = CASE WHEN old.status = 'running' THEN old.options         ELSE EXCLUDED.options END,
+    options         = CASE WHEN old.status = 'running' THEN old.options         ELSE {replacing_options} END,
     unique_key      = CASE WHEN old.status = 'running' THEN coalesce(old.unique_key, EXCLUDED.unique_key)
         ELSE EXCLUDED.unique_key END,
     expires_at      = CASE WHEN old.status = 'running' THEN old.expires_at      ELSE EXCLUDED.expires_at END,
@@ -156,7 +168,7 @@ ON CONFLICT (job_id) DO UPDATE SET
                 'task_data', EXCLUDED.task_data, 'priority', EXCLUDED.priority,
                 'max_retries', EXCLUDED.max_retries, 'misfire_grace_time', EXCLUDED.misfire_grace_time,
                 'timeout_seconds', EXCLUDED.timeout_seconds, 'function', EXCLUDED.function,
-                'lock_key', EXCLUDED.lock_key, 'options', EXCLUDED.options,
+                'lock_key', EXCLUDED.lock_key, 'options', {replacing_options},
                 'unique_key', EXCLUDED.unique_key, 'blocked_on', EXCLUDED.blocked_on,
                 'on_end', EXCLUDED.on_end))
         WHEN jsonb_typeof(old.on_end) = 'object' AND (old.on_end - {definition_keys}) <> jsonb_build_object() THEN

@@ -28,7 +28,8 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 --
 -- 'running' is a reservation without a worker. It lasts one lease ($3); then the rescuer releases the job.
 -- Where the end of the job has consequences, it is changed only if $6, as in cancel_job. A job
--- that ends without success and without an error gets the reason $5.
+-- that ends without success and without an error gets the reason $5. A job that was suspended when it ended is due at
+-- once if it becomes pending: what it waited for may have come meanwhile, which wakes no finished job.
 WITH old AS (
     SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
     FROM {schema}scheduled_jobs
@@ -47,6 +48,8 @@ changed AS (
             ELSE job.last_heartbeat END,
         lease_until    = CASE WHEN $2 = 'running' THEN coalesce($4, now()) + make_interval(secs => $3) END,
         finished_at    = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($4, now()) END,
+        execution_time = CASE WHEN $2 = 'pending' AND job.finished_at IS NOT NULL AND ({suspension}) IS NOT NULL
+            THEN least(job.execution_time, coalesce($4, now())) ELSE job.execution_time END,
         expires_at     = CASE WHEN $2 = 'pending'
             THEN least(greatest(job.execution_time, coalesce($4, now())), {last_instant})
                 + make_interval(secs => job.misfire_grace_time)
