@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import asyncpg
 import pytest
 
-from pg_scheduler import ConflictResolution, Retry, Snooze, Wait, current_job, job
+from pg_scheduler import Child, ConflictResolution, Retry, Sleep, Snooze, Wait, call, current_job, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.jobs.rows import ExtendedJob, Extras
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
+from pg_scheduler.store.queries import load_queries
 from pg_scheduler.store.store import Store
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
 from pg_scheduler.worker.maintenance.due_times import DueTimeCorrector
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
+from tests.support.store import LEASE, NAME, new_job, worker
 
 NOON = datetime(2030, 3, 10, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -342,3 +346,173 @@ async def test_suspended_job_keeps_the_time_to_which_it_was_moved(
         assert progress.done == 1
     assert await corrector.run_once() != 0
     assert await due(pool, job_id) == moved_to
+
+
+@job(name="ahead.parent")
+async def parent() -> None:
+    await current_job().steps.first("first", Child("child", call(plain), {"delay": HOUR}), Wait("go"))
+
+
+async def end_wait(ahead: TestScheduler, job_id: str) -> None:
+    await ahead.scheduler.signal(job_id, "go")
+
+
+async def end_child(ahead: TestScheduler, job_id: str) -> None:
+    await ahead.scheduler.run_job_now(f"{job_id}:child")
+    assert await ahead.run_one()
+
+
+@pytest.mark.parametrize(
+    ("function", "end"), [(choosing, end_wait), (parent, end_child)], ids=["signal", "child"]
+)
+async def test_moved_job_that_a_signal_or_a_child_of_the_future_made_due_is_due_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool, function: Any, end: Any
+) -> None:
+    job_id = await ahead.scheduler.enqueue(function)
+    await ahead.run_one()
+    async for progress in Inspector(ahead.scheduler).move_jobs(ids=[job_id], to=AHEAD + YEARS):
+        assert progress.done == 1
+    await end(ahead, job_id)
+    assert await due(pool, job_id) == AHEAD
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, job_id) == NOON
+
+
+async def test_job_that_sleeps_too_is_due_now_when_a_signal_of_the_future_has_ended_its_wait(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    """Its sleep began before the clock was set, and would end in an hour."""
+
+    @job(name="ahead.limited")
+    async def limited() -> None:
+        await current_job().steps.first("choice", Wait("go"), Sleep("limit", HOUR))
+
+    async with TestScheduler(pool, now=NOON) as before:
+        job_id = await before.scheduler.enqueue(limited)
+        await before.run_one()
+    assert await ahead.scheduler.signal(job_id, "go")
+    assert await due(pool, job_id) == NOON + HOUR
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, job_id) == NOON
+
+
+@pytest.mark.parametrize("function", [plain, retried, sleeping])
+async def test_job_that_was_to_run_at_once_by_a_call_of_the_future_is_due_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool, function: Any
+) -> None:
+    async with TestScheduler(pool, now=NOON) as before:
+        if function is plain:
+            job_id = await before.scheduler.enqueue(function, delay=HOUR)
+        else:
+            job_id = await before.scheduler.enqueue(function)
+            await before.run_one()
+    assert await ahead.scheduler.run_job_now(job_id)
+    assert await due(pool, job_id) == AHEAD
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, job_id) == NOON
+
+
+async def test_job_whose_tenant_had_its_turn_in_the_future_is_due_now(
+    pool: asyncpg.Pool, clocked: Store, clock: FakeClock, corrector: DueTimeCorrector
+) -> None:
+    row = new_job("job", execution_time=NOON)
+    await clocked.jobs.insert_extended([ExtendedJob(row, Extras(blocked_on="share:s:acme"))])
+    clock.now = AHEAD
+    await clocked.workers.register(worker("w1"), LEASE)
+    assert (await clocked.shares.feed(["share:s:acme"], {"share:s:": [NAME]}, [NAME])).jobs == 1
+    assert AHEAD - MINUTE < await due(pool, "job") <= AHEAD
+    clock.now = NOON
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, "job") == NOON
+
+
+@pytest.mark.parametrize("is_due", [True, False], ids=["now", "tomorrow"])
+async def test_definition_given_to_a_running_job_in_the_future_is_due_now_if_it_was_to_run_at_once(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool, is_due: bool
+) -> None:
+    tomorrow = NOON + timedelta(days=1)
+
+    @job(name="ahead.replaced")
+    async def replaced() -> None:
+        replace = ConflictResolution.REPLACE
+        if is_due:
+            await ahead.scheduler.enqueue(plain, job_id="job", conflict_resolution=replace)
+        else:
+            await ahead.scheduler.schedule(
+                plain, execution_time=tomorrow, job_id="job", conflict_resolution=replace
+            )
+
+    async with TestScheduler(pool, now=NOON) as before:
+        await before.scheduler.enqueue(replaced, job_id="job")
+    assert await ahead.run_one()
+    assert await due(pool, "job") == (AHEAD if is_due else tomorrow)
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, "job") == (NOON if is_due else tomorrow)
+
+
+async def test_job_that_was_suspended_and_set_to_pending_in_the_future_is_due_now(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(waiting, args=(3600,))
+    await ahead.run_one()
+    assert await ahead.scheduler.cancel_job(job_id)
+    assert await ahead.scheduler.update_job_status(job_id, "pending")
+    assert await due(pool, job_id) == AHEAD
+    while await corrector.run_once() == 0:
+        pass
+    assert await due(pool, job_id) == NOON
+
+
+AS_ADDED: Final = "the job was added then"
+AS_NOTED: Final = "last_heartbeat of the pending job is that time"
+AS_ENDED: Final = "the history has the end of the attempt"
+AS_SUSPENDED: Final = "its steps tell when the job is due"
+CORRECTED: Final = {
+    "insert_generated_job": AS_ADDED,
+    "insert_generated_jobs": AS_ADDED,
+    "insert_job": AS_ADDED,
+    "insert_jobs": AS_ADDED,
+    "insert_extended_jobs": AS_ADDED,
+    "enqueue_job": AS_ADDED,
+    "enqueue_jobs": AS_ADDED,
+    "enqueue_generated_job": AS_ADDED,
+    "enqueue_due_job": AS_ADDED,
+    "enqueue_extended_jobs": AS_ADDED,
+    "replace_jobs": AS_NOTED,
+    "replace_extended_jobs": AS_NOTED,
+    "apply_replacements": AS_NOTED,
+    "retry_job": AS_NOTED,
+    "retry_jobs": AS_NOTED,
+    "move_jobs": AS_NOTED,
+    "set_status": AS_NOTED,
+    "wake_signalled": AS_NOTED,
+    "end_child_steps": AS_NOTED,
+    "feed_shares": AS_NOTED,
+    "settle_jobs": AS_ENDED,
+    "settle_suspended": AS_SUSPENDED,
+    "look_at_waits": AS_SUSPENDED,
+    "block_waiting": AS_SUSPENDED,
+    "claim_one": "a job that runs was due",
+    "correct_due_times": "it is the correction",
+}
+"""The statements that give jobs a due time, and what tells the correction that the server's clock gave it."""
+
+GIVES: Final = re.compile(
+    r'INSERT INTO "?app"?\.scheduled_jobs|(?:\bSET|,)\s+execution_time\s*=|\bSET \([^)]*\bexecution_time\b'
+)
+
+
+def test_list_has_each_statement_that_gives_a_due_time() -> None:
+    giving = {
+        name
+        for name, query in load_queries("app").items()
+        if GIVES.search(re.sub(r"^--.*\n?", "", query.text, flags=re.MULTILINE))
+    }
+    assert giving == CORRECTED.keys()
+    noted = {name for name, reason in CORRECTED.items() if reason == AS_NOTED}
+    assert all("last_heartbeat" in load_queries("app")[name].text for name in noted)

@@ -14,7 +14,8 @@ CASE WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text
         )
     THEN (errors #>> ARRAY ['-1', 'ended_at'])::timestamptz END
 
--- When a pending job got its due time: when it was added, or by the call that replaced it or let it run again.
+-- When a pending job got its due time: when it was added, or when something else made it due, which notes that in
+-- last_heartbeat: a call that replaced it, let it run again or at once; a signal or a child for which it was suspended; the turn of its tenant.
 
 -- fragment: given_at
 coalesce(last_heartbeat, created_at)
@@ -29,7 +30,7 @@ CASE WHEN {given_at} > (coalesce($1, now()) + interval '1 day') THEN interval '1
 --
 -- A job that runs was due, and so was one that was released. A job of a schedule, and one to run at once, were due when
 -- they were added. A retry and a snooze begin with the end of their attempt. A suspended job is due when the first of
--- its waits ends; if it is due before all of them, a signal or a child has made it due. A job without the mark of a
+-- its waits ends: now if one has, as by a signal, or if it is due before all of them. A job without the mark of a
 -- suspension may be one that a node of an earlier checkout has suspended, if it has stored a step.
 
 -- fragment: due_again
@@ -50,12 +51,14 @@ CASE
         WHEN created_at > {future} AND (options -> 'schedule_id') IS NOT NULL THEN coalesce($1, now()) END
     WHEN coalesce(options -> 'steps', '0') <> '0' AND NOT {was_moved} THEN (
         SELECT CASE
-            WHEN count(*) FILTER (WHERE step.until <= job.execution_time) = 0 THEN coalesce($1, now())
+            WHEN count(step.ended_at) > 0 OR count(*) FILTER (WHERE step.until <= job.execution_time) = 0
+            THEN coalesce($1, now())
             WHEN min(step.until) < job.execution_time THEN greatest(coalesce($1, now()), min(step.until))
         END
         FROM {schema}scheduler_steps AS step
-        WHERE step.job_id = job.job_id AND step.ended_at IS NULL
-          AND (({suspension}) IS NULL OR ({suspension}) @> to_jsonb(step.name))
+        WHERE step.job_id = job.job_id
+          AND CASE WHEN ({suspension}) IS NULL THEN step.ended_at IS NULL
+            ELSE ({suspension}) @> to_jsonb(step.name) END
     )
 END
 

@@ -170,7 +170,7 @@ ON CONFLICT (job_id) DO UPDATE SET
                 'timeout_seconds', EXCLUDED.timeout_seconds, 'function', EXCLUDED.function,
                 'lock_key', EXCLUDED.lock_key, 'options', {replacing_options},
                 'unique_key', EXCLUDED.unique_key, 'blocked_on', EXCLUDED.blocked_on,
-                'on_end', EXCLUDED.on_end))
+                'on_end', EXCLUDED.on_end, 'given_at', EXCLUDED.created_at))
         WHEN jsonb_typeof(old.on_end) = 'object' AND (old.on_end - {definition_keys}) <> jsonb_build_object() THEN
             (old.on_end - {definition_keys}) || coalesce(EXCLUDED.on_end, jsonb_build_object())
         ELSE EXCLUDED.on_end

@@ -22,6 +22,9 @@ SELECT changed.job_id IS NOT NULL AS changed,
     old.has_consequences
 FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 
+-- fragment: ended_suspended
+(job.finished_at IS NOT NULL AND ({suspension}) IS NOT NULL)
+
 -- name: set_status
 -- route: pool
 -- Set a status by hand, and return when the job is due, and the worker that runs it, to be notified of the loss.
@@ -44,11 +47,12 @@ changed AS (
             ELSE job.worker_id END,
         started_at     = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN NULL
             ELSE job.started_at END,
-        last_heartbeat = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN NULL
+        last_heartbeat = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN
+            CASE WHEN {ended_suspended} THEN coalesce($4, now()) END
             ELSE job.last_heartbeat END,
         lease_until    = CASE WHEN $2 = 'running' THEN coalesce($4, now()) + make_interval(secs => $3) END,
         finished_at    = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($4, now()) END,
-        execution_time = CASE WHEN $2 = 'pending' AND job.finished_at IS NOT NULL AND ({suspension}) IS NOT NULL
+        execution_time = CASE WHEN $2 = 'pending' AND {ended_suspended}
             THEN least(job.execution_time, coalesce($4, now())) ELSE job.execution_time END,
         expires_at     = CASE WHEN $2 = 'pending'
             THEN least(greatest(job.execution_time, coalesce($4, now())), {last_instant})
@@ -211,7 +215,7 @@ SELECT job_id, status, is_free AS changed FROM found;
 -- route: pool
 -- Make those of the jobs $1 that are pending due at $2, or $3 seconds after their time, and return all.
 --
--- Each gets its whole misfire grace time again. A suspended job still waits for its steps: what it waits for makes it due
+-- Each gets its whole misfire grace time again. Of a job that is due at once, last_heartbeat has that time. A suspended job still waits for its steps: what it waits for makes it due
 -- before the new time. One that waits without end has no time of its own to be moved from, so by $3 it is left as it is.
 WITH found AS (
     SELECT job_id, status,
@@ -223,8 +227,11 @@ WITH found AS (
     FOR NO KEY UPDATE
 ),
 moved AS (
-    UPDATE {schema}scheduled_jobs AS job SET (execution_time, expires_at, options) = (
+    UPDATE {schema}scheduled_jobs AS job SET (execution_time, last_heartbeat, expires_at, options) = (
         SELECT target.at,
+            CASE WHEN target.at <= coalesce($4, statement_timestamp())
+                    AND target.at > (coalesce($4, statement_timestamp()) - interval '1 minute')
+                THEN target.at ELSE job.last_heartbeat END,
             least(greatest(target.at, coalesce($4, now())), {last_day}) + make_interval(secs => job.misfire_grace_time),
             CASE WHEN (job.options -> 'steps') IS NULL THEN job.options
                 WHEN ({suspension}) IS NOT NULL THEN jsonb_set(

@@ -195,7 +195,7 @@ UPDATE {schema}scheduled_jobs SET (
         new ->> 'function', (new ->> 'lock_key')::bigint,
         greatest((new ->> 'execution_time')::timestamptz, coalesce($4, now()))
             + make_interval(secs => (new ->> 'misfire_grace_time')::integer),
-        0, 0, NULL, NULL, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::jsonb,
+        0, 0, NULL, NULL, NULL::timestamptz, (new ->> 'given_at')::timestamptz, NULL::timestamptz, NULL::jsonb,
         jsonb_path_query_array_tz(errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
             'since', to_char(coalesce($4, now()) - interval '2 seconds', {instant_format}))),
         new ->> 'unique_key', new ->> 'blocked_on',

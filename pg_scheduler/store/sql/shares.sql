@@ -201,7 +201,9 @@ chosen AS MATERIALIZED (
 fed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         blocked_on     = NULL,
-        execution_time = greatest(job.execution_time, chosen.moved_at)
+        execution_time = greatest(job.execution_time, chosen.moved_at),
+        last_heartbeat = CASE WHEN job.execution_time < chosen.moved_at THEN chosen.moved_at
+            ELSE job.last_heartbeat END
     FROM chosen
     WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM chosen)) AND chosen.job_id = job.job_id
     RETURNING job.job_id, chosen.is_due, least(greatest(job.execution_time, {first_instant}), {last_instant}) AS due

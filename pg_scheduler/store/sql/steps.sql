@@ -414,7 +414,7 @@ WHERE job_id = $1;
 --
 -- A statement of its own: store_signal may have waited for look_at_waits, and its snapshot lacks that suspension.
 -- A job that waits for its retry, or for a time that a caller has chosen before it began, stays due at that time.
-UPDATE {schema}scheduled_jobs AS job SET execution_time = coalesce($2, now())
+UPDATE {schema}scheduled_jobs AS job SET execution_time = coalesce($2, now()), last_heartbeat = coalesce($2, now())
 WHERE job_id = $1 AND status = 'pending' AND blocked_on IS NULL AND execution_time > coalesce($2, now())
   AND (({suspension}) @> to_jsonb($3::text) OR {was_suspended_unmarked})
 RETURNING execution_time AS due;
@@ -570,7 +570,10 @@ WITH ended AS (
     RETURNING job_id, name, until
 ),
 woken AS (
-    UPDATE {schema}scheduled_jobs AS job SET blocked_on = NULL, execution_time = coalesce($2, now())
+    UPDATE {schema}scheduled_jobs AS job SET
+        blocked_on     = NULL,
+        execution_time = coalesce($2, now()),
+        last_heartbeat = coalesce($2, now())
     WHERE job_id = ANY (ARRAY (SELECT job_id FROM ended))
       AND status = 'pending'
       AND (coalesce(blocked_on, '') = 'after' OR EXISTS (
