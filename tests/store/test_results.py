@@ -268,7 +268,7 @@ async def test_settle_applies_a_replacement_with_every_outcome(
         "worker_id": None,
         "started_at": None,
         "finished_at": None,
-        "last_heartbeat": None,
+        "last_heartbeat": NOW,  # when the definition was given
         "lease_until": None,
     }
     assert {name: found[name] for name in expected} == expected
