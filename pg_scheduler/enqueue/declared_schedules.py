@@ -182,6 +182,16 @@ class DeclaredSchedules:
         return True
 
     @property
+    def version(self) -> int:
+        """The number of the last change of the schedules that the code declares."""
+        return self._catalogue.version
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the code declares schedules since the last ``sync()``, as after an import."""
+        return self._synced_version not in {None, self._catalogue.version}
+
+    @property
     def is_written(self) -> bool:
         """Whether the database has all schedules declared in code, enabled as in this process."""
         return self._synced_version == self._catalogue.version and not self._switches

@@ -74,11 +74,14 @@ class WorkerReport(NamedTuple):
         state: ``running``, ``draining`` or ``stopping``.
         health: Its connections, the delay of its event loop, and whether it listens and holds its lock.
         names: The names that it claims; None if they are written already.
+        declared: The schedules that its code declares, as settings of its row; None if they are written
+            already.
     """
 
     state: str
     health: Mapping[str, Any]
     names: Sequence[str] | None = None
+    declared: Mapping[str, Any] | None = None
 
 
 class NextInstants(NamedTuple):
@@ -414,7 +417,9 @@ class WorkerRepository:
                 )
 
 
-def _columns(report: WorkerReport | None) -> tuple[str | None, str | None, list[str] | None]:
+def _columns(report: WorkerReport | None) -> tuple[str | None, str | None, list[str] | None, str | None]:
     if report is None:
-        return None, None, None
-    return report.state, json.dumps(dict(report.health)), None if report.names is None else list(report.names)
+        return None, None, None, None
+    names = None if report.names is None else list(report.names)
+    declared = None if report.declared is None else json.dumps(dict(report.declared))
+    return report.state, json.dumps(dict(report.health)), names, declared

@@ -33,6 +33,9 @@ from pg_scheduler.worker.node import Node
 MAX_NAMES_BYTES: Final = 100_000
 """Names of a worker with more bytes are not reported: every reader of the workers would load them."""
 
+NO_NAMES: Final[list[str]] = []
+"""The names of a worker that runs no jobs."""
+
 MAX_LIMITS: Final = 500
 """The maximum number of limits that a worker reports."""
 
@@ -79,7 +82,7 @@ def worker_of(node: Node) -> Worker:
         role=config.role,
         identity=config.identity,
         metadata=config.metadata or {},
-        settings={**settings_of(config, node.tasks), **_declared_by(node)},
+        settings=settings_of(config, node.tasks),
     )
 
 
@@ -201,11 +204,13 @@ class Reporter:
         self._unknown_zones = node.unknown_zones
         self._watchdog = watchdog
         self._runs_jobs = node.config.runs_jobs
+        self._node = node
         self.worker = worker_of(node)
-        """The row of this worker."""
+        """The row of this worker, without what its reports write."""
         self._last: WorkerReport | None = None
-        self._reported: list[str] | None = None
-        self._written: list[str] | None = None
+        self._reported: tuple[list[str], int] | None = None
+        """The names of the last report, and the version of the declared schedules."""
+        self._written: tuple[list[str], int] | None = None
         self._lag_s = 0.0
         self.wanted: str | None = None
         """The request to this worker, as read by the last heartbeat; None for no request."""
@@ -225,13 +230,17 @@ class Reporter:
         return self._lag_s
 
     def report(self, *, whole: bool = False) -> WorkerReport:
-        """Return what a heartbeat writes; the names only where ``whole``, or if others were written last."""
-        names = self._routing.claimable() if self._runs_jobs else []
-        changed = None if names is self._written and not whole else names
-        self._reported = names
-        if changed is not None and sum(len(name.encode()) for name in changed) > MAX_NAMES_BYTES:
-            changed = None
-        self._last = report = WorkerReport(self.state, self._health(), changed)
+        """Return what a heartbeat writes; the names and the declared schedules only if they have changed.
+
+        They count as changed where ``whole``, and until ``confirm()`` has recorded that they were written.
+        """
+        names = self._routing.claimable() if self._runs_jobs else NO_NAMES
+        self._reported = names, self._node.declared.version
+        has_changed = whole or self._written is None or names is not self._written[0]
+        is_short = sum(len(name.encode()) for name in names) <= MAX_NAMES_BYTES if has_changed else False
+        # A task may get its name after its schedule, so new names of tasks may change the schedules too.
+        declared = _declared_by(self._node) if has_changed or self._reported != self._written else None
+        self._last = report = WorkerReport(self.state, self._health(), names if is_short else None, declared)
         asyncio.get_running_loop().call_soon(self._measure, time.monotonic())
         return report
 

@@ -56,7 +56,7 @@ TYPES = {
     "apply_replacements": "text[], integer[], text, timestamptz",
     "write_progress": "text[], integer[], text[], text",
     "renew_lease": "text, text[], text, double precision, timestamptz, bigint, integer, double precision"
-    ", text, text, text[]",
+    ", text, text, text[], text",
     "lock_orphans": "text[], timestamptz, double precision, integer, text, text",
     "restart_leases": "timestamptz, integer",
     "expire_jobs": "text, text[], integer, timestamptz, text[], text[]",
@@ -148,7 +148,7 @@ VALUES = {
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
     "write_progress": f"{IDS}, {ONES}, {each(1)}, 'w1'",
     "renew_lease": f"'w1', {IDS}, '{json.dumps(dict.fromkeys(HELD, 1))}', 60, {INSTANT}, 1, 1, 540"
-    ", 'running', '{}', NULL",
+    ", 'running', '{}', NULL, NULL",
     "lock_orphans": f"'{{w1}}', {INSTANT}, 120, 1000, 'w1', '{{}}'",
     "restart_leases": f"{INSTANT}, 100",
     "expire_jobs": f"'w1', '{{{NAME}}}', 100, {INSTANT}, NULL, '{{}}'",
@@ -424,6 +424,7 @@ async def test_claim_and_heartbeat_updates_are_hot(store: Store, pool: Pool) -> 
                 None,
                 "running",
                 "{}",
+                None,
                 None,
             )
             (row,) = await store.statements.fetch("renew_lease", *arguments, on=connection)

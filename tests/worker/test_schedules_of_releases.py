@@ -18,8 +18,8 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.maintenance.planner import Planner
-from pg_scheduler.worker.reporter import worker_of
-from tests.support.parts import Parts
+from pg_scheduler.worker.reporter import Reporter
+from tests.support.parts import Calls, Parts
 
 NOON = datetime(2026, 3, 10, 12, 0, tzinfo=UTC)
 DAY_S = 86_400.0
@@ -35,6 +35,8 @@ class LiveWorker:
     store: Store
     planner: Planner
     catalogue: PeriodicCatalogue
+    reporter: Reporter
+    calls: Calls
 
     async def end(self) -> None:
         """Delete its row, as its shutdown and the rescuer of another worker do."""
@@ -44,6 +46,10 @@ class LiveWorker:
         """Make a pass of its planner like those every two minutes."""
         self.planner.check_fire_times()
         await self.planner.run_once()
+        if "heartbeat_requested" in self.calls:
+            self.calls.clear()
+            await self.store.workers.renew(self.worker_id, {}, DAY_S, report=self.reporter.report())
+            self.reporter.confirm()
 
 
 Start = Callable[..., Awaitable[LiveWorker]]
@@ -73,11 +79,13 @@ def start(clocked: Store, bus: EventBus, clock: FakeClock) -> Start:
             catalogue.add(config)
         parts = Parts(clocked, bus, worker_id)
         parts.declared = DeclaredSchedules(clocked, catalogue)
-        await clocked.workers.register(worker_of(parts), DAY_S)
+        reporter = parts.reporter()
+        await clocked.workers.register(reporter.worker, DAY_S, report=reporter.report(whole=True))
+        reporter.confirm()
         planner = parts.planner()
         await planner.prepare()
         await planner.run_once()
-        return LiveWorker(worker_id, clocked, planner, catalogue)
+        return LiveWorker(worker_id, clocked, planner, catalogue, reporter, parts.calls)
 
     return start_worker
 
@@ -151,6 +159,35 @@ async def test_schedule_follows_the_later_worker_when_the_older_one_imports_anot
     await new.end()
     await old.check()
     assert await described(pool) == ["every 3 minutes", "every 7 minutes"]
+
+
+async def test_schedule_of_a_module_that_is_imported_after_the_start_is_not_retired(
+    start: Start, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = await start("old", declare(OLD))
+    old.catalogue.add(declare(timedelta(minutes=7), "late"))
+    await old.check()
+    canary = await start("canary", declare(NEW))
+    for worker in (canary, old):
+        await worker.check()
+        assert await described(pool) == ["every 2 minutes", "every 7 minutes"]
+    assert "fires no more" not in caplog.text
+
+
+async def test_schedule_of_a_module_that_both_releases_import_after_the_start_follows_the_later_one(
+    start: Start, pool: asyncpg.Pool
+) -> None:
+    old = await start("old", declare(OLD))
+    canary = await start("canary", declare(OLD))
+    for worker, every in ((old, timedelta(minutes=7)), (canary, timedelta(minutes=5))):
+        worker.catalogue.add(declare(every, "late", key="late"))
+        await worker.check()
+    version = await pool.fetchval("SELECT version FROM scheduler_schedules WHERE schedule_id = 'late'")
+    for worker in (old, canary):
+        await worker.check()
+    assert await described(pool) == ["every 3 minutes", "every 5 minutes"]
+    last_version = await pool.fetchval("SELECT version FROM scheduler_schedules WHERE schedule_id = 'late'")
+    assert last_version == version, "neither has written it again"
 
 
 async def test_schedule_is_not_retired_while_a_live_worker_will_restore_it(

@@ -1,18 +1,19 @@
 -- name: register_worker
 -- route: tuned
--- Write a worker's row with a new lease, and record the first worker of a release ($18).
+-- Write a worker's row with a new lease, and record the first worker of a release ($19).
 WITH released AS (
     {into_audit}
-    SELECT coalesce($7, now()), 'start_release', $18, coalesce($11, $1), 'worker',
+    SELECT coalesce($7, now()), 'start_release', $19, coalesce($11, $1), 'worker',
         jsonb_build_object('host', $2::text, 'version', $4::text)
-    WHERE $18::text IS NOT NULL
+    WHERE $19::text IS NOT NULL
     {once_per_release}
 )
 INSERT INTO {schema}scheduler_workers (
     worker_id, hostname, pid, version, max_concurrent_jobs, liveness_key, lease_extension,
     role, identity, metadata, settings, state, health, names, wanted, started_at, last_beat, lease_until
 )
-VALUES ($1, $2, $3, $4, $5, $8, $9, $10, $11, $12::text::jsonb, $13::text::jsonb, $14, $15::text::jsonb, $16, $17,
+VALUES ($1, $2, $3, $4, $5, $8, $9, $10, $11, $12::text::jsonb,
+        $13::text::jsonb || coalesce($17::text::jsonb, jsonb_build_object()), $14, $15::text::jsonb, $16, $18,
         coalesce($7, now()), coalesce($7, now()), coalesce($7, now()) + make_interval(secs => $6))
 ON CONFLICT (worker_id) DO UPDATE SET
     last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key,
@@ -55,7 +56,7 @@ WHERE worker_id <> $1
 -- worker's liveness lock, NULL for none, and $8 the seconds for which it extends the lease. A heartbeat after
 -- the lease expired does not set last_beat: lock_orphans could otherwise release a claim that is still on its
 -- way to the worker. Returns also the server's time, which classes of events other workers subscribe to, NULL for
--- none, and what is requested of the worker. $9, $10 and $11 are its report; NULL leaves what the row has.
+-- none, and what is requested of the worker. $9 to $12 are its report; NULL leaves what the row has.
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
@@ -67,7 +68,9 @@ worker AS (
         lease_extension = $8,
         state           = coalesce($9, state),
         health          = coalesce($10::text::jsonb, health),
-        names           = coalesce($11::text[], names)
+        names           = coalesce($11::text[], names),
+        settings        = CASE WHEN $12::text IS NULL THEN settings
+            ELSE coalesce(settings, jsonb_build_object()) || $12::text::jsonb END
     WHERE worker_id = $1
     RETURNING lease_until, last_beat < coalesce($5, now()) AS late, wanted
 ),
@@ -118,7 +121,9 @@ UPDATE {schema}scheduler_workers SET
     lease_extension = $6,
     state           = coalesce($7, state),
     health          = coalesce($8::text::jsonb, health),
-    names           = coalesce($9::text[], names)
+    names           = coalesce($9::text[], names),
+    settings        = CASE WHEN $10::text IS NULL THEN settings
+        ELSE coalesce(settings, jsonb_build_object()) || $10::text::jsonb END
 WHERE worker_id = $1
 RETURNING coalesce($3, now()) AS now, wanted;
 

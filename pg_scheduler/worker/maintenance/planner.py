@@ -179,9 +179,7 @@ class Planner(Service):
 
     async def run_once(self) -> float:
         """Write the schedules that this process changed, then enqueue the jobs of due schedules."""
-        if not self.declared.is_written:
-            await self.declared.sync()
-            await self._write_switches()
+        await self._write_declared()
         declared = self.declared.ids
         zone_data = self._next_zone_data()
         plannable = Plannable(declared, self._tasks.lists.names, sorted(registered_kinds), zone_data)
@@ -237,6 +235,16 @@ class Planner(Service):
     def _left_out(self) -> list[str]:
         """The due schedules that have turns of their own, or a time zone that this machine does not know."""
         return [*self._late.ids, *sorted(self._unknown_zones.left_out)]
+
+    async def _write_declared(self) -> None:
+        """Write the schedules that this process declares, enables or disables since the last pass."""
+        if self.declared.is_written:
+            return
+        if self.declared.has_more:
+            # Until the row of this worker has them, planners of other releases may retire or change them.
+            self._signals.heartbeat_requested()
+        await self.declared.sync()
+        await self._write_switches()
 
     async def _write_switches(self) -> None:
         if await self.declared.write_switches():
