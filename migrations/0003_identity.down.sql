@@ -26,7 +26,7 @@ ALTER TABLE {schema}scheduler_steps DROP COLUMN definition;
 
 -- Drop what is known about functions that declared schedules.
 
-ALTER TABLE {schema}scheduler_schedules DROP COLUMN module, DROP COLUMN retired_at;
+ALTER TABLE {schema}scheduler_schedules DROP COLUMN module, DROP COLUMN retired_at, DROP COLUMN names;
 
 -- Cancel a pending or running job. A scan applies the consequences of its end, as after a change by hand.
 CREATE OR REPLACE FUNCTION {schema}scheduler_cancel_job(job_id text) RETURNS boolean

@@ -68,9 +68,11 @@ ALTER TABLE {schema}scheduler_steps ADD COLUMN definition text;
 ALTER TABLE {schema}scheduler_after ADD COLUMN definition text;
 
 -- The module of the function that declares a schedule, and since when the code of no live worker declares it, although
--- that module is imported: the function was removed. Nobody is to be woken for such a schedule.
+-- that module is imported: the function was removed. Nobody is to be woken for such a schedule. And all names of the
+-- function: code that knows it by one of them finds its schedule under any key and task.
 
-ALTER TABLE {schema}scheduler_schedules ADD COLUMN module text, ADD COLUMN retired_at timestamptz;
+ALTER TABLE {schema}scheduler_schedules
+    ADD COLUMN module text, ADD COLUMN retired_at timestamptz, ADD COLUMN names text[];
 
 -- Cancel a pending or running job. A scan applies the consequences of its end, as after a change by hand. The lock is
 -- not that of a deletion: a transaction that adds jobs after this one holds its row FOR KEY SHARE until it commits.

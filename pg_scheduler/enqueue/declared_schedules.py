@@ -21,6 +21,7 @@ from pg_scheduler.schedules.declared import (
     is_as_declared,
     new_row,
     plan_sync,
+    reported_declarations,
     service_among,
     service_of,
     split_module,
@@ -31,6 +32,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.faults import is_locked_out
 from pg_scheduler.store.schedules import PERIODIC
 from pg_scheduler.store.store import Store
+from pg_scheduler.store.workers import DECLARED_FUNCTIONS
 from pg_scheduler.triggers.serialization import kinds_of
 
 LOCK_TIMEOUT_MS: Final = 100
@@ -96,7 +98,7 @@ class Switches(dict[str, bool]):
             else:
                 changed = await schedules.pause(dedup_key, None, on=connection)
             if changed is None:  # no node has written the schedule yet
-                config = replace(self.configs[dedup_key], enabled=enabled)
+                config = self.configs[dedup_key].switched(enabled=enabled)
                 row = new_row(config, await schedules.now(on=connection))
                 await schedules.insert(row, sorted(kinds_of(config.trigger)), on=connection, via="code")
         await self._store.locks.notify([PERIODIC], connection=connection)
@@ -129,8 +131,7 @@ class DeclaredSchedules:
         known = self._catalogue.configs()
         given = {config.job_name for config in known.values() if config.named}
         return {
-            key: replace(
-                config,
+            key: config.switched(
                 enabled=self._is_enabled(config),
                 job_name=config.job_name if config.task in {config.function, *given} else config.task,
             )
@@ -392,8 +393,19 @@ class DeclaredSchedules:
         ]
         if not modules:
             return
-        for schedule_id, task in await schedules.retire(ids, modules):
+        for schedule_id, task in await schedules.retire(ids, modules, await self._moving()):
             logger.warning(RETIRED, schedule_id, task, schedule_id, extra=record_fields())
+
+    async def _moving(self) -> set[str]:
+        """Return the schedules that live workers will move to keys of their code, which have no row."""
+        rows, _ = await self._store.schedules.declared([])
+        moving: set[str] = set()
+        for worker in await self._store.workers.list_workers():
+            declarations = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS))
+            for key in declarations.keys() - rows.keys() if worker.is_alive else ():
+                former = declarations[key].find_former_rows(declarations, rows)
+                moving.update(row.schedule_id for row in former)
+        return moving
 
     async def refresh(self) -> None:
         """Read the rows of the schedules of this process."""

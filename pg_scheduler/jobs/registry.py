@@ -48,6 +48,11 @@ class TaskLists:
         return sorted(name for name in self._registry.every_name() if self._registry.resolve(name))
 
     @cached_property
+    def explicit(self) -> dict[str, frozenset[str]]:
+        """The explicit names of each task, its aliases among them, by its identity."""
+        return {task.identity: frozenset(self._registry.names_of(task)) for task in self._registry.tasks()}
+
+    @cached_property
     def limited(self) -> dict[str, Task]:
         """The tasks with limits, by every name that resolves."""
         return self._tasks_where(lambda task: bool(task.limits))

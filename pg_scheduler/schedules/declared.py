@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import ConfigurationError, NameConflictError
 from pg_scheduler.jobs.model import JobFunction, JobPriority
@@ -131,6 +131,18 @@ class PeriodicJobConfig:
         task = catalogue.task_of(self.func)
         return self.function if task is None else task.name
 
+    def switched(self, *, enabled: bool, job_name: str | None = None) -> PeriodicJobConfig:
+        """Return a copy that is enabled or disabled, and may have another job name."""
+        copy = replace(self, enabled=enabled, job_name=job_name or self.job_name)
+        copy._set(derived_key=self.derived_key, named=self.named)  # noqa: SLF001 - of this class
+        return copy
+
+    @property
+    def declaration(self) -> Declaration:
+        """What identifies the schedule besides its key."""
+        names = catalogue.lists.explicit.get(self.function, frozenset([self.function]))
+        return Declaration(names, self.derived_key)
+
     @property
     def module(self) -> str:
         """The name of the module that has the function."""
@@ -155,6 +167,60 @@ class PeriodicJobConfig:
     def _set(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+class Declaration(NamedTuple):
+    """What identifies a schedule that code declares, besides its key, which another release may change.
+
+    Attributes:
+        names: The names of its function: that of the task, ``module.qualname`` and the aliases.
+        derived_key: Whether the key was derived from the function and the schedule.
+    """
+
+    names: frozenset[str]
+    derived_key: bool
+
+    def find_former_rows(
+        self, declared_keys: Collection[str], rows: Mapping[str, ScheduleRow], taken: Collection[str] = ()
+    ) -> list[ScheduleRow]:
+        """Return the rows that the schedule may have had under other keys, if its own key has no row.
+
+        This alone decides which declared schedule a row is: where a process writes its schedules, where one
+        retires those of others, and where the doctor looks for lost ones. A key that was given, and not
+        derived, names one schedule, so another given key is another schedule. Retired rows are those of
+        earlier deployments: they count if there are no others.
+
+        Args:
+            declared_keys: The keys that the same code declares, whose rows are those of other schedules.
+            rows: The rows of the database, by key.
+            taken: Keys of rows that other schedules of this code had before.
+        """
+        former = [
+            row
+            for row in rows.values()
+            if row.owner == "code"
+            and (self.derived_key or row.derived_key)
+            and row.schedule_id not in declared_keys
+            and row.schedule_id not in taken
+            and not self.names.isdisjoint(names_of(row))
+        ]
+        return [row for row in former if row.retired_at is None] or former
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a worker reports it."""
+        return {"names": sorted(self.names), "derived_key": self.derived_key}
+
+
+def reported_declarations(report: object) -> dict[str, Declaration]:
+    """Return by key what a worker reports of the schedules that its code declares; ``{}`` for older ones."""
+    if not isinstance(report, dict):
+        return {}
+    return {key: Declaration(frozenset(each["names"]), each["derived_key"]) for key, each in report.items()}
+
+
+def names_of(row: ScheduleRow) -> Collection[str]:
+    """Return the names of the function that declared a schedule."""
+    return row.task, *(row.names or ())
 
 
 def check_label(name: str, value: object, max_length: int) -> str:
@@ -262,8 +328,8 @@ def plan_sync(
 
     A new schedule is anchored at its start or at ``now``. An edited schedule fires next at its first new
     fire time after both ``now`` and its last fire time, so no fire time is enqueued twice. An edit changes a
-    derived dedup key; the row that moves to the new key is the function's only row whose key this code does
-    not declare. Whether it is paused follows the latest change, in the code or by a call.
+    derived dedup key; the row that moves to the new key is the function's only row that
+    ``find_former_rows()`` returns. Whether it is paused follows the latest change, in the code or by a call.
 
     Args:
         configs: The periodic functions of this process, by dedup key.
@@ -280,7 +346,9 @@ def plan_sync(
     moved: dict[str, str] = {}
     for key, config in configs.items():
         old_row = rows.get(key)
-        old_rows = [old_row] if old_row else _abandoned(config, configs, rows, moved.values())
+        old_rows = (
+            [old_row] if old_row else config.declaration.find_former_rows(configs, rows, moved.values())
+        )
         if any(row.schedule_id in left for row in old_rows):
             continue
         if len(old_rows) != 1:
@@ -295,26 +363,6 @@ def plan_sync(
         if new != old:
             write.append(replace(new, version=next_version(old), updated_at=now))
     return SyncPlan(tuple(write), moved)
-
-
-def _abandoned(
-    config: PeriodicJobConfig,
-    configs: Mapping[str, PeriodicJobConfig],
-    rows: Mapping[str, ScheduleRow],
-    taken: Collection[str],
-) -> list[ScheduleRow]:
-    """Return the rows that the function of a schedule with a derived key may have had under other keys."""
-    if not config.derived_key:
-        return []
-    return [
-        row
-        for row in rows.values()
-        if row.owner == "code"
-        and row.task in {config.task, config.function}
-        and row.derived_key
-        and row.schedule_id not in configs
-        and row.schedule_id not in taken
-    ]
 
 
 def is_as_declared(config: PeriodicJobConfig, row: ScheduleRow) -> bool:
@@ -332,10 +380,10 @@ def service_of(row: ScheduleRow) -> str | None:
 
 def service_among(configs: Mapping[str, PeriodicJobConfig], rows: Mapping[str, ScheduleRow]) -> str | None:
     """Return the mark in the rows of these schedules, or of other schedules of their functions."""
-    tasks = {config.task for config in configs.values()} | {config.function for config in configs.values()}
+    names = frozenset[str]().union(*(config.declaration.names for config in configs.values()))
     code_rows = [row for row in rows.values() if row.owner == "code" and service_of(row) is not None]
     declared = [row for row in code_rows if row.schedule_id in configs]
-    of_functions = [row for row in code_rows if row.task in tasks]
+    of_functions = [row for row in code_rows if not names.isdisjoint(names_of(row))]
     return next((service_of(row) for row in declared or of_functions), None)
 
 
@@ -386,6 +434,7 @@ def _declared(row: ScheduleRow, config: PeriodicJobConfig) -> ScheduleRow:
         use_advisory_lock=config.use_advisory_lock,
         module=config.module,
         retired_at=None,
+        names=tuple(sorted(config.declaration.names)),
     )
 
 

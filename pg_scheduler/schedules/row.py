@@ -40,6 +40,7 @@ class ScheduleRow:
             zone but UTC, or the version is unknown.
         module: The module of the function that declares it; None for one of a caller.
         retired_at: When workers found that their code declares it no longer.
+        names: The names of the function that declares it, its aliases among them; None for one of a caller.
     """
 
     schedule_id: str
@@ -85,6 +86,7 @@ class ScheduleRow:
     tzdata: str | None = None
     module: str | None = None
     retired_at: datetime | None = None
+    names: tuple[str, ...] | None = None
 
     @property
     def enabled(self) -> bool:

@@ -13,7 +13,7 @@ from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
 from pg_scheduler.store.statements import Statements, Transaction
-from pg_scheduler.store.workers import DECLARED, DECLARED_TASKS, LEFT_OUT
+from pg_scheduler.store.workers import DECLARED, LEFT_OUT
 
 PERIODIC: Final = "periodic"
 """The message that schedules were changed."""
@@ -89,7 +89,8 @@ def schedule_from(row: Any) -> ScheduleRow:
     """Convert a row with the columns of a schedule, and perhaps the time."""
     values = dict(row)
     values.pop("now", None)
-    return ScheduleRow(**values)
+    names = values.pop("names", None)
+    return ScheduleRow(**values, names=None if names is None else tuple(names))
 
 
 class ScheduleRepository:
@@ -246,14 +247,17 @@ class ScheduleRepository:
         rows = await self._statements.fetch("undeclared_modules", list(schedule_ids))
         return [row[0] for row in rows]
 
-    async def retire(self, schedule_ids: Collection[str], modules: Sequence[str]) -> list[tuple[str, str]]:
+    async def retire(
+        self, schedule_ids: Collection[str], modules: Sequence[str], moving: Collection[str] = ()
+    ) -> list[tuple[str, str]]:
         """Mark schedules that no live worker declares; return their ids, each with its task.
 
         Args:
             schedule_ids: What the code of this process declares.
             modules: The modules that it has imported, as in the column ``module``.
+            moving: Those that a live worker will move to keys of its code.
         """
-        args = list(schedule_ids), modules, DECLARED, LEFT_OUT, self._statements.now, DECLARED_TASKS
+        args = list(schedule_ids), modules, DECLARED, LEFT_OUT, self._statements.now, list(moving)
         rows = await self._statements.fetch("retire_schedules", *args)
         return [(row["schedule_id"], row["task"]) for row in rows]
 

@@ -26,8 +26,8 @@ from pg_scheduler.store.statements import Statements
 DECLARED: Final = "schedules"
 """Where a worker reports the ids of the schedules that its code declares."""
 
-DECLARED_TASKS: Final = "schedule_tasks"
-"""Where a worker reports the tasks of these schedules, by their ids."""
+DECLARED_FUNCTIONS: Final = "schedule_functions"
+"""Where a worker reports what else identifies these schedules, by their ids; see ``Declaration``."""
 
 LEFT_OUT: Final = "schedules_left_out"
 """What a worker reports besides whose declared schedules are too many."""

@@ -24,7 +24,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.shared_names import CODE, fingerprints_of
 from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Arity, as_stored
 from pg_scheduler.settings import SECRETS, SchedulerConfig
-from pg_scheduler.store.workers import DECLARED, DECLARED_TASKS, DRAIN, LEFT_OUT, WorkerReport
+from pg_scheduler.store.workers import DECLARED, DECLARED_FUNCTIONS, DRAIN, LEFT_OUT, WorkerReport
 from pg_scheduler.triggers.zones import data_version
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.lease.watchdog import LoopWatchdog
@@ -49,7 +49,7 @@ MAX_PARAMETERS_BYTES: Final = 50_000
 """Bytes of the parameters that a worker reports; those of further tasks are left out."""
 
 MAX_DECLARED_BYTES: Final = 50_000
-"""Bytes of the ids and tasks of declared schedules that a worker reports; further ones are left out."""
+"""Bytes of the ids and functions of declared schedules that a worker reports; further ones are left out."""
 
 MAX_OPTIONS_BYTES: Final = 50_000
 """Bytes of the options of tasks that a worker reports; those of further tasks are left out."""
@@ -127,18 +127,19 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
 
 
 def _declared_by(node: Node) -> dict[str, Any]:
-    """Return the ids of the schedules that the code declares, and their tasks.
+    """Return the ids of the schedules that the code declares, and what else identifies them.
 
     A worker that does not write them has none.
     """
-    tasks: dict[str, str] = {}
+    functions: dict[str, dict[str, Any]] = {}
     size = 0
     for schedule_id, config in sorted(node.declared.configs().items()) if node.config.plans else []:
-        size += len(json.dumps([schedule_id, schedule_id, config.task]))
+        function = config.declaration.to_json()
+        size += len(json.dumps([schedule_id, schedule_id, function]))
         if size > MAX_DECLARED_BYTES:
-            return {DECLARED: [*tasks], DECLARED_TASKS: tasks, LEFT_OUT: True}
-        tasks[schedule_id] = config.task
-    return {DECLARED: [*tasks], DECLARED_TASKS: tasks}
+            return {DECLARED: [*functions], DECLARED_FUNCTIONS: functions, LEFT_OUT: True}
+        functions[schedule_id] = function
+    return {DECLARED: [*functions], DECLARED_FUNCTIONS: functions}
 
 
 def options_of(tasks: TaskRegistry) -> dict[str, dict[str, Any]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -15,6 +16,8 @@ import pytest
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
 from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.schedules import declared as declared_module
 from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
 from pg_scheduler.store.store import Store
 from pg_scheduler.worker.maintenance.planner import Planner
@@ -37,6 +40,7 @@ class LiveWorker:
     catalogue: PeriodicCatalogue
     reporter: Reporter
     calls: Calls
+    use_code: Callable[[], None]
 
     async def end(self) -> None:
         """Delete its row, as its shutdown and the rescuer of another worker do."""
@@ -44,6 +48,7 @@ class LiveWorker:
 
     async def check(self) -> None:
         """Make a pass of its planner like those every two minutes."""
+        self.use_code()
         self.planner.check_fire_times()
         await self.planner.run_once()
         if "heartbeat_requested" in self.calls:
@@ -69,14 +74,24 @@ def module(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def start(clocked: Store, bus: EventBus, clock: FakeClock) -> Start:
-    """Return a function that starts a worker whose code declares schedules."""
+def start(clocked: Store, bus: EventBus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Return a function that starts a worker whose code declares schedules.
 
-    async def start_worker(worker_id: str, *configs: PeriodicJobConfig) -> LiveWorker:
+    Its process has names of functions of its own.
+    """
+
+    async def start_worker(
+        worker_id: str, *configs: PeriodicJobConfig, aliases: Sequence[str] = ()
+    ) -> LiveWorker:
         clock.advance(timedelta(seconds=1))
         catalogue = PeriodicCatalogue()
+        functions = TaskRegistry()
+        use_code = partial(monkeypatch.setattr, declared_module, "catalogue", functions)
+        use_code()
         for config in configs:
             catalogue.add(config)
+        if aliases:
+            functions.register(configs[0].func, aliases=aliases)
         parts = Parts(clocked, bus, worker_id)
         parts.declared = DeclaredSchedules(clocked, catalogue)
         reporter = parts.reporter()
@@ -85,16 +100,44 @@ def start(clocked: Store, bus: EventBus, clock: FakeClock) -> Start:
         planner = parts.planner()
         await planner.prepare()
         await planner.run_once()
-        return LiveWorker(worker_id, clocked, planner, catalogue, reporter, parts.calls)
+        return LiveWorker(worker_id, clocked, planner, catalogue, reporter, parts.calls, use_code)
 
     return start_worker
 
 
-def declare(every: timedelta, name: str = "alpha", key: str = "") -> PeriodicJobConfig:
+def declare(every: timedelta, name: str = "alpha", key: str = "", task: str = "") -> PeriodicJobConfig:
     async def work() -> None: ...
 
     work.__module__, work.__qualname__ = MODULE, name
-    return PeriodicJobConfig(work, every, dedup_key=key)
+    return PeriodicJobConfig(work, every, dedup_key=key, job_name=task)
+
+
+@dataclass
+class Change:
+    """What a release changes in a periodic function, together with its interval."""
+
+    old: PeriodicJobConfig
+    new: PeriodicJobConfig
+    aliases: Sequence[str] = ()
+
+    async def start_old(self, start: Start, worker_id: str) -> LiveWorker:
+        return await start(worker_id, self.old, declare(OLD, "other", key="other"))
+
+    async def start_new(self, start: Start, worker_id: str) -> LiveWorker:
+        return await start(worker_id, self.new, declare(OLD, "other", key="other"), aliases=self.aliases)
+
+
+CHANGES = {
+    "the interval alone": Change(declare(OLD), declare(NEW)),
+    "a name for the task": Change(declare(OLD), declare(NEW, task="reports")),
+    "no name for the task": Change(declare(OLD, task="reports"), declare(NEW)),
+    "another name for the task": Change(declare(OLD, task="reports"), declare(NEW, task="summaries")),
+    "another function, which has an alias": Change(declare(OLD), declare(NEW, "beta"), [f"{MODULE}.alpha"]),
+    "a key": Change(declare(OLD), declare(NEW, key="alpha")),
+    "no key": Change(declare(OLD, key="alpha"), declare(NEW)),
+    "a key and a name": Change(declare(OLD), declare(NEW, key="alpha", task="reports")),
+}
+of_each_change = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 
 
 async def described(pool: asyncpg.Pool) -> list[str]:
@@ -106,6 +149,61 @@ async def described(pool: asyncpg.Pool) -> list[str]:
 async def fire_times(pool: asyncpg.Pool) -> list[datetime]:
     rows = await pool.fetch("SELECT execution_time FROM scheduled_jobs ORDER BY 1")
     return [row[0] for row in rows]
+
+
+@of_each_change
+async def test_schedule_fires_again_for_the_older_release_whatever_a_canary_has_changed(
+    start: Start, pool: asyncpg.Pool, clock: FakeClock, caplog: pytest.LogCaptureFixture, change: Change
+) -> None:
+    old = await change.start_old(start, "old")
+    canary = await change.start_new(start, "canary")
+    without = await start("without", declare(OLD, "other", key="other"))
+    assert await described(pool) == ["every 2 minutes", "every 3 minutes"]
+    for worker in (old, canary):
+        await worker.check()
+        assert await described(pool) == ["every 2 minutes", "every 3 minutes"]
+    await canary.end()
+    await without.check()
+    assert await described(pool) == ["every 2 minutes", "every 3 minutes"], "the older release will move it"
+    await old.check()
+    assert await described(pool) == ["every 3 minutes", "every 3 minutes"]
+    clock.advance(2 * OLD)
+    await old.check()
+    last_fires = await pool.fetch("SELECT last_fire_at FROM scheduler_schedules")
+    assert len(last_fires) == 2
+    assert all(row[0] is not None and row[0] > clock.now - OLD for row in last_fires)
+    assert "fires no more" not in caplog.text
+
+
+@of_each_change
+async def test_paused_schedule_stays_paused_after_a_deployment_and_a_rollback(
+    start: Start, pool: asyncpg.Pool, clocked: Store, change: Change
+) -> None:
+    old = await change.start_old(start, "old")
+    await clocked.schedules.pause(change.old.dedup_key, "by hand")
+    new = await change.start_new(start, "new")
+    await old.end()
+    await new.check()
+    await new.end()
+    await change.start_old(start, "rolled back")
+    rows = await pool.fetch("SELECT described, note FROM scheduler_schedules ORDER BY note")
+    assert [tuple(row) for row in rows] == [("every 3 minutes", "by hand"), ("every 3 minutes", None)]
+
+
+async def test_edited_schedule_keeps_its_state_beside_a_retired_one_of_the_same_function(
+    start: Start, pool: asyncpg.Pool, clocked: Store
+) -> None:
+    seven = declare(timedelta(minutes=7))
+    first = await start("first", declare(OLD), seven)
+    await first.end()
+    second = await start("second", declare(OLD))
+    await second.check()
+    assert await described(pool) == ["every 3 minutes"], "the other one is retired"
+    await clocked.schedules.pause(declare(OLD).dedup_key, "by hand")
+    await second.end()
+    await start("third", declare(NEW))
+    rows = await pool.fetch("SELECT described, note FROM scheduler_schedules ORDER BY 1")
+    assert [tuple(row) for row in rows] == [("every 2 minutes", "by hand"), ("every 7 minutes", None)]
 
 
 @pytest.mark.parametrize("key", ["", "alpha"])

@@ -25,7 +25,8 @@ from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, hosts, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.store.workers import DECLARED, DECLARED_TASKS
+from pg_scheduler.schedules.declared import reported_declarations
+from pg_scheduler.store.workers import DECLARED, DECLARED_FUNCTIONS
 
 AnyWorker = TypeVar("AnyWorker", Worker, InspectedWorker)
 
@@ -83,16 +84,13 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
     lost_ids = await facts.store.doctor.lost_schedules(declaring)
     if not lost_ids:
         return
-    code_rows = (await facts.store.schedules.declared([]))[0].values()
+    code_rows = (await facts.store.schedules.declared([]))[0]
     for schedule_id in lost_ids:
         worker = declaring[schedule_id]
-        task = _tasks_declared_by(worker).get(schedule_id)
-        own_ids = _ids_declared_by(worker)
+        declaration = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS)).get(schedule_id)
+        former = declaration.find_former_rows(_ids_declared_by(worker), code_rows) if declaration else []
         # A worker of another release moved the row to its key. This one restores it when that has gone.
-        if any(
-            row.task == task and row.derived_key and row.retired_at is None and row.schedule_id not in own_ids
-            for row in code_rows
-        ):
+        if any(row.retired_at is None for row in former):
             continue
         yield error(
             FindingCode.SCHED_LOST,
@@ -171,12 +169,6 @@ async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 def _ids_declared_by(worker: Worker) -> list[str]:
     return [str(schedule_id) for schedule_id in worker.settings.get(DECLARED) or ()]
-
-
-def _tasks_declared_by(worker: Worker) -> dict[str, str]:
-    """Return by the ids of schedules the tasks that a worker of this release reports."""
-    tasks = worker.settings.get(DECLARED_TASKS)
-    return tasks if isinstance(tasks, dict) else {}
 
 
 def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:

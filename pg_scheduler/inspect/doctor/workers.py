@@ -21,7 +21,7 @@ from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.shared_names import CODE, shared_names
 from pg_scheduler.settings import JOB_ROLES
 from pg_scheduler.store.author import release_of
-from pg_scheduler.store.workers import DECLARED, DECLARED_TASKS, DRAIN, LEFT_OUT
+from pg_scheduler.store.workers import DECLARED, DECLARED_FUNCTIONS, DRAIN, LEFT_OUT
 
 MAX_VALUE_LENGTH: Final = 60
 MAX_DRAINING: Final = 100
@@ -200,7 +200,7 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
     reporting = [each for each in alive if each.settings]
     names = sorted(
         {name for worker in reporting for name in worker.settings}
-        - {ZONE_DATA, DECLARED, DECLARED_TASKS, CODE, LEFT_OUT}
+        - {ZONE_DATA, DECLARED, DECLARED_FUNCTIONS, CODE, LEFT_OUT}
     )
     for name in names:
         values = {_shown(each.settings.get(name)) for each in reporting}

@@ -178,6 +178,7 @@ class Schedule(ReadOnlyModel):
     tzdata = models.TextField(null=True)
     module = models.TextField(null=True)
     retired_at = models.DateTimeField(null=True)
+    names = TextArrayField(null=True)
 
     class Meta(ReadOnlyModel.Meta):
         db_table = "scheduler_schedules"

@@ -295,7 +295,7 @@ schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_l
     CASE WHEN searched_from >= {first_day} AND searched_from <= {last_fire_day}
         THEN searched_from END AS searched_from,
     tzdata, module,
-    {retired_at}
+    {retired_at}, names
 
 -- fragment: retired_at
 CASE WHEN retired_at IS NOT NULL THEN least(greatest(retired_at, {first_day}), {last_fire_day}) END AS retired_at
@@ -321,7 +321,7 @@ schedule_id, owner, task, job_name, derived_key, enabled_in_code, use_advisory_l
     described, task_data, options, metadata, start_at, end_at, max_runs, jitter_seconds, overlap, catch_up,
     catch_up_limit, catch_up_seconds, pause_after_failures, anchor, next_fire_at, resume_from, last_fire_at,
     last_job_id, paused_at, paused_until, keeps_fire_times, note, is_broken, runs, skipped, missed, failures, created_at, updated_at,
-    finished_at, version, searched_from, tzdata, module, retired_at, kinds
+    finished_at, version, searched_from, tzdata, module, retired_at, names, kinds
 
 -- fragment: written_schedule_values
 $1, $2, $3, $4, $5::boolean, $6::boolean, $7::boolean, ($8::text)::jsonb, $9, ($10::text)::jsonb,
@@ -329,7 +329,7 @@ $1, $2, $3, $4, $5::boolean, $6::boolean, $7::boolean, ($8::text)::jsonb, $9, ($
     $16::double precision, $17, $18, $19::integer, $20::double precision, $21::integer, $22::timestamptz,
     $23::timestamptz, $24::timestamptz, $25::timestamptz, $26, $27::timestamptz, $28::timestamptz, $29::boolean,
     $30, $31::boolean, $32::bigint, $33::bigint, $34::bigint, $35::bigint, $36::timestamptz, $37::timestamptz,
-    $38::timestamptz, $39::bigint, $40::timestamptz, $41, $42, $43::timestamptz, $44::text[]
+    $38::timestamptz, $39::bigint, $40::timestamptz, $41, $42, $43::timestamptz, $44::text[], $45::text[]
 
 -- When a schedule that awaits the planner is due: at its next fire time, or at the end of its pause.
 
@@ -471,18 +471,6 @@ ROWS FROM (
     worker.settings -> $3::text IS NULL
     OR worker.settings -> $3 @> jsonb_build_array(schedule.schedule_id)
     OR worker.settings -> $4::text IS NOT NULL
-)
-
--- Whether a worker declares another schedule of the same task ($6 has the tasks by the ids) that has no row.
-
--- fragment: will_move
-schedule.derived_key AND jsonb_typeof(worker.settings -> $6::text) = 'object' AND EXISTS (
-    SELECT
-    FROM jsonb_each_text(CASE WHEN jsonb_typeof(worker.settings -> $6) = 'object' THEN worker.settings -> $6 END)
-        AS declared (schedule_id, task)
-    WHERE declared.task = schedule.task AND NOT EXISTS (
-        SELECT FROM {schema}scheduler_schedules AS other WHERE other.schedule_id = declared.schedule_id
-    )
 )
 
 -- Limits the waits for locks, in a transaction of the statement's own; empty in others. It is evaluated before the first

@@ -74,7 +74,7 @@ ORDER BY page.schedule_id COLLATE "C";
 
 -- name: insert_schedule
 -- route: pool
--- Insert a schedule if its id is free, and record who did so ($45 to $47).
+-- Insert a schedule if its id is free, and record who did so ($46 to $48).
 WITH inserted AS (
     INSERT INTO {schema}scheduler_schedules AS schedule (
         {written_schedule_columns}
@@ -86,15 +86,15 @@ WITH inserted AS (
 ),
 audited AS (
     {into_audit}
-    SELECT coalesce($48, now()), 'add_schedule', schedule_id, $45, $46,
-        $47::text::jsonb || jsonb_build_object('after', definition)
+    SELECT coalesce($49, now()), 'add_schedule', schedule_id, $46, $47,
+        $48::text::jsonb || jsonb_build_object('after', definition)
     FROM inserted
 )
 SELECT schedule_id FROM inserted;
 
 -- name: write_schedule
 -- route: caller
--- Overwrite a schedule that this transaction has locked, and record who did so ($45 to $47).
+-- Overwrite a schedule that this transaction has locked, and record who did so ($46 to $48).
 WITH old AS (
     SELECT schedule_id, {schedule_definition} AS definition
     FROM {schema}scheduler_schedules AS schedule
@@ -110,8 +110,8 @@ written AS (
     RETURNING schedule_id, {schedule_definition} AS definition
 )
 {into_audit}
-SELECT coalesce($48, now()), 'update_schedule', written.schedule_id, $45, $46,
-    $47::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
+SELECT coalesce($49, now()), 'update_schedule', written.schedule_id, $46, $47,
+    $48::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
 FROM written
 JOIN old ON old.schedule_id = written.schedule_id;
 
@@ -215,18 +215,17 @@ ORDER BY module;
 -- Mark the schedules of the modules $2 that neither the code of this process ($1) nor of another live worker declares,
 -- and return them with their tasks.
 --
--- A live worker that declares another schedule of the function, which has no row, will move this one to its id.
--- SKIP LOCKED: the next pass marks a schedule that is being changed.
+-- $6 are those that a live worker will move to a key of its code. SKIP LOCKED: the next pass marks a schedule that is being changed.
 UPDATE {schema}scheduler_schedules SET retired_at = coalesce($5, now())
 WHERE schedule_id = ANY (ARRAY (
     SELECT schedule_id
     FROM {schema}scheduler_schedules AS schedule
     WHERE owner = 'code' AND retired_at IS NULL AND module = ANY ($2::text[]) AND schedule_id <> ALL ($1::text[])
+      AND schedule_id <> ALL ($6::text[])
       AND NOT EXISTS (
           SELECT
           FROM {schema}scheduler_workers AS worker
-          WHERE worker.lease_until > coalesce($5, now())
-            AND ({may_declare} OR {will_move})
+          WHERE worker.lease_until > coalesce($5, now()) AND {may_declare}
       )
     ORDER BY schedule_id
     FOR NO KEY UPDATE SKIP LOCKED

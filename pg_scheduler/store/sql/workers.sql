@@ -184,7 +184,7 @@ UPDATE {schema}scheduler_workers SET stopping = true WHERE worker_id = $1;
 DELETE FROM {schema}scheduler_workers WHERE worker_id = $1;
 
 -- name: list_workers
--- route: pool
+-- route: reserved
 -- Return every worker, and whether its lease is valid.
 SELECT worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs,
     least(greatest(started_at, {first_instant}), {last_instant}) AS started_at,

@@ -115,7 +115,9 @@ async def test_schedule_that_another_release_moved_to_its_key_is_not_lost(
     periodic(every=timedelta(hours=1))(work)
     await make()
     await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 minute'")
-    await pool.execute("UPDATE scheduler_schedules SET schedule_id = 'key of the newer release'")
+    await pool.execute(
+        "UPDATE scheduler_schedules SET schedule_id = 'key of the newer release', task = 'its name'"
+    )
     assert await subjects(pool, FindingCode.SCHED_LOST) == []
     await pool.execute("UPDATE scheduler_schedules SET retired_at = now()")
     assert len(await subjects(pool, FindingCode.SCHED_LOST)) == 1, "a schedule of an earlier deployment"

@@ -65,6 +65,7 @@ def test_new_schedule_is_anchored_at_the_current_time() -> None:
         created_at=NOW,
         updated_at=NOW,
         searched_from=NOW,
+        names=("app.sweep",),
     )
 
 
@@ -99,6 +100,7 @@ def test_changed_name_or_priority_is_written_and_keeps_the_fire_time() -> None:
         options='{"priority": 3, "max_retries": 1}',
         version=2,
         updated_at=NOW + 5 * HOUR,
+        names=("app.renamed",),
     )
 
 
@@ -139,16 +141,15 @@ def test_edited_schedule_with_a_derived_key_moves_its_row_to_the_new_key() -> No
     assert not row.enabled, "a disabled schedule stays disabled"
 
 
-def test_row_of_another_function_or_with_an_explicit_key_keeps_its_key() -> None:
+def test_row_of_another_function_keeps_its_key() -> None:
     other = stored(PeriodicJobConfig(make("other"), HOUR))
-    given = stored(PeriodicJobConfig(make(), HOUR, dedup_key="key"))
-    changed = write(PeriodicJobConfig(make(), 25 * MINUTE), rows=(other, given), now=NOW + HOUR)
+    changed = write(PeriodicJobConfig(make(), 25 * MINUTE), rows=(other,), now=NOW + HOUR)
     assert changed.delete == ()
     assert [row.anchor for row in changed.write] == [NOW + HOUR]
 
 
-def test_schedule_with_an_explicit_key_takes_over_no_other_row() -> None:
-    old = stored(PeriodicJobConfig(make(), HOUR))
+def test_schedule_with_an_explicit_key_takes_over_no_row_with_another_one() -> None:
+    old = stored(PeriodicJobConfig(make(), HOUR, dedup_key="old key"))
     changed = write(PeriodicJobConfig(make(), HOUR, dedup_key="key"), rows=(old,), now=NOW + HOUR)
     assert changed.delete == ()
     assert [row.schedule_id for row in changed.write] == ["key"]
