@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from importlib.util import find_spec
 
@@ -12,6 +13,9 @@ USAGE = 2
 def main() -> int:
     """Run the command line and return its exit code."""
     _open_streams()
+    if "worker" in sys.argv and hasattr(signal, "pthread_sigmask"):
+        # It would end the process while the command is imported, which handles it then.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
     missing = [name for name in ("typer", "rich") if find_spec(name) is None]
     if missing:
         sys.stderr.write(

@@ -462,4 +462,5 @@ class Scheduler(
             meter=parts.meter,
             get_scheduler=SchedulerOfJobs(self),
             enqueue_child=ChildEnqueuer(parts.preparer, parts.enqueuer).enqueue,
+            starts_draining=parts.starts_draining,
         )

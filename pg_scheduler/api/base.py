@@ -46,6 +46,8 @@ class Parts:
     meter: Meter | None
     life: Lifecycle
     middleware: tuple[Middleware, ...] = ()
+    starts_draining: bool = False
+    """Whether the worker claims no jobs from its start on, until it is resumed."""
 
     @property
     def runtime(self) -> Runtime | None:

@@ -60,6 +60,7 @@ class Node:
     meter: Meter | None
     get_scheduler: GetScheduler
     enqueue_child: EnqueueChild
+    starts_draining: bool = False
 
     def __post_init__(self) -> None:
         config = self.config
@@ -70,6 +71,7 @@ class Node:
         )
         self.in_flight = InFlight(self.results.unwritten)
         self.routing = Routing(self.tasks, self.executors, config.only, config.skip, worker_id=self.worker_id)
+        self.routing.drain(is_draining=self.starts_draining)
         self.clock = ServerClock(self.signals.clock_stepped, self.signals.clock_set_back)
         self.audience = Audience()
         self.unknown_zones = UnknownZones()

@@ -213,7 +213,7 @@ class Reporter:
         """The names of the last report, and the version of the declared schedules."""
         self._written: tuple[list[str], int] | None = None
         self._lag_s = 0.0
-        self.wanted: str | None = None
+        self.wanted: str | None = DRAIN if node.starts_draining else None
         """The request to this worker, as read by the last heartbeat; None for no request."""
         self.is_stopping = False
         """Whether the worker is shutting down."""

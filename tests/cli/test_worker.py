@@ -81,7 +81,7 @@ def start(dsn: str, tmp_path: Path) -> Start:
         with file.open("wb") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "pg_scheduler", "worker", *arguments],
-                cwd=cwd, env={**os.environ, "PG_SCHEDULER_DSN": dsn, "PYTHONPATH": str(ROOT)},
+                cwd=cwd, env={**os.environ, "PG_SCHEDULER_DSN": dsn, "PYTHONPATH": f"{ROOT}:{cwd}"},
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
             )  # fmt: skip
         try:
@@ -309,8 +309,37 @@ from tests.cli.worker_jobs import *
         assert await program.end() == ExitCode.DONE, program.text
 
 
+@pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["one", "several"])
+async def test_usr1_while_the_command_is_imported_stops_claiming_from_the_first_job_on(
+    start: Start, scheduler: Scheduler, tmp_path: Path, options: list[str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        """
+import os, signal, sys
+class Early:
+    def find_spec(self, name, *_):
+        if name == "typer" and "PG_SCHEDULER_REPORT_FD" not in os.environ:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGUSR1)
+sys.meta_path.insert(0, Early())
+""",
+        encoding="utf-8",
+    )
+    job_id = await add(scheduler, "cliworker.write", tmp_path / "x")
+    with start(JOBS, *options, cwd=tmp_path) as program:
+
+        async def are_draining() -> bool:
+            states = [worker.state for worker in await scheduler.workers()]
+            return states == ["draining"] * (2 if options else 1)
+
+        await until(are_draining)
+        assert await status(scheduler, job_id) == "pending"
+        program.process.send_signal(signal.SIGTERM)
+        assert await program.end() == ExitCode.DONE, program.text
+
+
 async def test_drain_by_usr1_holds_for_the_process_that_follows_a_recycled_one(
-    start: Start, scheduler: Scheduler
+    start: Start, scheduler: Scheduler, tmp_path: Path
 ) -> None:
     with start(JOBS, "--processes", "2", "--max-age", "3s") as program:
         await program.read_until("process 2 is pid")
@@ -322,11 +351,13 @@ async def test_drain_by_usr1_holds_for_the_process_that_follows_a_recycled_one(
             return names if len(names) == 2 else set()
 
         before = await until(draining)
+        job_id = await add(scheduler, "cliworker.write", tmp_path / "x")
 
         async def have_followed() -> bool:
             return not before & await draining() and bool(await draining())
 
         await until(have_followed)
+        assert await status(scheduler, job_id) == "pending", "the following processes have claimed nothing"
         program.process.send_signal(signal.SIGTERM)
         assert await program.end() == ExitCode.DONE, program.text
 

@@ -83,6 +83,11 @@ def is_draining(scheduler: Scheduler) -> bool | None:
     return None if runtime is None else runtime.node.routing.is_draining
 
 
+def start_draining(scheduler: Scheduler) -> None:
+    """Let the worker of a Scheduler that has not started claim no jobs until it is resumed."""
+    scheduler._parts.starts_draining = True  # noqa: SLF001
+
+
 def running_attempts(scheduler: Scheduler) -> Sequence[Attempt]:
     """Return the attempts that run; callable from any thread."""
     runtime = scheduler._parts.runtime  # noqa: SLF001

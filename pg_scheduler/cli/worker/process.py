@@ -23,7 +23,7 @@ from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.telemetry.probes import HealthSource, serve_health
 from pg_scheduler.telemetry.systemd import notify_systemd
 
-from .inside import claims_nothing, configure, hurry, is_draining, log_stacks
+from .inside import claims_nothing, configure, hurry, is_draining, log_stacks, start_draining
 from .options import WorkerOptions
 from .reload import Sources, read_sources, restart, wait_for_change
 from .stop import StopRequest, end_soon, handle_signals, stop_self, wait_for_recycling, wait_until_drained
@@ -93,6 +93,8 @@ async def run_worker(
         started = asyncio.Event()
 
         def stop_claiming() -> None:
+            # The request in the row of the worker follows, but it comes after the first claim.
+            start_draining(scheduler)
             task = asyncio.create_task(_stop_claiming(scheduler, started), name="pg_scheduler stop claiming")
             pausing.add(task)
             task.add_done_callback(pausing.discard)

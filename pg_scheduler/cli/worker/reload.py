@@ -20,6 +20,7 @@ from pg_scheduler.cli.errors import CommandError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.threads import run_in_thread
 
+from .stop import hold_usr1
 from .target import Source, load_targets
 
 _words: Final = [sys.executable, "-m", "pg_scheduler"]
@@ -79,6 +80,7 @@ def restart() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     words = [*program(), *sys.argv[1:]]
+    hold_usr1()
     os.execv(words[0], words)  # noqa: S606 - itself
 
 

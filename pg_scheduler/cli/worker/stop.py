@@ -118,14 +118,28 @@ def handle_signals(
                 loop.remove_signal_handler(number)
 
 
+def hold_usr1() -> None:
+    """Hold back SIGUSR1, which would end the process, until ``note_usr1()`` in this program or the next one.
+
+    A process and a program inherit this. Call it in the main thread.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+
+
+def release_usr1() -> None:
+    """Receive SIGUSR1, also one that was held back."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+
+
 @contextmanager
 def note_usr1() -> Iterator[threading.Event]:
-    """Note SIGUSR1, which would end the process, within a ``with`` block until something else handles it."""
+    """Note SIGUSR1 within a ``with`` block until something else handles it."""
     noted = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # which Python lets handle no signals
         yield noted
         return
     before = signal.signal(signal.SIGUSR1, lambda _number, _frame: noted.set())
+    release_usr1()
     try:
         yield noted
     finally:

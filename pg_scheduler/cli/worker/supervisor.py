@@ -24,7 +24,7 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.measure.health import Health, HealthCheck
 from pg_scheduler.telemetry.probes import HealthSource
 
-from .stop import StopRequest
+from .stop import StopRequest, hold_usr1, release_usr1
 
 INTERVAL_S: Final = 1.0
 MAX_SILENCE_S: Final = 30.0
@@ -216,23 +216,13 @@ class Supervisor:
     def drain(self) -> None:
         """Let no process claim more jobs, nor one in its place, until its worker is resumed."""
         self._draining = dict.fromkeys(range(len(self.reports)), False)
-        for index in self._children:
-            if self.reports.has(index):
-                self._send_drain(index)
-
-    def _send_drain(self, index: int) -> None:
-        with suppress(ProcessLookupError):
-            self._children[index].send_signal(signal.SIGUSR1)
+        self.send(signal.SIGUSR1)
 
     def _follow_drain(self, index: int, report: Report) -> None:
-        """Request of a process that begins that it claims no jobs, and notice that its worker is resumed."""
+        """Notice that a worker drains, and later that it is resumed."""
         if index not in self._draining:
             return
-        if not self.reports.has(index):
-            self._draining[index] = False
-            # A signal that came earlier would have ended the process.
-            self._send_drain(index)
-        elif report.is_draining:
+        if report.is_draining:
             self._draining[index] = True
         elif report.is_draining is False and self._draining[index]:
             del self._draining[index]
@@ -292,6 +282,8 @@ class Supervisor:
     async def _run(self, index: int) -> tuple[int, bool]:
         """Run one process; return its exit code, negative for a signal, and whether it is to be recycled."""
         reading, writing = os.pipe()
+        # The process inherits this, so that it receives a SIGUSR1 once it handles them.
+        hold_usr1()
         try:
             child = await asyncio.create_subprocess_exec(
                 *self._commands[index],
@@ -303,8 +295,12 @@ class Supervisor:
             os.close(reading)
             raise
         finally:
+            release_usr1()
             os.close(writing)
         self._children[index] = child
+        if index in self._draining:
+            self._draining[index] = False
+            child.send_signal(signal.SIGUSR1)
         if self._stop.is_requested():  # requested while the process was being made
             child.terminate()
         logger.info("process %s is pid %s", index + 1, child.pid, extra=record_fields())
