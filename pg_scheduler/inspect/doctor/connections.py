@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
@@ -14,7 +14,7 @@ from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.inspect.texts import counted, listed, on_host
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.settings import JOB_ROLES
-from pg_scheduler.store.faults import LOST_STATEMENTS
+from pg_scheduler.store.faults import LOST_STATEMENTS, is_timeout
 
 MIN_POOL_SIZE: Final = 4
 MIN_LEFT: Final = 3
@@ -27,6 +27,11 @@ POOLER_REMEDY: Final = (
 )
 SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 or more"
 
+SECOND: Final = (
+    "a second connection got no response in time, as from a pooler in session mode that has a single session "
+    "of the server; give that a larger pool, or examine with a DSN of the server itself"
+)
+
 STANDBY: Final = "the server is a standby, which sends no notifications; examine the primary"
 
 
@@ -37,7 +42,13 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Fo
         yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, STANDBY)
         return
     is_direct = facts.store.statements.connections.has_direct_dsn
-    arrives = await facts.store.server.receives_notification(thresholds.notification_s)
+    try:
+        arrives = await facts.store.server.receives_notification(thresholds.notification_s)
+    except DatabaseUnavailableError as caught:
+        if not is_timeout(caught):
+            raise
+        yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SECOND)
+        return
     if arrives is None:
         yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE)
     if arrives is not False:
@@ -66,6 +77,11 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
             "prepared statements fail: the pool leads to a pooler in transaction mode that loses them",
             POOLER_REMEDY,
         )
+        return
+    except DatabaseUnavailableError as fault:
+        if not is_timeout(fault):
+            raise
+        yield UnmadeCheck(FindingCode.POOLER, SECOND)
         return
     if changes is None:
         yield UnmadeCheck(FindingCode.POOLER, SINGLE)

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.store.connections.session import Connection, terminate
+from pg_scheduler.store.connections.session import Connection, terminate, terminate_unanswered, transact
 from pg_scheduler.store.faults import translated
 from pg_scheduler.store.statements import Repository
 
@@ -86,6 +86,10 @@ class ConnectionRow(NamedTuple):
     connections: int
 
 
+ONLY_SESSION_S: Final = 1.0
+"""Seconds after which a connection counts as waiting for the session that another one has from a pooler."""
+
+
 class ServerRepository(Repository):
     """The statements about the server, and probes of the connections."""
 
@@ -136,9 +140,11 @@ class ServerRepository(Repository):
         """Return whether the pool leads to a pooler in transaction mode; None if it has a single connection.
 
         While a second connection is in a transaction, the first one gets another session from such a pooler.
+        It gets none while the second one has the only session of the pooler, which both have had then.
 
         Raises:
             ConfigurationError: Its prepared statement does not exist in that session.
+            DatabaseUnavailableError: The second connection gets no session in time.
         """
         connections = self._statements.connections
         if connections.pool_use()[2] < 2:
@@ -146,16 +152,18 @@ class ServerRepository(Repository):
         timeout_s = self._statements.call_timeout_s
         async with connections.acquire() as first, connections.acquire() as second:
             before = await first.fetchval(_PROCESS_ID, timeout=timeout_s)
-            async with second.transaction():
-                await second.fetchval(_PROCESS_ID, timeout=timeout_s)
-                after = await first.fetchval(_PROCESS_ID, timeout=timeout_s)
-        return bool(before != after)
+            with terminate_unanswered(second):
+                async with transact(second, timeout_s):
+                    return await _has_changed(first, before, second, timeout_s)
 
     async def receives_notification(self, timeout_s: float) -> bool | None:
         """Send a notification on a channel of its own; return whether it arrives within the time.
 
         The connection that listens is the one that a worker would use: to the direct DSN, or of the pool.
         None if the pool has a single connection and there is no direct DSN.
+
+        Raises:
+            DatabaseUnavailableError: The second connection gets no session in time.
         """
         connections = self._statements.connections
         if not connections.can_hold_a_lock:
@@ -170,6 +178,7 @@ class ServerRepository(Repository):
             stack.enter_context(translated())
             listener = await stack.enter_async_context(connections.checkout())
             sender = await stack.enter_async_context(connections.acquire())
+            stack.enter_context(terminate_unanswered(sender))
             stack.push_async_callback(_forget, listener, channel, receive, call_timeout_s)
             await asyncio.wait_for(listener.add_listener(channel, receive), call_timeout_s)
             await sender.execute(_NOTIFY.replace("$1", f"'{channel}'"), timeout=call_timeout_s)
@@ -178,6 +187,19 @@ class ServerRepository(Repository):
             except TimeoutError:
                 return False
             return True
+
+
+async def _has_changed(first: Connection, before: int, second: Connection, timeout_s: float) -> bool:
+    """Return whether the session of a connection changes while the second one is in a transaction."""
+    is_shared = await second.fetchval(_PROCESS_ID, timeout=timeout_s) == before
+    try:
+        after = await first.fetchval(_PROCESS_ID, timeout=ONLY_SESSION_S if is_shared else timeout_s)
+    except TimeoutError:
+        terminate(first)
+        if not is_shared:
+            raise
+        return True
+    return bool(before != after)
 
 
 async def _forget(listener: Connection, channel: str, receive: Callable[..., None], timeout_s: float) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import FindingCode, Inspector, Severity, Thresholds
-from pg_scheduler.inspect.doctor.connections import judge_server
+from pg_scheduler.inspect.doctor.connections import SECOND, judge_server
 from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.triggers import Every
@@ -55,6 +55,28 @@ async def test_pooler_is_found_and_a_direct_dsn_receives_notifications(pooler_ds
         scheduler = Scheduler(pooled, direct_dsn=dsn)
         (finding,) = (await Inspector(scheduler).doctor(only=PROBES)).findings
         assert (finding.code, finding.severity) == (FindingCode.POOLER, Severity.INFO)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["transaction", "session"])
+async def test_doctor_examines_through_a_pooler_with_a_single_connection_to_the_server(
+    dsn: str, mode: str
+) -> None:
+    program = find_program("trixie")
+    if program is None:
+        pytest.skip("PgBouncer is missing; dev.py test fetches it if apt can read Debian's archive")
+    with bouncer(program, dsn, f"default_pool_size = 1\npool_mode = {mode}") as through:
+        async with asyncpg.create_pool(
+            through, min_size=1, max_size=3, statement_cache_size=0, timeout=3
+        ) as pooled:
+            diagnosis = await examine(pooled, notification_s=0.3)
+    if mode == "transaction":
+        (finding,) = [each for each in diagnosis.findings if each.code is FindingCode.POOLER]
+        assert finding.severity is Severity.INFO
+        assert diagnosis.not_made == ()
+    else:
+        assert {each.code for each in diagnosis.not_made} == {*PROBES}
+        assert {each.reason for each in diagnosis.not_made} == {SECOND}
 
 
 @pytest.mark.slow
