@@ -80,6 +80,10 @@ def check_dsn(dsn: str, name: str) -> str:
             f"{name} has special characters that are not encoded; write, in its user, password and options, "
             f"{encoded}"
         )
+    if ";" in rest.partition("?")[2]:  # some drivers separate options by it, so a password may follow
+        raise ConfigurationError(
+            f"{name} has a semicolon in its options; separate them by &, and write %3B in the value of one"
+        )
     if not _is_readable(dsn):
         raise ConfigurationError(
             f"{name} has a host, port or option that cannot be read; expected {EXPECTED} with a port from 1 "
@@ -142,7 +146,7 @@ def mask_dsn(dsn: str) -> str:
     netloc = f"{user}:{MASK}{separator}{hosts}" if has_password else parts.netloc
     query = [
         f"{pair.partition('=')[0]}={MASK}" if _is_secret(pair) or _option_of(pair) not in NAMES else pair
-        for pair in parts.query.split("&")
+        for pair in _pairs_of(parts.query)
     ]
     return f"{parts.scheme}://{netloc}{parts.path}" + (f"?{'&'.join(query)}" if parts.query else "")
 
@@ -152,7 +156,7 @@ def passwords_in(dsn: str) -> list[str]:
     parts = urlsplit(dsn)
     account = parts.netloc.rpartition("@")[0]
     written = [account.partition(":")[2]]
-    written += [pair.partition("=")[2] for pair in parts.query.split("&") if _is_secret(pair)]
+    written += [pair.partition("=")[2] for pair in _pairs_of(parts.query) if _is_secret(pair)]
     return [word for word in dict.fromkeys([*written, *map(unquote, written)]) if word]
 
 
@@ -184,6 +188,11 @@ def _is_readable(dsn: str) -> bool:
     return all("=" in pair for pair in parts.query.split("&") if pair) and all(
         host and (not host[1] or 0 < int(host[1]) <= MAX_PORT) for host in hosts
     )
+
+
+def _pairs_of(query: str) -> list[str]:
+    """Return the options. A semicolon separates them too, as some drivers read it: a password may follow."""
+    return re.split("[&;]", query)
 
 
 def _option_of(pair: str) -> str:

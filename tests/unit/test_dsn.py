@@ -54,6 +54,15 @@ def test_dsn_with_an_encoded_password_is_accepted(password: str) -> None:
     assert password in passwords_in(option)
 
 
+@pytest.mark.parametrize("options", ["user=u;password=hunter2", "sslmode=require;password=hunter2&user=u"])
+def test_option_after_a_semicolon_is_rejected_and_masked(options: str) -> None:
+    dsn = f"postgresql://db/shop?{options}"
+    with pytest.raises(ConfigurationError, match=r"^dsn has a semicolon in its options; separate them by &"):
+        check_dsn(dsn, "dsn")
+    assert "hunter2" not in mask_dsn(dsn)
+    assert passwords_in(dsn) == ["hunter2"]
+
+
 @pytest.mark.parametrize(
     "option", ["passwort", "PASSWORD", "pasword2", "pwd", "oauth_client_secret", "mistake"]
 )
