@@ -55,7 +55,7 @@ def home_of(postgres: EmbeddedPostgres) -> Path:
 
 class TestLifecycle:
     async def test_embedded_server_accepts_connections_and_removes_its_files_when_closed(self) -> None:
-        with EmbeddedPostgres(settings={"work_mem": "5MB"}) as postgres:
+        with EmbeddedPostgres(settings={"work_mem": "5MB", "port": "5433"}) as postgres:
             assert await fetch_value(postgres.dsn(), "show work_mem") == "5MB"
             home, pid = home_of(postgres), postgres.pid
             assert home.stat().st_mode & 0o077 == 0

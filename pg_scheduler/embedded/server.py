@@ -85,7 +85,7 @@ class EmbeddedPostgres:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data = Path(data).absolute() if data is not None else None
-        self.settings = dict(settings or {})
+        self.settings = {"port": "5432"} | dict(settings or {})
         self.binaries = Path(binaries) if binaries is not None else None
         self.scratch = Path(scratch) if scratch is not None else None
         self.environment = dict(environment or {})
@@ -110,7 +110,8 @@ class EmbeddedPostgres:
         """
         if self._home is None:
             raise EmbeddedError("the embedded server has no address yet; call start() first")
-        return f"postgresql://postgres@/{quote(database, safe='')}?host={quote(self._home)}&port=5432"
+        address = f"host={quote(self._home)}&port={self.settings['port']}"
+        return f"postgresql://postgres@/{quote(database, safe='')}?{address}"
 
     def start(self) -> None:
         """Start the server and wait until it accepts connections.

@@ -151,7 +151,7 @@ class ServerProcess:
 
     def _settings(self) -> Iterator[str]:
         # No TCP port: a socket in a private folder cannot collide, and other users cannot reach it.
-        for name, value in ({"listen_addresses": "", "port": "5432"} | self.configuration.settings).items():
+        for name, value in ({"listen_addresses": ""} | self.configuration.settings).items():
             yield "-c"
             yield f"{name}={value}"
 
