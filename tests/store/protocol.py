@@ -9,6 +9,7 @@ state that was committed while the operation ran, and that the invariants hold.
 from __future__ import annotations
 
 import asyncio
+import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -75,6 +76,9 @@ class Lease(NamedTuple):
 
     beat: datetime
     until: datetime
+    stopping: bool = False
+    held: frozenset[tuple[str, int]] | None = None
+    """The attempts that run on in a worker that is stopping, as its last heartbeat named them."""
 
 
 class State(NamedTuple):
@@ -152,7 +156,33 @@ class Register(Op):
         await store.workers.register(worker(self.worker_id), LEASE, LIVENESS[self.worker_id], EXTENSION)
 
     def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
-        return Lease(self.now, self.now + LEASE * SECOND) if worker_id == self.worker_id else lease
+        if worker_id != self.worker_id:
+            return lease
+        return (lease or Lease(self.now, self.now))._replace(beat=self.now, until=self.now + LEASE * SECOND)
+
+
+@dataclass
+class MarkStopping(Op):
+    worker_id: str
+
+    async def run(self, store: Store) -> None:
+        await store.workers.mark_stopping(self.worker_id)
+
+    def lease(self, worker_id: str, lease: Lease | None, state: State) -> Lease | None:
+        return lease._replace(stopping=True) if lease and worker_id == self.worker_id else lease
+
+
+@dataclass
+class HoldRow(Op):
+    """A transaction of the application that locks the row of a job, until its commit."""
+
+    job_id: str
+
+    async def run(self, store: Store) -> None:
+        async with store.connections.transaction() as connection:
+            await connection.execute(
+                f"SELECT FROM scheduled_jobs WHERE job_id = '{self.job_id}' FOR UPDATE", timeout=PATIENCE
+            )
 
 
 @dataclass
@@ -294,14 +324,19 @@ class Renew(Op):
         if not lease or worker_id != self.worker_id:
             return lease
         was_over = lease.until < self.now  # such a heartbeat does not count
-        return Lease(lease.beat if was_over else self.now, self.now + LEASE * SECOND)
+        return Lease(
+            lease.beat if was_over else self.now,
+            self.now + LEASE * SECOND,
+            lease.stopping,
+            frozenset(self.held.items()) if lease.stopping else lease.held,
+        )
 
     def check(self, before: State, now: State) -> None:
         renewal: RenewResult = self.answer
         if renewal.alive:
-            lease = before.workers[self.worker_id]
-            last_beat = lease.beat if lease.until < self.now else self.now
-            assert now.workers[self.worker_id] == Lease(last_beat, self.now + LEASE * SECOND)
+            assert now.workers[self.worker_id] == self.lease(
+                self.worker_id, before.workers[self.worker_id], before
+            )
         for job_id, attempt in self.held.items():
             row = before.jobs.get(job_id)
             own = row is not None and row.token == (self.worker_id, attempt) and renewal.alive
@@ -394,25 +429,28 @@ class RescueOp(Op):
         for found in some:  # workers that are claiming are skipped
             workers = {key: lease for key, lease in state.workers.items() if key not in found}
             left = state._replace(workers=workers)
-            jobs = {key: self.released(key, row, found, left) for key, row in state.jobs.items()}
+            jobs = {key: self.released(key, row, found, state) for key, row in state.jobs.items()}
             yield left._replace(jobs=jobs)
 
-    def released(self, job_id: str, row: Row, dead: Sequence[str], left: State) -> Row:
+    def released(self, job_id: str, row: Row, dead: Sequence[str], state: State) -> Row:
         if row.status != "running" or row.due > self.now:
             return row
         assert row.lease is not None
         assert row.worker is not None
-        lease = left.workers.get(row.worker)
-        if row.worker not in dead and row.lease >= (lease.beat if lease else self.now):
+        lease = state.workers.get(row.worker)
+        is_dead = row.worker in dead
+        if not is_dead and row.lease >= (lease.beat if lease else self.now):
             return row
         is_known = row.worker != self.worker_id or self.known.get(job_id) == row.attempt
-        if lease and is_known:  # the row of a live worker, which alone can tell that it does not have the job
+        is_named = lease is None or lease.held is None or (job_id, row.attempt) in lease.held
+        # A live worker alone can tell that it does not have the job.
+        if lease and not is_dead and is_known and is_named:
             return row
         if row.waiting is not None:
             return defined(row, self.definitions[row.waiting], self.now)
-        died = row.worker in dead
-        crashes = row.crashes + died
-        if died and crashes >= MAX_CRASHES:
+        crashed = is_dead and lease is not None and not lease.stopping
+        crashes = row.crashes + crashed
+        if crashed and crashes >= MAX_CRASHES:
             return ended(row, "failed", self.now, crashes=crashes)
         return pending(row, self.now, crashes=crashes)
 
@@ -700,7 +738,7 @@ RESTORE = f"""
     INSERT INTO scheduled_jobs TABLE kept_jobs;
     INSERT INTO scheduler_workers TABLE kept_workers
 """
-WORKERS = "SELECT worker_id, last_beat, lease_until FROM scheduler_workers"
+WORKERS = "SELECT worker_id, last_beat, lease_until, stopping, health -> 'held' FROM scheduler_workers"
 
 
 class World:
@@ -711,6 +749,8 @@ class World:
         self.definitions: dict[int, PlainJob] = {}
         self.claims: list[tuple[str, Claim]] = []
         """Every fencing token so far, and its worker."""
+        self.ended: set[tuple[str, int]] = set()
+        """The attempts whose threads have ended in a worker that is stopping."""
         self.actors = actors
         self._watch = watch
         self.state = State({}, {}, frozenset())
@@ -735,11 +775,11 @@ class World:
 
     async def save(self) -> Callable[[], Awaitable[None]]:
         """Save the tables, and return a function that restores them."""
-        kept = (self.now, dict(self.definitions), list(self.claims), self.state)
+        kept = (self.now, dict(self.definitions), list(self.claims), set(self.ended), self.state)
         await self._watch.execute(SAVE)
 
         async def restore() -> None:
-            now, definitions, claims, state = kept
+            now, definitions, claims, ended, state = kept
             await self._watch.execute(RESTORE)
             for worker_id in state.locked:
                 await self._watch.fetchval("SELECT pg_advisory_lock($1)", LIVENESS[worker_id])
@@ -747,6 +787,7 @@ class World:
             self.definitions.clear()
             self.definitions.update(definitions)
             self.claims[:] = claims
+            self.ended = set(ended)
 
         return restore
 
@@ -762,6 +803,7 @@ class World:
         self.now = NOW
         self.definitions.clear()
         self.claims.clear()
+        self.ended.clear()
         self.state = State({}, {}, frozenset())
 
     def define(self, job_id: str, **changes: Any) -> tuple[PlainJob, int]:
@@ -795,6 +837,11 @@ class World:
     def claims_of(self, worker_id: str) -> list[Claim]:
         """Return the claims of a worker that received every answer and no notification."""
         return [claim for owner, claim in self.claims if owner == worker_id]
+
+    def renew(self, worker_id: str) -> Op:
+        """Renew the lease of a worker, and the attempts whose threads run."""
+        held = {claim.job_id: claim.attempt for claim in self.claims_of(worker_id)}
+        return Renew(worker_id, dict(held.items() - self.ended))
 
     async def live(self, worker_id: str) -> None:
         """Let the worker's process hold its lock, unless a rescue holds it now."""
@@ -940,6 +987,8 @@ class World:
                 assert isinstance(op, RescueOp)
                 assert row.crashes == was.crashes + 1
                 assert was.worker not in now.workers, "only deaths count"
+            if isinstance(op, RescueOp) and was.worker in now.workers and was.worker != op.worker_id:
+                assert (job_id, was.attempt) in self.ended, "no job of a live worker is an orphan for others"
             if was.waiting is not None and row.status == "pending" and not isinstance(op, SetStatus):
                 assert row.definition == was.waiting, "the new definition runs next"
 
@@ -961,7 +1010,12 @@ class World:
                 JOBS
             )
         }
-        workers = {row[0]: Lease(row[1], row[2]) for row in await self._watch.fetch(WORKERS)}
+        workers = {
+            worker_id: Lease(
+                beat, until, stopping, None if held is None else frozenset(json.loads(held).items())
+            )
+            for worker_id, beat, until, stopping, held in await self._watch.fetch(WORKERS)
+        }
         return State(jobs, workers, self.state.locked)
 
     # -- to the end ------------------------------------------------------------------------------------

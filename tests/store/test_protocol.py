@@ -29,6 +29,8 @@ from tests.store.protocol import (
     Deregister,
     ExchangeOp,
     Expire,
+    HoldRow,
+    MarkStopping,
     Op,
     Register,
     Renew,
@@ -57,7 +59,7 @@ def ended_by(outcome: Any) -> Make:
 
 
 def renew(world: World) -> Op:
-    return Renew("w1", {claim.job_id: claim.attempt for claim in world.claims_of("w1")})
+    return world.renew("w1")
 
 
 def exchange(world: World) -> Op:
@@ -176,6 +178,29 @@ async def crashed(world: World) -> None:
     await world.do(world.insert("c"))
 
 
+async def beat_for_two_leases(world: World) -> None:
+    """Let the lease of w1 expire in a row that no heartbeat renews."""
+    for _ in range(4):
+        world.now += LEASE * SECOND / 2
+        await world.do(world.renew("w1"))
+
+
+async def stopping(world: World) -> None:
+    """A row was locked for longer than the lease, and its worker is stopping while the thread runs on."""
+    await running(world)
+    await world.do(world.insert("b"))
+    await world.do(ExchangeOp("w1"))
+    held = world.actors[1]
+    await world.begin(HoldRow("a"), held)
+    await world.step(held)
+    await beat_for_two_leases(world)
+    await world.do(MarkStopping("w1"))
+    world.ended.add(("b", 1))
+    await beat_for_two_leases(world)
+    await world.do(Register("w2"))
+    await world.step(held)
+
+
 SCENES: Mapping[str, tuple[Callable[[World], Any], Mapping[str, Make]]] = {
     "waiting": (waiting, {**CLAIMS, **CANCEL, **REPLACE, **HAND, "leave": lambda _: Deregister("w1")}),
     "running": (running, {**RUNNING, **CANCEL, **REPLACE, **HAND, "leave": lambda _: Deregister("w1")}),
@@ -213,6 +238,17 @@ SCENES: Mapping[str, tuple[Callable[[World], Any], Mapping[str, Make]]] = {
             **CANCEL,
             **REPLACE,
             **EXPIRE,
+        },
+    ),
+    "stopping": (
+        stopping,
+        {
+            "rescue": lambda world: world.rescue(),
+            "rescue by w2": lambda world: world.rescue_own("w2"),
+            "renew": renew,
+            "hold": lambda _: HoldRow("a"),
+            **CANCEL,
+            **REPLACE,
         },
     ),
     "two": (two, {"exchange": exchange, "claim by w2": CLAIMS["claim by w2"], **CANCEL, **REPLACE, **RESCUE}),
@@ -335,8 +371,19 @@ class Story(RuleBasedStateMachine):
 
     @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT)
     def renew(self, worker_id: str, at_once: bool) -> None:
-        held = {claim.job_id: claim.attempt for claim in self.world.claims_of(worker_id)}
-        self.start(Renew(worker_id, held), at_once)
+        self.start(self.world.renew(worker_id), at_once)
+
+    @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT)
+    def mark_stopping(self, worker_id: str, at_once: bool) -> None:
+        self.start(MarkStopping(worker_id), at_once)
+
+    @rule(turn=TURNS)
+    def end_thread(self, turn: int) -> None:
+        if claims := self.world.claims:
+            worker_id, claim = claims[turn % len(claims)]
+            lease = self.world.state.workers.get(worker_id)
+            if lease is not None and lease.stopping:
+                self.world.ended.add((claim.job_id, claim.attempt))
 
     @rule(worker_id=WORKERS, at_once=AT_ONCE_OR_NOT, outcome=OUTCOMES, some=st.lists(TURNS, min_size=1))
     def finish(self, worker_id: str, at_once: bool, outcome: Outcome, some: list[int]) -> None:
@@ -368,6 +415,10 @@ class Story(RuleBasedStateMachine):
     @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT)
     def cancel(self, job_id: str, at_once: bool) -> None:
         self.start(Cancel(job_id), at_once)
+
+    @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT)
+    def hold_row(self, job_id: str, at_once: bool) -> None:
+        self.start(HoldRow(job_id), at_once)
 
     @rule(job_id=JOBS, at_once=AT_ONCE_OR_NOT)
     def retry_job(self, job_id: str, at_once: bool) -> None:

@@ -204,6 +204,37 @@ async def test_rescue_releases_a_job_whose_row_was_locked_when_its_worker_died(
     assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["job"])
 
 
+async def test_rescue_leaves_a_job_to_its_stopping_worker_when_its_row_was_locked_for_longer_than_the_lease(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    """Its thread runs on."""
+    await running(store, new_job("held"), new_job("ended"))
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        for beat in range(8):
+            clock.advance(LEASE * SECOND / 3)
+            await store.workers.renew("w1", {"held": 1} if beat > 4 else {"held": 1, "ended": 1}, LEASE)
+            if beat == 3:
+                await store.workers.mark_stopping("w1")
+    assert (await row(pool, "held"))["lease_until"] < clock.now - LEASE * SECOND
+    assert (await store.workers.scan_deadlines(30, THRESHOLD, "w2")).lapse_in == -5 / 3 * LEASE
+    assert await store.workers.rescue(THRESHOLD) == RescueResult([], ["ended"])
+    assert (await store.workers.scan_deadlines(30, THRESHOLD, "w2")).lapse_in == LEASE
+
+
+async def test_rescue_leaves_the_jobs_of_a_stopping_worker_to_it_before_it_names_those_that_run_on(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await running(store, new_job())
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
+        for _ in range(8):
+            clock.advance(LEASE * SECOND / 3)
+            await store.workers.renew("w1", {"job": 1}, LEASE)
+    await store.workers.mark_stopping("w1")
+    assert await store.workers.rescue(THRESHOLD) == NOTHING
+
+
 async def test_rescue_releases_a_job_of_a_stopping_worker_when_it_is_not_renewed(
     store: Store, clock: FakeClock
 ) -> None:

@@ -6,16 +6,16 @@
 -- Also returns whether the consequences of a job that has "ended" are to be applied, and whether jobs are
 -- "waiting" for others.
 -- Negative for one that has expired, NULL for none. Only jobs due within $2 seconds are read. Of running rows
--- only those count that lock_orphans may find: of workers without a row, and those of this one ($4) that were not
--- renewed. The lease of the worker stands for the others. A heartbeat in the future counts as expired (see restart_leases). extract(epoch), because infinite
--- instants cannot be subtracted; OFFSET 0, because on an empty table the planner would otherwise turn the
--- join round, and later read the future rows too.
+-- only those count that lock_orphans may find: of workers without a row, and those that were not renewed of this one
+-- ($4) and of stopping ones. The lease of the worker stands for the others. A heartbeat in the future counts as expired
+-- (see restart_leases). extract(epoch), because infinite instants cannot be subtracted; OFFSET 0, because on an empty
+-- table the planner would otherwise turn the join round, and later read the future rows too.
 WITH unfinished AS (
     SELECT
         CASE WHEN job.status = 'pending' THEN job.expires_at END AS expiry,
         job.status = 'pending' AND job.execution_time < {overdue_instant} AS overdue,
         CASE WHEN job.status = 'running' AND job.lapse < coalesce(
-            (SELECT CASE WHEN worker.stopping OR worker.worker_id = $4 THEN worker.last_beat ELSE '-infinity' END
+            (SELECT CASE WHEN {ended_in_stopped} OR worker.worker_id = $4 THEN worker.last_beat ELSE '-infinity' END
              FROM {schema}scheduler_workers AS worker
              WHERE worker.worker_id = job.worker_id),
             'infinity') THEN job.lapse END AS lapse,
@@ -23,7 +23,7 @@ WITH unfinished AS (
             AND job.last_heartbeat < job.lease_until AND job.lease_until < {last_day} AS early
     FROM {levels}
     CROSS JOIN LATERAL (
-        SELECT status, worker_id, execution_time, expires_at, last_heartbeat, lease_until,
+        SELECT job_id, attempt, status, worker_id, execution_time, expires_at, last_heartbeat, lease_until,
             greatest(execution_time, coalesce(
                 lease_until,
                 CASE WHEN last_heartbeat < {last_day} THEN last_heartbeat + make_interval(secs => $3) END

@@ -51,6 +51,11 @@ CASE WHEN (options -> 'ended') IS NULL THEN options
 CASE WHEN (job.options #> ARRAY ['suspended', 'attempt']) = to_jsonb(job.attempt)
         THEN job.options #> ARRAY ['suspended', 'steps'] END
 
+-- Whether a worker that has stopped does not run a job: its heartbeats name the attempts that run on, see renew_lease.
+
+-- fragment: ended_in_stopped
+worker.stopping AND NOT ((worker.health -> 'held') @> jsonb_build_object(job.job_id, job.attempt))
+
 -- Whether the history has an entry of the last attempt, as after a retry, a snooze and a release. A suspension has none.
 
 -- fragment: has_entry

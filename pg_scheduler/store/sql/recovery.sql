@@ -83,8 +83,8 @@ FROM jsonb_array_elements($2::text::jsonb) AS dead (worker);
 -- The job of a live worker is no orphan, however old the lease in its row: heartbeats skip a row that a transaction of
 -- the application has locked. Only the worker itself knows which jobs it has, so worker $5 also finds its own jobs that
 -- are not in $6, which maps ids to attempts: the answer to that claim was lost. Their lease must have expired at its
--- last heartbeat, because another claim may be on its way to it. A stopping worker makes no such pass any more, so
--- others do it by the leases alone.
+-- last heartbeat, because another claim may be on its way to it. A stopping worker makes no such pass any more. Its
+-- heartbeats name the attempts that run on in its threads, so others find its other jobs.
 --
 -- The claim index finds them, because a running job was due. The jobs of dead workers crashed, unless a replacement
 -- waits, which has not run. Once an attempt has stored a step, earlier retries do not count any more; a signal that
@@ -112,7 +112,7 @@ CROSS JOIN LATERAL (
                CASE WHEN last_heartbeat < {last_day} THEN last_heartbeat + make_interval(secs => $3) END,
                '-infinity') < coalesce(
                (SELECT CASE
-                    WHEN worker.stopping THEN worker.last_beat
+                    WHEN {ended_in_stopped} THEN worker.last_beat
                     WHEN worker.worker_id = $5
                         AND (((SELECT attempts FROM known) ->> job.job_id)::integer = job.attempt) IS NOT TRUE
                         THEN worker.last_beat

@@ -56,7 +56,8 @@ WHERE worker_id <> $1
 -- worker's liveness lock, NULL for none, and $8 the seconds for which it extends the lease. A heartbeat after
 -- the lease expired does not set last_beat: lock_orphans could otherwise release a claim that is still on its
 -- way to the worker. Returns also the server's time, which classes of events other workers subscribe to, NULL for
--- none, and what is requested of the worker. $9 to $12 are its report; NULL leaves what the row has.
+-- none, and what is requested of the worker. $9 to $12 are its report; NULL leaves what the row has. A worker that
+-- has stopped names the attempts that run on, because an old lease does not show that their threads have ended.
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
@@ -67,7 +68,9 @@ worker AS (
         liveness_key    = $6,
         lease_extension = $8,
         state           = coalesce($9, state),
-        health          = coalesce($10::text::jsonb, health),
+        health          = CASE WHEN stopping THEN coalesce($10::text::jsonb, health, jsonb_build_object())
+                || jsonb_build_object('held', (SELECT attempts FROM held))
+            ELSE coalesce($10::text::jsonb, health) END,
         names           = coalesce($11::text[], names),
         settings        = CASE WHEN $12::text IS NULL THEN settings
             ELSE coalesce(settings, jsonb_build_object()) || $12::text::jsonb END
