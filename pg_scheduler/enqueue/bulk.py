@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from pg_scheduler.enqueue.prepare import JobPreparer
-from pg_scheduler.enqueue.writer import JobWriter
+from pg_scheduler.enqueue.writer import JobWriter, not_inserted
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob
@@ -17,7 +17,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.foreign.connection import as_foreign
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
+from pg_scheduler.store.unique_keys import MAX_ROUNDS
 
 PREPARE_BATCH: Final = 500
 """Jobs that are validated before other tasks run: some two milliseconds."""
@@ -97,7 +97,7 @@ class BulkInserter:
                     if (conflict := await self._writer.conflict(left, transaction.connection)) is not None:
                         raise conflict
                 else:
-                    raise JobConflictError(left[0].job_id, ENDED, left[0].unique_key)
+                    raise not_inserted(left[0])
 
         await self._store.statements.run_retrying(write, within=connection, reserved=False)
 

@@ -15,8 +15,7 @@ from pg_scheduler.enqueue.insert_batcher import InsertBatcher
 from pg_scheduler.enqueue.locked_inserts import LockedInserts
 from pg_scheduler.enqueue.outbox import Outbox
 from pg_scheduler.enqueue.prepare import JobPreparer
-from pg_scheduler.enqueue.writer import JobWriter
-from pg_scheduler.errors import JobConflictError
+from pg_scheduler.enqueue.writer import JobWriter, not_inserted
 from pg_scheduler.events import EventBus, JobScheduled
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
@@ -28,7 +27,7 @@ from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.store.queries import Route
 from pg_scheduler.store.store import Store
-from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS
+from pg_scheduler.store.unique_keys import MAX_ROUNDS
 
 InsertOne: TypeAlias = Callable[[AnyJob, Connection | None, Notify | None], Awaitable[bool]]
 
@@ -168,7 +167,7 @@ class Enqueuer:
                 return conflict.job_id
             if await insert(job, connection, notify):
                 return None
-        raise JobConflictError(job.job_id, ENDED, job.unique_key)
+        raise not_inserted(job)
 
     async def insert_all(
         self,

@@ -24,6 +24,7 @@ from pg_scheduler.schedules.timing import (
     request_search,
 )
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.faults import SuppressedChangeError
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.triggers.base import is_quick
@@ -74,7 +75,7 @@ class ScheduleWriter:
                 if row is not None:
                     break
             else:
-                raise ScheduleConflictError(schedule_id, 1)
+                raise SuppressedChangeError(change="insert")
             if run_now and change != "kept":
                 builder = self._jobs.builder(row)
                 jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)

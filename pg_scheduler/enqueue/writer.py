@@ -10,10 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from pg_scheduler.errors import JobConflictError, JobNotFoundError
+from pg_scheduler.errors import JobConflictError, JobNotFoundError, SchedulerError
 from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob, PlainJob
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.dependencies import check_kept
+from pg_scheduler.store.faults import SuppressedChangeError
 from pg_scheduler.store.statements import Transaction
 from pg_scheduler.store.store import Store
 from pg_scheduler.store.unique_keys import ENDED, MAX_ROUNDS, UniqueKeyTakenError
@@ -319,7 +320,7 @@ class JobWriter:
                 left = [job for job in left if job.unique_key not in done]
             if not left:
                 return written
-        raise JobConflictError(left[0].job_id, ENDED, left[0].unique_key)
+        raise not_inserted(left[0])
 
     async def _targets(self, jobs: Sequence[ExtendedJob], connection: Connection) -> dict[str, ExtendedJob]:
         """Return the jobs by the id of the row to replace, each row once."""
@@ -336,6 +337,13 @@ class JobWriter:
             target = job.job_id if holder is None else holder.job_id
             targets.setdefault(target, job.with_id(target))
         return targets
+
+
+def not_inserted(job: AnyJob) -> SchedulerError:
+    """Return the error about a job that was not inserted, although no other job is in its way."""
+    if job.unique_key is None:
+        return SuppressedChangeError(change="insert")
+    return JobConflictError(job.job_id, ENDED, job.unique_key)
 
 
 def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[ExtendedJob]:

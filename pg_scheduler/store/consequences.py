@@ -24,7 +24,7 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.status import JobStatus
-from pg_scheduler.store.faults import is_refusal
+from pg_scheduler.store.faults import SuppressedChangeError, is_refusal
 from pg_scheduler.store.statements import Statements, Transaction
 
 LOCKED_PAUSE_S: Final = 4.0
@@ -75,7 +75,11 @@ class Consequences:
         self._left: dict[str, float] = {}  # until when a scan leaves out a job, by the monotonic clock
 
     async def run(self, job_ids: Collection[str], transaction: Transaction) -> None:
-        """Apply the consequences of those jobs that have ended."""
+        """Apply the consequences of those jobs that have ended.
+
+        Raises:
+            SuppressedChangeError: It could not be recorded that they are applied.
+        """
         connection = transaction.connection
         generations = 0
         while job_ids and generations < MAX_GENERATIONS:
@@ -85,7 +89,9 @@ class Consequences:
             ended: list[str] = []
             if jobs:
                 ids = [job.job_id for job in jobs]
-                await self._statements.fetch("clear_consequences", ids, on=connection)
+                cleared = await self._statements.fetch("clear_consequences", ids, on=connection)
+                if len(cleared) < len(ids):  # they would be applied again and again
+                    raise SuppressedChangeError
             for key, handler in self.handlers.items():
                 if affected := [job for job in jobs if key in job.on_end]:
                     ended += await handler(affected, transaction)

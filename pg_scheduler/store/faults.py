@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import asyncpg
 
@@ -38,14 +38,18 @@ class UnstorableTextError(PayloadError):
     """A text has a character that the encoding of the database lacks."""
 
 
-class SuppressedChangeError(PayloadError):
-    """An update changed nothing in a row that fulfils its condition: a trigger has returned NULL."""
+Change: TypeAlias = Literal["insert", "update", "insert or update"]
+"""What a statement does to a row."""
 
-    def __init__(self, triggers: Sequence[str]) -> None:
+
+class SuppressedChangeError(PayloadError):
+    """A statement did not write a row that fulfils its condition: a trigger has returned NULL."""
+
+    def __init__(self, triggers: Sequence[str] = (), *, change: Change = "update") -> None:
         names = f" ({', '.join(triggers)})" if triggers else ""
         super().__init__(
-            "the update of the row was suppressed; look for a BEFORE UPDATE trigger that returns NULL"
-            f"{names}, a rule or a row security policy of the table"
+            f"the {change} of the row was suppressed; look for a BEFORE {change.upper()} trigger that "
+            f"returns NULL{names}, a rule or a row security policy of the table"
         )
 
 

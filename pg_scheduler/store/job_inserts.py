@@ -165,7 +165,7 @@ class JobInserts(Repository):
         values = (*row[:2], *row[3:6], row.timeout_seconds, now, extras.options, extras.on_end)
         if message is None:
             rows = await statements.fetch("enqueue_due_job", *values, on=connection)
-            return {row.job_id: rows[0][0]}
+            return {row.job_id: rows[0][0]} if rows else {}
         await statements.fetch("enqueue_generated_job", *values, message, on=connection)
         return {row.job_id}
 

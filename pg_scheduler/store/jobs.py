@@ -19,7 +19,7 @@ from pg_scheduler.jobs.rows import ExtendedJob, PlainJob
 from pg_scheduler.status import JobStatus
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences
-from pg_scheduler.store.faults import REFUSALS, is_refusal
+from pg_scheduler.store.faults import REFUSALS, SuppressedChangeError, is_refusal
 from pg_scheduler.store.job_inserts import JobInserts
 from pg_scheduler.store.records import job_from
 from pg_scheduler.store.statements import Statements, Transaction
@@ -181,7 +181,11 @@ class JobRepository(JobInserts):
         values_of: Callable[[Collection[str]], list[object]],
         connection: Connection | None,
     ) -> None:
-        """Replace jobs; before one that has ended, apply its consequences if a scan was to do that."""
+        """Replace jobs; before one that has ended, apply its consequences if a scan was to do that.
+
+        Raises:
+            SuppressedChangeError: A job was not written.
+        """
         rows = await self._statements.fetch_retrying(name, *values_of(job_ids), on=connection)
         left = {*job_ids} - {row["job_id"] for row in rows}
 
@@ -190,7 +194,9 @@ class JobRepository(JobInserts):
             rows = await self._statements.fetch(name, *values_of(left), on=transaction.connection)
             if ended := left - {row["job_id"] for row in rows}:
                 await self._consequences.run(ended, transaction)
-                await self._statements.fetch(name, *values_of(ended), on=transaction.connection)
+                rows = await self._statements.fetch(name, *values_of(ended), on=transaction.connection)
+                if len(rows) < len(ended):
+                    raise SuppressedChangeError(change="insert or update")
 
         if left:
             await self._statements.run_retrying(replace, within=connection)
@@ -254,13 +260,19 @@ class JobRepository(JobInserts):
     async def _change(
         self, name: str, job_id: str, *args: object, within: Connection | Transaction | None = None
     ) -> StatusChange:
-        """Change one job; in a transaction if its end has consequences."""
+        """Change one job; in a transaction if its end has consequences.
+
+        Raises:
+            SuppressedChangeError: The job was not changed.
+        """
         connection = within.connection if isinstance(within, Transaction) else within
         rows = await self._statements.fetch(name, job_id, *args, False, on=connection)
         if rows and not rows[0]["changed"]:
 
             async def change(transaction: Transaction) -> list[asyncpg.Record]:
                 found = await self._statements.fetch(name, job_id, *args, True, on=transaction.connection)
+                if found and not found[0]["changed"]:
+                    raise SuppressedChangeError
                 await self._consequences.run([job_id], transaction)
                 return found
 

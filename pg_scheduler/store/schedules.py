@@ -12,6 +12,7 @@ from pg_scheduler.events import SchedulePaused
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.store.consequences import Consequences, EndedJob
+from pg_scheduler.store.faults import SuppressedChangeError
 from pg_scheduler.store.statements import Statements, Transaction
 from pg_scheduler.store.workers import DECLARED, LEFT_OUT
 
@@ -319,10 +320,16 @@ class ScheduleRepository:
         return seconds
 
     async def advance(self, changes: Sequence[ScheduleChange], *, on: Connection) -> None:
-        """Advance locked schedules."""
+        """Advance locked schedules.
+
+        Raises:
+            SuppressedChangeError: One was not advanced. Its fire times would come again and again.
+        """
         columns = [*zip(*changes, strict=True)]
         columns[-2] = tuple(map(int, columns[-2]))  # is_finished
-        await self._statements.fetch("advance_schedules", *columns, self._statements.now, on=on)
+        rows = await self._statements.fetch("advance_schedules", *columns, self._statements.now, on=on)
+        if len(rows) < len(changes):
+            raise SuppressedChangeError
 
     async def lock_last_jobs(self, job_ids: Collection[str], *, on: Connection) -> dict[str, LastJob]:
         """Return the unfinished jobs, and lock those that no other transaction has locked."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pg_scheduler.errors import JobNotFoundError, PayloadError
 from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
 from pg_scheduler.store.connections.session import Connection
+from pg_scheduler.store.faults import SuppressedChangeError
 from pg_scheduler.store.statements import Repository, Transaction
+
+MAX_ROUNDS: Final = 100
+"""Repetitions of a statement while other sessions change the job or its signals in between."""
 
 
 class SentSignal(NamedTuple):
@@ -53,7 +57,8 @@ class SignalRepository(Repository):
 
         Raises:
             JobNotFoundError: There is no such job.
-            PayloadError: Too many signals for which the job has not waited are stored, or too large ones.
+            PayloadError: Too many signals for which the job has not waited are stored, or too large ones; or
+                a trigger suppresses the change of the row.
         """
 
         async def send(transaction: Transaction) -> SentSignal:
@@ -64,7 +69,9 @@ class SignalRepository(Repository):
     async def _send(self, job_id: str, name: str, value: str, connection: Connection) -> SentSignal:
         statements = self._statements
         signal = job_id, name, value, MAX_STEPS, MAX_STEP_BYTES
-        while not (stored := await statements.fetch("store_signal", *signal, statements.now, on=connection)):
+        for _ in range(MAX_ROUNDS):
+            if stored := await statements.fetch("store_signal", *signal, statements.now, on=connection):
+                break
             found = await statements.fetch("find_signal", *signal, on=connection)
             if not found:
                 raise JobNotFoundError(job_id)
@@ -78,6 +85,8 @@ class SignalRepository(Repository):
                     "names, or store large values elsewhere"
                 )
             # Another session has marked or changed the job between the two statements.
+        else:
+            raise SuppressedChangeError
         if not stored[0]["was_awaited"]:
             return SentSignal(is_stored=True)
         rows = await statements.fetch("wake_signalled", job_id, statements.now, name, on=connection)

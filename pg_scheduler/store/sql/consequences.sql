@@ -19,7 +19,8 @@ UPDATE {schema}scheduled_jobs SET
         THEN {options_after_end}
             || jsonb_build_object('ended', {taken_at_end} || jsonb_build_object('on_end', {retriable_on_end}))
         ELSE options END
-WHERE job_id = ANY ($1) AND finished_at IS NOT NULL;
+WHERE job_id = ANY ($1) AND finished_at IS NOT NULL
+RETURNING job_id;
 
 -- name: find_ended
 -- route: reserved
