@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -54,7 +55,7 @@ class ShareRepository(Repository):
             tenants: Tenants with waiting jobs.
             shares: The names of the tasks of each share.
             names: The names that this worker claims.
-            left_out: The ids of jobs that are not moved, because their rows were locked a moment ago.
+            left_out: The ids of jobs that are not moved, because their rows are locked.
         """
         share_of = {key: prefix_of(BLOCKED_BY_SHARE, key) for key in tenants}
         wanted = [prefix for prefix in dict.fromkeys(share_of.values()) if prefix in shares]
@@ -73,8 +74,14 @@ class ShareRepository(Repository):
                 [name for _, name in pairs],
                 names,
                 self._statements.now,
-                list(left_out),
+                json.dumps(dict.fromkeys(left_out)),
                 on=connection,
             )
         is_complete = len(locked) == len(wanted)
         return Fed(fed["jobs"], fed["due"], fed["room"], is_complete, tuple(fed["locked"]))
+
+    async def find_locked(self, job_ids: Collection[str]) -> set[str]:
+        """Return those of the jobs whose rows other transactions have locked."""
+        async with self._statements.connections.admission() as connection:
+            rows = await self._statements.fetch("lock_settled", list(job_ids), [], on=connection)
+        return {row["job_id"] for row in rows}

@@ -461,6 +461,7 @@ STORE_CALLS: dict[str, Call] = {
     "blocked_keys": lambda it, _: it.limits.blocked_keys("after", 1),
     "tenants": lambda it, _: it.shares.tenants("share:", 1),
     "feed": lambda it, _: it.shares.feed(["share:s:t"], {"share:s:": [NAME]}, [NAME]),
+    "find_locked": lambda it, _: it.shares.find_locked(["a"]),
     "unblock_late": lambda it, _: it.limits.unblock_late(["limit:a:"], None, 1),
     "unblock_forgotten": lambda it, _: it.limits.unblock_forgotten(["limit:a:"], [NAME], 1),
     "delete_past_starts": lambda it, _: it.limits.delete_past_starts(1),

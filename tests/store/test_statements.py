@@ -480,6 +480,7 @@ async def use_path(store: Store) -> object:
     assert await store.limits.blocked_keys("after", 9) == ["limit:a:"]
     assert await store.shares.tenants("share:", 9) == []
     assert await store.shares.feed(["share:s:t"], {"share:s:": [NAME]}, [NAME]) == Fed(0, None, 25, True)
+    assert await store.shares.find_locked(["a"]) == set()
     (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitRow(9, 9, 60.0)]]}, 9)
     assert unblocked == ("limit:a:", None, 1, 0, NOW)
     assert await store.limits.unblock_late(["limit:a:"], None, 9) == (0, None)

@@ -135,6 +135,26 @@ async def test_tenant_whose_first_jobs_are_locked_starts_the_others(
         assert await left(pool) == 15
     await passes(feeder)
     assert await left(pool) == 15, "they have a pause"
-    feeder._left_out = dict.fromkeys(feeder._left_out, 0.0)
+    feeder._look_at = 0.0
     await passes(feeder)
     assert await left(pool) == 13
+
+
+async def test_tenant_whose_first_thousands_of_jobs_are_locked_starts_the_others_without_searching_on(
+    feeder: Feeder, parts: Parts, pool: asyncpg.Pool
+) -> None:
+    await pool.execute("UPDATE scheduler_workers SET max_concurrent_jobs = 200")
+    await insert(parts, "a" * 2020)
+    async with pool.acquire() as other, other.transaction():
+        await other.execute(
+            'SELECT FROM scheduled_jobs ORDER BY execution_time, job_id COLLATE "C" LIMIT 2000 FOR UPDATE'
+        )
+        await passes(feeder)
+        assert await left(pool) == 2000
+        for _ in range(3):
+            feeder._look_at = 0.0
+            assert await passes(feeder) == 1, "nothing has changed"
+            assert await left(pool) == 2000
+    feeder._look_at = 0.0
+    await passes(feeder)
+    assert await left(pool) == 1820, "room is for as many as there are slots, less the jobs that were moved"

@@ -27,7 +27,8 @@ candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS 
 -- tenant that waits longest comes first: since the job was due, or since its last turn, whatever is later. Without the
 -- turn, tenants with old jobs would alternate ahead of the others.
 --
--- Locked jobs take the place of others of their tenant among the candidates, so the next pass leaves them out ($7).
+-- Locked jobs take the place of others of their tenant among the candidates, so the next passes leave them out: $7 has
+-- them as the keys of an object, which is searched faster than an array.
 --
 -- Claims go by time, so a moved job gets that of its move, in the order of the turns; it remains in the past, or the
 -- claim that follows would overlook it.
@@ -40,6 +41,9 @@ candidate.priority, candidate.place, candidate.since, candidate.last_turn NULLS 
 -- move too many jobs is harmless: limits are checked afterwards.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($6, clock_timestamp()) AS at
+),
+left_out AS MATERIALIZED (
+    SELECT $7::text::jsonb AS jobs
 ),
 worker AS MATERIALIZED (
     SELECT worker.names, worker.max_concurrent_jobs AS slots
@@ -137,7 +141,7 @@ candidate AS MATERIALIZED (
           AND execution_time <= (clock.at + interval '4 seconds')
           AND coalesce(function, job_name) = ANY ($5)
           AND coalesce(function, job_name) <> ALL (room.full_tasks)
-          AND job_id <> ALL ($7)
+          AND ((SELECT left_out.jobs FROM left_out) -> job_id) IS NULL
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT room.per_tenant
     ) AS job

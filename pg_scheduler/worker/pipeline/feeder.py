@@ -31,9 +31,9 @@ class Feeder(BlockedJobs):
     batch_size = 1000
     """Tenants of one pass."""
     locked_pause_s = 1.0
-    """Seconds for which passes leave out a job whose row another transaction has locked."""
-    max_left_out = 1000
-    """Jobs that passes leave out at most."""
+    """Seconds until passes look whether the jobs that they leave out are still locked."""
+    max_left_out = 5000
+    """Jobs that passes leave out at most, because other transactions have locked their rows."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
@@ -47,7 +47,8 @@ class Feeder(BlockedJobs):
         """Whether the last pass moved a job."""
         self._scanned: str | None = None  # where the scan continues; None while there is none
         self._next_pass = 0.0
-        self._left_out: dict[str, float] = {}  # until when, by the monotonic clock
+        self._left_out: set[str] = set()
+        self._look_at = NEVER  # when the locks of these jobs are looked at, by the monotonic clock
 
     def wake(self) -> None:
         """Start the next pass now, and go round all tenants unless the room is filled before."""
@@ -86,7 +87,7 @@ class Feeder(BlockedJobs):
             return self._next_pass - ended
         if not shares:
             return NEVER
-        return max(min((self._next_scan, *self._left_out.values())) - ended, 0)
+        return max(min(self._next_scan, self._look_at) - ended, 0)
 
     def _shares(self) -> Mapping[str, Sequence[str]]:
         """Return the names of tasks that this worker claims, by their shares."""
@@ -103,11 +104,7 @@ class Feeder(BlockedJobs):
 
     async def _feed(self, shares: Mapping[str, Sequence[str]]) -> bool:
         """Move jobs of the next tenants; return whether others may follow at once."""
-        now = time.monotonic()
-        left_out = {job_id: until for job_id, until in self._left_out.items() if until > now}
-        if len(left_out) < len(self._left_out):
-            self._left_out = left_out
-            self._is_woken = True  # the locks may be released, whosever turn it is
+        await self._look_at_locks()
         page = await self._shares_of.tenants(self._position, self.batch_size)
         if self._is_woken:
             self._is_woken = False
@@ -117,15 +114,25 @@ class Feeder(BlockedJobs):
         tenants = [key for key in page if prefix_of(BLOCKED_BY_SHARE, key) in shares]
         if not tenants:
             return self._ends_left > 0
-        fed = await self._shares_of.feed(tenants, shares, self._names(), left_out=left_out)
-        can_leave_out = len(left_out) < self.max_left_out
+        fed = await self._shares_of.feed(tenants, shares, self._names(), left_out=self._left_out)
+        can_leave_out = len(self._left_out) < self.max_left_out
         if can_leave_out and fed.locked:
-            self._left_out = left_out | dict.fromkeys(fed.locked, now + self.locked_pause_s)
+            self._left_out.update(fed.locked)
+            self._look_at = min(self._look_at, time.monotonic() + self.locked_pause_s)
         self._report(fed.jobs, 0, fed.due)
         self.has_moved = fed.jobs > 0
         if self.has_moved or not fed.is_complete or (can_leave_out and fed.locked):
             self._is_woken = True  # these tenants may have more
         return not fed.is_complete or (fed.room > 0 and (self._is_woken or self._ends_left > 0))
+
+    async def _look_at_locks(self) -> None:
+        """Look from time to time which of the jobs that are left out are locked no more."""
+        if time.monotonic() < self._look_at:
+            return
+        locked = await self._shares_of.find_locked(self._left_out)
+        self._is_woken = self._is_woken or len(locked) < len(self._left_out)
+        self._left_out = locked
+        self._look_at = time.monotonic() + self.locked_pause_s if locked else NEVER
 
     async def _scan(self, since: str) -> bool:
         """Unblock jobs of a page of tenants that wait in vain; return whether there are more."""
