@@ -124,6 +124,7 @@ EXPECTED = {
         ("Seq Scan", None),  # of the workers
     },
     "vacuum_results": {
+        ("Index Only Scan", "scheduled_jobs_ended"),
         ("Index Scan", "scheduler_results_expiry"),
         ("Index Scan", "scheduler_results_pkey"),
     },

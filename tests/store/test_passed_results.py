@@ -84,6 +84,20 @@ async def test_result_is_passed_by_the_transaction_that_ends_the_predecessor(sto
     assert (await passed(store, "c"))["a"].unwrap() is None
 
 
+async def test_result_whose_lifetime_has_ended_is_kept_until_it_is_passed(
+    store: Store, clock: FakeClock
+) -> None:
+    """The rows of those that wait were locked, so the outcome was written without what follows from it."""
+    (a,) = await keeping(store, "a")
+    await add(store, reader("b", "a"))
+    await store.results.settle_unlocked("w1", [(a, completed(1))], follows=False)
+    clock.advance(DAY)
+    assert await store.kept_results.vacuum(10) == 0
+    await store.consequences.apply_lost(10)
+    assert await values(store, "b") == {"a": 1}
+    assert await store.kept_results.vacuum(10) == 1
+
+
 async def test_failure_is_passed_with_its_traceback(store: Store) -> None:
     """Values and errors of outcomes are kept before the consequences of the ends follow."""
     (a,) = await keeping(store, "a")

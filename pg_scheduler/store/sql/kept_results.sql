@@ -49,11 +49,21 @@ LEFT JOIN {schema}scheduler_results AS kept
 -- name: vacuum_results
 -- route: pool
 -- Delete at most $1 results past their lifetime, and count them.
+--
+-- Not those of jobs whose consequences are not applied yet, which pass the results to the jobs that wait for them.
 WITH gone AS (
     DELETE FROM {schema}scheduler_results
     WHERE job_id = ANY (ARRAY (
-        SELECT job_id FROM {schema}scheduler_results WHERE expires_at <= coalesce($2, now()) LIMIT $1
-        FOR UPDATE SKIP LOCKED
+        SELECT job_id
+        FROM {schema}scheduler_results AS kept
+        WHERE expires_at <= coalesce($2, now())
+          AND NOT EXISTS (
+              SELECT FROM {schema}scheduled_jobs AS job
+              WHERE job.job_id = kept.job_id AND job.finished_at IS NOT NULL AND job.on_end IS NOT NULL
+              OFFSET 0
+          )
+        LIMIT $1
+        FOR UPDATE OF kept SKIP LOCKED
     ))
     RETURNING 1
 )
