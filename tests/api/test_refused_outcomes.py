@@ -9,7 +9,14 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler, current_job
-from pg_scheduler.events import JobCompleted, JobLost, JobProgressed, JobStarted, OutcomeRefused
+from pg_scheduler.events import (
+    JobCompleted,
+    JobLost,
+    JobProgressed,
+    JobStarted,
+    OutcomeRefused,
+    OutcomesDelayed,
+)
 from pg_scheduler.worker.pipeline import completer
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder
@@ -131,6 +138,20 @@ async def test_job_fails_when_a_trigger_suppresses_its_completion(
     (event,) = jobs.seen.of(OutcomeRefused)
     assert "BEFORE UPDATE trigger that returns NULL (guard" in event.error
     assert not jobs.seen.of(JobLost)
+
+
+async def test_outcome_that_the_table_refuses_is_not_reported_as_locked(
+    jobs: Jobs, pool: asyncpg.Pool
+) -> None:
+    await refuse(pool, "NEW.job_id = 'bad' AND OLD.status = 'running'")
+    await jobs.run("fine")
+    runtime = jobs.scheduler._parts.runtime
+    assert runtime is not None
+    runtime.completer.report_after_s = 0.0
+    await runtime.completer.run_once()
+    with pytest.raises(DatabaseUnavailableError, match="ended, because the table refuses them: bad"):
+        await jobs.scheduler.shutdown()
+    assert jobs.seen.of(OutcomesDelayed) == []
 
 
 async def test_job_stays_running_when_a_trigger_suppresses_every_outcome(

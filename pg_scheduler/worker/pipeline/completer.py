@@ -187,7 +187,7 @@ class Completer(Service):
     async def _report_late(self) -> None:
         """Publish for which sessions outcomes have waited for some seconds, from time to time."""
         now, late = time.monotonic(), self._results.late
-        oldest = min(late.groups, key=lambda group: group.since, default=None)
+        oldest = late.oldest_locked()
         if oldest is None or now < oldest.since + self.report_after_s or now < self._report_at:
             return
         self._report_at = now + self.report_interval_s
@@ -245,7 +245,13 @@ class Completer(Service):
         jobs = ", ".join(self._results.unwritten())
         if fault is not None:
             return DatabaseUnavailableError(f"results could not be written before the shutdown ended: {jobs}")
-        claim, outcome = self._results.late.groups[0].outcomes[0]
+        oldest = self._results.late.oldest_locked()
+        if oldest is None:
+            return DatabaseUnavailableError(
+                "results could not be written before the shutdown ended, because the table refuses them: "
+                f"{jobs}"
+            )
+        claim, outcome = oldest.outcomes[0]
         blockers = await self._store.results.find_blockers(self._worker_id, claim, outcome)
         holders = " and ".join(map(str, blockers)) or "see pg_locks"
         return DatabaseUnavailableError(

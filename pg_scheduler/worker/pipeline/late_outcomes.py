@@ -43,6 +43,7 @@ class LateGroup:
         due_at: When their next turn is, by the same clock.
         pause_s: The pause before that turn; 0 for a part of a group that is being divided.
         follows: Whether that turn applies their consequences too.
+        is_refused: Whether they wait because the table refuses them, and not for a lock.
     """
 
     outcomes: Sequence[AttemptOutcome]
@@ -50,6 +51,7 @@ class LateGroup:
     due_at: float
     pause_s: float
     follows: bool = True
+    is_refused: bool = False
 
     def may_leave_consequences(self, number: int) -> bool:
         """Return whether its outcomes are written without their consequences, if rows of those are locked.
@@ -70,6 +72,11 @@ class LateOutcomes:
         """Return the attempts of all groups; callable from any thread."""
         return [claim for group in list(self.groups) for claim, _ in group.outcomes]
 
+    def oldest_locked(self) -> LateGroup | None:
+        """Return the group that has waited longest for a lock; None if none waits for one."""
+        locked = (group for group in self.groups if not group.is_refused)
+        return min(locked, key=lambda group: group.since, default=None)
+
     def next_turn_in(self) -> float | None:
         """Return the seconds until the next turn; None without any."""
         if not self.groups:
@@ -89,15 +96,17 @@ class LateOutcomes:
         Args:
             outcomes: The outcomes.
             former: The group that they were in at their last turn; None if this was the first.
-            pause_s: The seconds until the next turn; None to double those until the last one.
+            pause_s: The seconds until the next turn of an outcome that the table refuses; None to double
+                those until the last one.
         """
         if outcomes:
-            now = time.monotonic()
+            now, is_refused = time.monotonic(), pause_s is not None
             if pause_s is None:
                 pause_s = FIRST_PAUSE_S
                 if former is not None and former.pause_s:
                     pause_s = min(former.pause_s * 2, LONGEST_PAUSE_S)
-            self.groups.append(LateGroup(outcomes, _since(former, now), now + pause_s, pause_s))
+            since = _since(former, now)
+            self.groups.append(LateGroup(outcomes, since, now + pause_s, pause_s, is_refused=is_refused))
 
     def divide(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None) -> None:
         """Let each half of outcomes that failed together have a turn at once; see ``postpone()``."""
