@@ -520,6 +520,14 @@ async def test_job_that_has_begun_waits_for_its_advisory_lock_and_then_continues
     await seen.until(JobSnoozed, job_id=first)
     explanation = await Inspector(scheduler).explain_job(first)
     assert "another attempt holds the advisory lock; the next attempt is due" in str(explanation)
+    for count in (2, 3):
+        await scheduler.run_job_now(first)
+        await seen.until(JobSnoozed, count, job_id=first)
+    job = await scheduler.get_job(first)
+    assert job is not None
+    assert [(entry.attempt, entry.message) for entry in job.errors] == [
+        (job.attempt, "another attempt holds the advisory lock")
+    ], "a long wait leaves the history of the job"
     gate.open.set()
     await seen.until(JobCompleted, job_id=second)
     await scheduler.run_job_now(first)

@@ -8,6 +8,8 @@ SELECT job_id, crash_count FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 -- Write the row changes of attempts that ended and suspend no job: arrays of ids, attempts, statuses, errors, delays in
 -- seconds, retries, crashes, and ($10) entries of the history, NULL for none.
 --
+-- A job that is snoozed for the reason of the last entry, as while it waits for an advisory lock, replaces that entry.
+--
 -- Each change is fenced by worker ($8) and attempt. A job that becomes pending gets its whole misfire grace
 -- time again. Each row looks up its place in the arrays in an object that is built once. A join by id could
 -- become a scan under a plan that was made for an empty table; a join by ctid would miss a row that a
@@ -34,7 +36,9 @@ UPDATE {schema}scheduled_jobs AS job SET (
         NULL::timestamptz,
         CASE WHEN change.status = ANY (ARRAY ['failed', 'cancelled']) THEN {on_end_with_result} ELSE job.on_end END,
         CASE WHEN change.entry IS NULL THEN job.errors
-            ELSE {kept_errors} || jsonb_build_array(change.entry::jsonb || {entry_of_attempt}
+            ELSE CASE WHEN (change.entry::jsonb ->> 'outcome') = 'snoozed' AND (change.entry::jsonb -> 'message') IS NOT NULL
+                    AND (job.errors #> ARRAY ['-1']) @> change.entry::jsonb THEN job.errors #- ARRAY ['-1']
+                ELSE {kept_errors} END || jsonb_build_array(change.entry::jsonb || {entry_of_attempt}
                 || jsonb_build_object('ended_at', coalesce($9, now()))) END
     FROM (
         SELECT
