@@ -12,6 +12,10 @@ from pg_scheduler_plugins import program as _program
 if _program.is_python_m("pg_scheduler"):
     _program.end_pid_1_at_sigterm()
 
+from pg_scheduler.base.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.callers.adapter import ConnectionAdapter
+from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import (
     ConfigurationError,
     ConnectionLostError,
@@ -78,10 +82,6 @@ from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.settings import PollingConfig, VacuumConfig, VacuumPolicy, VacuumTrigger
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.foreign.adapter import ConnectionAdapter
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor

@@ -45,8 +45,8 @@ from typing import Any, Final, TypeVar, overload
 from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
 
-from pg_scheduler.status import JobStatus
-from pg_scheduler.validators import validated
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.base.validators import validated
 
 __all__ = [
     "ConfigurationError",

@@ -76,7 +76,7 @@ def numbers_before_plurals() -> Iterator[tuple[str, str]]:
 
 def test_no_message_has_one_of_several() -> None:
     mistakes = [(place, text) for place, text in numbers_before_plurals() if text not in NEVER_ONE]
-    assert mistakes == [], "use counted() or plural() of pg_scheduler.text.numbers"
+    assert mistakes == [], "use counted() or plural() of pg_scheduler.base.text.numbers"
 
 
 def test_every_exception_is_used() -> None:

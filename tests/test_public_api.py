@@ -372,33 +372,21 @@ def test_public_value_has_its_fields_in_the_documented_order(value: type, first_
 
 
 PRIVATE_PACKAGES = {
-    "api",
-    "enqueue",
+    "admission",
+    "base",
+    "cluster_events",
+    "database",
     "integrations",
     "jobs",
-    "measure",
+    "queue",
+    "scheduler",
     "schedules",
-    "store",
+    "statistics",
+    "steps",
     "telemetry",
-    "text",
     "worker",
 }
-PRIVATE_MODULES = {
-    "annotations",
-    "background",
-    "blocking",
-    "dsn",
-    "dsn_options",
-    "foreign",
-    "scheduler",
-    "settings",
-    "sqlbuiltins",
-    "sqltext",
-    "status",
-    "threads",
-    "validators",
-    "version",
-}
+PRIVATE_MODULES = {"version"}
 """Modules whose public names `pg_scheduler` exports."""
 
 COMMAND_LINE = {"__main__", "cli"}

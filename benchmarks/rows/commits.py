@@ -15,7 +15,7 @@ from benchmarks.bench import Bench, Database
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.results import Goal, percentile
 from pg_scheduler import Scheduler, job
-from pg_scheduler.settings import Notify
+from pg_scheduler.base.settings import Notify
 
 TITLE: Final = "transactions of 64 writers, a second, each with a job or none; pick-up after the commit, ms"
 

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
+from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.store.author import Author, acting_as
 
 from .commands import Command
 from .errors import UsageError

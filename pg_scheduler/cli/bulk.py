@@ -13,11 +13,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import typer
 
 from pg_scheduler import JobStatus
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
 from pg_scheduler.inspect.bulk import RULES
 from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.text.values import copy_fields
 
 from .commands import Command, confirm, reject_empty
 from .errors import ExitCode, NotFoundError, UsageError

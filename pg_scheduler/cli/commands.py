@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hi
 
 import typer
 
-from pg_scheduler.dsn import remove_secrets
+from pg_scheduler.base.dsn import remove_secrets
 
 from .errors import CommandError, ExitCode, RefusedError, exit_code_of, message_of
 from .output import FORMATS, Output, read_format, read_zone

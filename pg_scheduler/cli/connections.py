@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Final
 
 from pg_scheduler import Scheduler
-from pg_scheduler.dsn import mask_dsn
+from pg_scheduler.base.dsn import mask_dsn
+from pg_scheduler.database.author import Author, acting_as
+from pg_scheduler.database.faults import is_read_only, translated
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.store.connections import open_connection, open_pool
 from pg_scheduler.migrate import verify
-from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.store.faults import is_read_only, translated
 
 from .errors import CommandError, ExitCode
 from .settings import Settings

@@ -7,12 +7,12 @@ from typing import Annotated, Final
 
 import typer
 
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.inspect import DeployFinding, Finding, FindingCode, Severity, check
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 from pg_scheduler.inspect.store.senders import sender_script
-from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
 from .deployment import find_alert, runbook

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler
-from pg_scheduler.enqueue.writer import JobWriter
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.integrations.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
 from pg_scheduler.jobs.rows import AnyJob
-from pg_scheduler.store.locks import due_message
-from pg_scheduler.threads import run_in_thread
+from pg_scheduler.queue.locks import due_message
+from pg_scheduler.queue.writer import JobWriter
 
 from .commands import Command, Group
 from .connections import APPLICATION_NAME

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from pg_scheduler import Job, JobProgress, JobResult, JobStatus
+from pg_scheduler.base.text.numbers import exact
+from pg_scheduler.base.text.values import copy_fields, plain
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector, StepState
 from pg_scheduler.inspect.schedule_history import PastFire, last_results
@@ -18,8 +20,6 @@ from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.texts import short
 from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.metadata import tags_of
-from pg_scheduler.text.numbers import exact
-from pg_scheduler.text.values import copy_fields, plain
 
 from .commands import Command, reject_empty
 from .errors import NotFoundError, UsageError, hint_at

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.inspect import ErrorGroup, Reason, Verdict
 from pg_scheduler.inspect.paths import Sort
-from pg_scheduler.text.values import copy_fields
 
 from . import bulk, job_run, job_show
 from .commands import Command, Group, watched

@@ -13,7 +13,7 @@ import typer
 from typer.completion import completion_init  # type: ignore[attr-defined] # it has no __all__
 from typer.core import TyperGroup
 
-from pg_scheduler.text.values import escape
+from pg_scheduler.base.text.values import escape
 from pg_scheduler.version import __version__
 
 from .commands import Command, add_command, with_common_options

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from pg_scheduler.database.migrations.apply import apply
+from pg_scheduler.database.migrations.engine import check_engine
+from pg_scheduler.database.migrations.indexes import build_progress
+from pg_scheduler.database.migrations.plan import Step
+from pg_scheduler.database.migrations.preview import pending_steps, render_script
 from pg_scheduler.errors import MigrationChangedError, SchemaMismatchError
 from pg_scheduler.migrate import (
     build_indexes,
@@ -19,11 +24,6 @@ from pg_scheduler.migrate import (
     shipped_migrations,
     verify,
 )
-from pg_scheduler.migrate.apply import apply
-from pg_scheduler.migrate.engine import check_engine
-from pg_scheduler.migrate.indexes import build_progress
-from pg_scheduler.migrate.plan import Step
-from pg_scheduler.migrate.preview import pending_steps, render_script
 
 from .commands import Command, Group, confirm
 from .errors import CommandError, ExitCode

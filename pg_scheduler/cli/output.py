@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TextIO, TypeVar, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pg_scheduler.text.values import csv_cell, escape, json_text, plain
+from pg_scheduler.base.text.values import csv_cell, escape, json_text, plain
 
 from .errors import UsageError
 from .schema import NUMBERS, field_types, without_none

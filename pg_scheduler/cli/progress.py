@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar, get_args
 
 import typer
 
-from pg_scheduler.text.values import escape
+from pg_scheduler.base.text.values import escape
 
 from .errors import UsageError
 from .output import Output

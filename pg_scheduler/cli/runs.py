@@ -10,10 +10,10 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.inspect.bulk_runs import BulkRuns, BulkState, recent_runs
 from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.store.bulk_runs import Phase
-from pg_scheduler.text.values import copy_fields
 
 from .commands import Command
 from .errors import CommandError, ExitCode, NotFoundError, RefusedError, UsageError

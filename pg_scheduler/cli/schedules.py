@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from pg_scheduler import Schedule
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.inspect import AuditRecord, Inspector
 from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
 from pg_scheduler.inspect.clock_changes import zone_of
@@ -24,7 +25,6 @@ from pg_scheduler.inspect.schedule_history import (
     with_statuses,
 )
 from pg_scheduler.inspect.texts import counted, listed
-from pg_scheduler.text.values import copy_fields
 from pg_scheduler.triggers.zones import parse_timezone
 
 from . import schedule_edit, schedule_times

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pg_scheduler.dsn import mask_dsn, normalise_dsn, passwords_in
+from pg_scheduler.base.dsn import mask_dsn, normalise_dsn, passwords_in
 from pg_scheduler.errors import ConfigurationError
 
 from .errors import CommandError, UsageError, hint_at

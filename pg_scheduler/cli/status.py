@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from pg_scheduler.base.figures import OUTCOMES, JobFigures, JobOutcome
 from pg_scheduler.inspect import (
     AuditRecord,
     Severity,
@@ -20,7 +21,6 @@ from pg_scheduler.inspect import (
     read_status,
 )
 from pg_scheduler.inspect.audit import ACTIONS
-from pg_scheduler.measure.figures import OUTCOMES, JobFigures, JobOutcome
 
 from .commands import CLEAR, Command, Watch, rest, watched
 from .errors import CommandError, ExitCode, UsageError, hint_at

@@ -10,13 +10,13 @@ from typing import Annotated, Final, Literal
 import typer
 
 from pg_scheduler import Scheduler, TaskInfo, Worker
-from pg_scheduler.dsn import remove_secrets
+from pg_scheduler.base.dsn import remove_secrets
+from pg_scheduler.base.figures import OUTCOMES, JobFigures
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect import Inspector, TaskState
 from pg_scheduler.inspect.limits import LimitState, declared_limits
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.measure.figures import OUTCOMES, JobFigures
-from pg_scheduler.text.values import copy_fields
 
 from .commands import Command, Group, watched
 from .completion import TaskName

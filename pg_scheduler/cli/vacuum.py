@@ -11,12 +11,12 @@ from typing import Annotated, Final
 import typer
 
 from pg_scheduler import JobStatus, Scheduler, VacuumConfig
+from pg_scheduler.base.settings import VacuumPolicy, VacuumTrigger
+from pg_scheduler.base.text.numbers import plural
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.settings import VacuumPolicy, VacuumTrigger
-from pg_scheduler.text.numbers import plural
-from pg_scheduler.worker.maintenance.vacuum import VacuumStep
+from pg_scheduler.worker.vacuum import VacuumStep
 
 from .commands import Command
 from .errors import RefusedError, UsageError

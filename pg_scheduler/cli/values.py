@@ -1,7 +1,7 @@
 """Options that several commands have, and the durations, times, rates and JSON in options.
 
-A time is one of `pg_scheduler.text.times`. A duration is a time too: it is later than now, and earlier for
-options that look back.
+A time is one of `pg_scheduler.base.text.times`. A duration is a time too: it is later than now, and earlier
+for options that look back.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from pg_scheduler import JobPriority
-from pg_scheduler.text.durations import read_seconds
-from pg_scheduler.text.times import NonexistentTimeError, TimeError, read_instant
+from pg_scheduler.base.text.durations import read_seconds
+from pg_scheduler.base.text.times import NonexistentTimeError, TimeError, read_instant
 
 from .errors import UsageError
 

@@ -10,8 +10,8 @@ from typing import Annotated, Final, Literal, TypeAlias
 import typer
 
 from pg_scheduler import Worker
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.text.values import copy_fields
 
 from .commands import Command, Group, watched
 from .completion import complete_workers

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
 
+from pg_scheduler.base.text.times import OutOfRangeError, TimeError, read_instant
 from pg_scheduler.dashboard.access import Access, Authorize, Right
 from pg_scheduler.dashboard.cache import SharedReads
 from pg_scheduler.dashboard.operations import Operations
@@ -23,7 +24,6 @@ from pg_scheduler.inspect.other_jobs import class_about_other_job
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.model import Job, Worker
-from pg_scheduler.text.times import OutOfRangeError, TimeError, read_instant
 from pg_scheduler.triggers.zones import named_zone
 
 T = TypeVar("T")

@@ -11,13 +11,13 @@ from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
 
+from pg_scheduler.base.text.values import csv_cell
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.job_rows import row_of, tags_of
 from pg_scheduler.dashboard.pages import audit
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.inspect import AuditPage, AuditRecord, SearchPage
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.text.values import csv_cell
 
 PAGE_LENGTH: Final = 500
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.findings import ABOUT_NAMES
@@ -15,7 +16,6 @@ from pg_scheduler.inspect import Finding, Severity
 from pg_scheduler.inspect.audit import finding_id, read_muted
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.texts import rounded
-from pg_scheduler.status import JobStatus
 
 AGE_S: Final = 30.0
 ERRORS_SINCE: Final = timedelta(days=1)

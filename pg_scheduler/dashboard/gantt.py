@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.timeline import Attempt
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
-from pg_scheduler.status import JobStatus
 
 MIN_WIDTH: Final = 0.8
 """Percent of a bar that is too short to be seen."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pauses import pauses_of
 from pg_scheduler.dashboard.texts import plain, short
@@ -23,8 +25,6 @@ from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import share_of
-from pg_scheduler.status import JobStatus
-from pg_scheduler.text.values import copy_fields
 
 MAX_ERROR_LENGTH: Final = 300
 MAX_ARGUMENTS_LENGTH: Final = 120

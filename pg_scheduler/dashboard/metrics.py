@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
-from pg_scheduler.threads import run_in_thread
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

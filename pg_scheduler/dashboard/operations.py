@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from pg_scheduler.dashboard.access import Access
+from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.inspect.bulk_runs import BulkRuns
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.store.author import Author, acting_as
 
 
 class Operations:

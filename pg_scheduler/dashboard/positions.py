@@ -19,8 +19,8 @@ import hashlib
 import hmac
 from typing import Final
 
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.threads import run_in_thread
 
 KEY_AGE_S: Final = 3600.0
 ITERATIONS: Final = 600_000

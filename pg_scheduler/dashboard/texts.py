@@ -10,8 +10,8 @@ from typing import Any, Final
 from jinja2.utils import urlize
 from markupsafe import Markup, escape
 
+from pg_scheduler.base.text import values
 from pg_scheduler.inspect.texts import length
-from pg_scheduler.text import values
 
 DOCUMENTATION: Final = "https://pg-scheduler.github.io/pg-scheduler/"
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from pg_scheduler.base.foreign import class_name, guarded, is_a, is_ctrl_c
 from pg_scheduler.events.log import log_subscriber_error, logger, record_fields
 from pg_scheduler.events.queues import AsyncSubscriber, EventStream, StreamQueue
 from pg_scheduler.events.types import LEVELS, Event, EventsDropped
-from pg_scheduler.foreign import class_name, guarded, is_a, is_ctrl_c
 
 Subscriber = Callable[[Event], object]
 

@@ -18,6 +18,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from pg_scheduler.base.foreign import class_name, exc_info_of, is_a, is_ctrl_c, traceback_lines
+from pg_scheduler.base.foreign import message_of as error_message_of
+from pg_scheduler.base.sqltext import is_storable, storable
+from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.errors import (
     ConnectionLostError,
     ConnectionRejectedError,
@@ -26,10 +30,6 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.events import types
 from pg_scheduler.events.types import LEVELS, TEXTS
-from pg_scheduler.foreign import class_name, exc_info_of, is_a, is_ctrl_c, traceback_lines
-from pg_scheduler.foreign import message_of as error_message_of
-from pg_scheduler.sqltext import is_storable, storable
-from pg_scheduler.text.numbers import counted
 
 
 class _Logger(logging.LoggerAdapter[logging.Logger]):

@@ -12,9 +12,9 @@ from collections.abc import Callable, MutableMapping
 from contextvars import copy_context
 from typing import Any, Final, Self
 
+from pg_scheduler.base.foreign import ends_task
 from pg_scheduler.events.log import log_subscriber_error
 from pg_scheduler.events.types import Event, EventsDropped
-from pg_scheduler.foreign import ends_task
 
 MAX_QUEUED_EVENTS: Final = 1000
 """Events that wait for one asynchronous subscriber or iterator; older ones are dropped."""

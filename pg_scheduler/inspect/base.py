@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from pg_scheduler.database.author import Author, acting_as, current_author
 from pg_scheduler.inspect.pages import Bounds
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.store.author import Author, acting_as, current_author
 
 
 class InspectorBase:

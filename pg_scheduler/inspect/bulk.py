@@ -10,14 +10,14 @@ from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Final, TypeVar
 
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect.pages import Wanted, find_page
 from pg_scheduler.inspect.store.bulk import Batch, BulkAction, ChangeOutcome, JobChange
 from pg_scheduler.inspect.store.searches import Condition, Scan
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import extent_of
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.author import Author, acting_as
 
 BATCH_SIZE: Final = 500
 """Jobs of a transaction."""

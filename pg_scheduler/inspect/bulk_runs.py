@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, get_args
 
-from pg_scheduler.enqueue.prepare import new_job_id
+from pg_scheduler.base.text.values import copy_fields
+from pg_scheduler.database.author import acting_as
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect.bulk import Progress
@@ -24,8 +25,7 @@ from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.store.bulk import BulkAction, StaleRunError
 from pg_scheduler.inspect.store.bulk_runs import RESUME, START, BulkRunRow
 from pg_scheduler.jobs.validation import check_text
-from pg_scheduler.store.author import acting_as
-from pg_scheduler.text.values import copy_fields
+from pg_scheduler.queue.prepare import new_job_id
 
 PREFIX: Final = "bulk-"
 """Of the ids of runs."""

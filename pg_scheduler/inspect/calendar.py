@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.foreign import class_name, message_of
+from pg_scheduler.base.foreign import class_name, message_of
 from pg_scheduler.inspect.clock_changes import ClockEffect, clock_effects
 from pg_scheduler.inspect.fire_searches import search_each
 from pg_scheduler.schedules.schedule import Schedule

@@ -9,10 +9,10 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
+from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.inspect.texts import listed
 from pg_scheduler.schedules.row import read_trigger
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.text.numbers import counted
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.search import INSTANT
 from pg_scheduler.triggers.zones import first_change, offset_at, parse_timezone

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.inspect.jobs import Totals, totals_of
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.store.cluster import TABLES, ScheduleRow
@@ -15,7 +16,6 @@ from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming, paused_tasks
-from pg_scheduler.measure.figures import JobFigures
 
 MAX_UNSUCCESSFUL_ROWS: Final = 20_000
 """Unsuccessful jobs among which the quarantined ones are counted."""

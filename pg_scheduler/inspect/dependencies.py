@@ -8,13 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.store.inspections import BlockerRow, LinkedJob
 from pg_scheduler.jobs.history import PARENT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_job_id
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.dependencies import NOT_COMPLETED
+from pg_scheduler.queue.dependencies import NOT_COMPLETED
 
 MAX_LINKED: Final = 20
 """Jobs of each direction that are shown."""

@@ -16,9 +16,8 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
-from pg_scheduler.api.base import Parts
+from pg_scheduler.base.foreign import is_ctrl_c, message_of
 from pg_scheduler.errors import PayloadError, SchedulerError
-from pg_scheduler.foreign import is_ctrl_c, message_of
 from pg_scheduler.inspect.deploy_steps import kinds_of, steps_of
 from pg_scheduler.inspect.doctor.check import hint_at_new_name
 from pg_scheduler.inspect.doctor.codes import Severity
@@ -35,6 +34,7 @@ from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.typed import problems
 from pg_scheduler.jobs.validation import check_count, check_kind, check_text
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.scheduler.parts import Parts
 from pg_scheduler.schedules.declared import plan_sync
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 

@@ -11,6 +11,8 @@ from itertools import islice
 from time import monotonic
 from typing import Final
 
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.session import Connection
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL
 from pg_scheduler.inspect.search.conditions import conditions_of
@@ -31,8 +33,6 @@ from pg_scheduler.inspect.store.inspections import ErrorRow, InspectionRepositor
 from pg_scheduler.inspect.store.searches import TABLE, Scan, SearchRepository, Sizes
 from pg_scheduler.inspect.texts import counted, extent_of
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.session import Connection
 from pg_scheduler.triggers.search import INSTANT
 
 UNSUCCESSFUL_STATUSES: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED})

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.errors import QUARANTINED
 from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
@@ -20,7 +21,6 @@ from pg_scheduler.inspect.texts import instant, later, length, listed, short
 from pg_scheduler.inspect.timeline import retries_used
 from pg_scheduler.inspect.waiting import explain_pending
 from pg_scheduler.jobs.history import PARENT
-from pg_scheduler.status import JobStatus
 
 MAX_STANDBY_LAG_S: Final = 1.0
 

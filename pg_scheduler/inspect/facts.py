@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.base.figures import Histogram
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker
@@ -20,9 +22,7 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.jobs.step_values import CHILD
-from pg_scheduler.measure.figures import Histogram
 from pg_scheduler.schedules.row import ScheduleRow
-from pg_scheduler.status import JobStatus
 
 RECENT_S: Final = 900.0
 """The maximum age of the statistics that count as current, in seconds."""

@@ -12,9 +12,9 @@ from functools import partial
 from time import monotonic
 from typing import TypeVar
 
-from pg_scheduler.enqueue.own_thread import search_in_own_thread
+from pg_scheduler.base.threads import run_in_thread
+from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.threads import run_in_thread
 from pg_scheduler.triggers import Trigger
 from pg_scheduler.triggers.serialization import is_built_in
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import asyncpg
 
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect.audit import AuditReads
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.cluster import read_cluster
@@ -30,8 +31,7 @@ from pg_scheduler.inspect.tasks import TaskReads
 from pg_scheduler.inspect.workers import WorkerMethods
 from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 
 DEFAULT_THRESHOLDS: Final = Thresholds()
 

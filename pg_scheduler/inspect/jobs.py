@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.errors import ErrorGroups, group_errors, group_errors_by_id
@@ -20,7 +21,6 @@ from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.jobs.limits import LimitBook
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_list
-from pg_scheduler.status import JobStatus
 
 MAX_PAGE_LENGTH: Final = 1000
 """Jobs of a page."""

@@ -8,6 +8,7 @@ from datetime import datetime, tzinfo
 from time import monotonic
 from typing import Final
 
+from pg_scheduler.database.session import Connection
 from pg_scheduler.inspect.other_jobs import OWN_ERRORS
 from pg_scheduler.inspect.paths import Key, Path, Plan, Segment, Sort, plan_search
 from pg_scheduler.inspect.positions import START, Position, read_now, read_position, write_position
@@ -19,7 +20,6 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import extent_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_count
-from pg_scheduler.store.connections.session import Connection
 
 MAX_ROWS: Final = 1_000_000
 MAX_MILLISECONDS: Final = 60_000

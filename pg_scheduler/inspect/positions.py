@@ -12,8 +12,8 @@ import json
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.sqltext import is_storable
 from pg_scheduler.inspect.paths import Key, Plan
-from pg_scheduler.sqltext import is_storable
 
 MAX_LENGTH: Final = 400_000
 """Characters of a position: ids and limits have some hundred, and no limit but that of an index entry."""

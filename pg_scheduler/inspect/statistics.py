@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
+from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.store.statistics import StatisticsPage, StatisticsRow
@@ -15,7 +16,6 @@ from pg_scheduler.inspect.texts import hosts
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.validation import check_kind, check_list
-from pg_scheduler.measure.figures import JobFigures
 
 MIN_WIDTH: Final = timedelta(minutes=1)
 """The length of an interval, at least: that of the shortest rows."""

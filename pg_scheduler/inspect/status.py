@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from pg_scheduler.base.figures import OUTCOMES
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, worst_of
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.texts import count, counted, length, listed, rounded
-from pg_scheduler.measure.figures import OUTCOMES
 
 PERIOD: Final = timedelta(minutes=15)
 """The period of throughput and failures."""

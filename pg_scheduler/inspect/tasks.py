@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.base.meter import OTHER
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.names import TaskNames, merge_aliases
 from pg_scheduler.inspect.store.inspections import BacklogRow
@@ -16,7 +17,6 @@ from pg_scheduler.inspect.texts import count, counted, rounded
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.validation import check_execution_time
-from pg_scheduler.measure.meter import OTHER
 
 MAX_NAMES: Final = 500
 """Names of jobs whose attempts were counted."""

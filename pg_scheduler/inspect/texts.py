@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from pg_scheduler.base.text import numbers
 from pg_scheduler.inspect.store.inspections import LockRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.text import numbers
 
 count, counted = numbers.count, numbers.counted
 

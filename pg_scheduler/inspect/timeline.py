@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
-from pg_scheduler.status import JobStatus
 
 MAX_KEPT: Final = 10
 """Attempts that a row keeps."""

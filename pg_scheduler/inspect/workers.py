@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
+from pg_scheduler.database.author import acting_as
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.store.workers import AttemptRow, IdRange
@@ -15,9 +17,7 @@ from pg_scheduler.jobs.history import errors_from
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.validation import check_list, check_text
 from pg_scheduler.schedules.timing import job_id_prefix
-from pg_scheduler.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
-from pg_scheduler.store.author import acting_as
-from pg_scheduler.store.workers import DRAIN
+from pg_scheduler.worker.worker_rows import DRAIN
 
 MAX_WORKERS: Final = 500
 """Workers of one call."""

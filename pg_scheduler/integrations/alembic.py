@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from alembic.operations import MigrateOperation, Operations
 
+from pg_scheduler.database.migrations.run import run_migrations
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.migrate import TABLES, script, steps_between
-from pg_scheduler.migrate.run import run_migrations
 
 if TYPE_CHECKING:
     from alembic.runtime.environment import IncludeNameFn, NameFilterParentNames, NameFilterType

@@ -21,7 +21,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from pg_scheduler.foreign import guarded
+from pg_scheduler.base.foreign import guarded
 from pg_scheduler.integrations.imported import (
     Found,
     FoundJob,

@@ -23,7 +23,7 @@ from django.db import Error, connections
 from django.db.utils import ConnectionDoesNotExist
 from kombu.utils.json import loads
 
-from pg_scheduler.foreign import class_name, message_of
+from pg_scheduler.base.foreign import class_name, message_of
 from pg_scheduler.integrations.imported import (
     Found,
     FoundJob,

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import asyncpg
 
-from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.base.dsn import normalise_dsn
+from pg_scheduler.base.sqlbuiltins import qualify_builtins
+from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect.store.connections import open_connection
 from pg_scheduler.integrations.imported import (
@@ -22,8 +24,6 @@ from pg_scheduler.integrations.imported import (
     converted,
 )
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
-from pg_scheduler.sqlbuiltins import qualify_builtins
-from pg_scheduler.sqltext import quote_identifier
 
 PREFIX: Final = "procrastinate:"
 """Before the ids of imported jobs."""

@@ -17,10 +17,10 @@ from sentry_sdk.crons import capture_checkin
 from sentry_sdk.scope import add_global_event_processor
 from sentry_sdk.utils import capture_internal_exceptions, event_from_exception
 
+from pg_scheduler.base.foreign import is_a, traceback_lines
 from pg_scheduler.errors import ConfigurationError, SchedulerError
 from pg_scheduler.events import JobFailed
 from pg_scheduler.events.types import TEXTS
-from pg_scheduler.foreign import is_a, traceback_lines
 from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.metadata import trace_from
 from pg_scheduler.jobs.middleware import ScheduledCall, SendingMiddleware

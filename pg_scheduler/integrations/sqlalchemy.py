@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB, OID
 from sqlalchemy.types import TypeEngine
 
-from pg_scheduler.migrate.shape import TableColumn, table_columns
+from pg_scheduler.database.migrations.shape import TableColumn, table_columns
 
 __all__ = ["tables"]
 

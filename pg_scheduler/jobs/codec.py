@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeGuard
 
+from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c
 from pg_scheduler.errors import ConfigurationError, PayloadError
-from pg_scheduler.foreign import class_name, is_a, is_ctrl_c
 
 NO_ARGUMENTS: Final = '{"args":[],"kwargs":{}}'
 """What ``payload.encode()`` returns without arguments. It is not encoded."""

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
+from pg_scheduler.base.foreign import class_name, is_a
 from pg_scheduler.errors import JobCancelledError, JobResult, NotRunningError
-from pg_scheduler.foreign import class_name, is_a
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import object_from
 from pg_scheduler.jobs.progress import JobProgress, checked_progress

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from pg_scheduler.foreign import (
+from pg_scheduler.base.foreign import (
     cause_of,
     class_path,
     guarded,
@@ -27,10 +27,10 @@ from pg_scheduler.foreign import (
     traceback_lines,
     traceback_of,
 )
+from pg_scheduler.base.sqltext import storable
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.retry import naming_leaf_of
-from pg_scheduler.sqltext import storable
 
 PARENT: Final = "parent"
 """The outcome of a job that was cancelled because of another job."""

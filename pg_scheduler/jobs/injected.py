@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_origin
 
-from pg_scheduler.annotations import signature_of, text_of
+from pg_scheduler.base.annotations import signature_of, text_of
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import JobFunction
 

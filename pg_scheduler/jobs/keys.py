@@ -11,8 +11,8 @@ from functools import lru_cache
 from hashlib import md5
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
+from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.foreign import class_name, is_a, is_ctrl_c
 from pg_scheduler.jobs.validation import check_text
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pg_scheduler.annotations import signature_of
+from pg_scheduler.base.annotations import signature_of
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import decode

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Generic, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar, overload
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.progress import JobProgress
-from pg_scheduler.status import JobStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,6 +16,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from pg_scheduler.base.foreign import class_name, guarded, message_of
+from pg_scheduler.base.sqltext import storable
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -28,7 +31,6 @@ from pg_scheduler.events import (
     JobSuspended,
 )
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.foreign import class_name, guarded, message_of
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.history import count_others, exception_entry, history_entry
 from pg_scheduler.jobs.result import KeptResult, keep_seconds, kept_error, kept_value
@@ -45,8 +47,6 @@ from pg_scheduler.jobs.retry import (
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.jobs.validation import check_delay
-from pg_scheduler.sqltext import storable
-from pg_scheduler.status import JobStatus
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, TypeGuard
 
+from pg_scheduler.base.sqltext import storable
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
 from pg_scheduler.jobs.history import to_ascii
 from pg_scheduler.jobs.payload import object_from
-from pg_scheduler.sqltext import storable
 
 MAX_NUMBER: Final = 1e300
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pg_scheduler.errors import PayloadError
-from pg_scheduler.foreign import (
+from pg_scheduler.base.foreign import (
     MAX_MESSAGE_LENGTH,
     class_name,
     guarded,
@@ -17,12 +16,13 @@ from pg_scheduler.foreign import (
     traceback_lines,
     traceback_of,
 )
+from pg_scheduler.base.sqltext import storable
+from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, encoding_of, is_encoded
 from pg_scheduler.jobs.history import to_ascii
 from pg_scheduler.jobs.payload import encode_value, object_from, size_beyond, value_from
 from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.jobs.validation import MAX_KEEP_S
-from pg_scheduler.sqltext import storable
 
 MAX_TRACEBACK_LENGTH: Final = 16_000
 """Characters of a traceback that are kept: the last ones, which name the place of the error."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
+from pg_scheduler.base.foreign import cause_of, guarded, is_a, leaves_of
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.foreign import cause_of, guarded, is_a, leaves_of
 from pg_scheduler.jobs.validation import check_delay
 
 MAX_DELAY: Final = timedelta(days=3650)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
 
-from pg_scheduler.annotations import UNDECLARED, return_annotation, unwrapped
+from pg_scheduler.base.annotations import UNDECLARED, return_annotation, unwrapped
 from pg_scheduler.errors import ConfigurationError, PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, is_encoded
 from pg_scheduler.jobs.payload import encode_value, object_from, value_from

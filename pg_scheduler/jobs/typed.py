@@ -16,9 +16,9 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ArgsKwargs
 
-from pg_scheduler.annotations import UNDECLARED, return_annotation, type_hints, unwrapped
+from pg_scheduler.base.annotations import UNDECLARED, return_annotation, type_hints, unwrapped
+from pg_scheduler.base.foreign import guarded
 from pg_scheduler.errors import ConfigurationError, PayloadError
-from pg_scheduler.foreign import guarded
 from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import decode, encode

@@ -14,8 +14,8 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
+from pg_scheduler.base.foreign import is_ctrl_c
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.validation import check_text
 

@@ -29,10 +29,10 @@ from uuid import UUID
 from pydantic import BaseModel, RootModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from pg_scheduler.base.foreign import is_ctrl_c
+from pg_scheduler.base.validators import adapter_of
 from pg_scheduler.errors import PayloadError
-from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.payload import check_json
-from pg_scheduler.validators import adapter_of
 
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
 """The classes of values that are JSON as they are."""

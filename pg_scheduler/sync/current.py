@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from pg_scheduler.blocking import Blocking
+from pg_scheduler.base.blocking import Blocking
 from pg_scheduler.jobs.context import current_job
 from pg_scheduler.sync.methods import BlockingMethods
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pg_scheduler.blocking import derive
+from pg_scheduler.base.blocking import derive
 from pg_scheduler.scheduler import Scheduler
 
 Settings = dict[str, Any]

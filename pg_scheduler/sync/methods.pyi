@@ -5,8 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, TypedDict, TypeVar, overload
 
-from pg_scheduler.blocking import Blocking, BlockingFacet, BlockingIterator
+from pg_scheduler.base.blocking import Blocking, BlockingFacet, BlockingIterator
+from pg_scheduler.base.health import Health
+from pg_scheduler.base.settings import Notify, PollingConfig, VacuumConfig
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import Clock
+from pg_scheduler.database.callers.adapter import AnySyncConnection
 from pg_scheduler.errors import JobResult
 from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.codec import Codec
@@ -30,13 +34,9 @@ from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.shares import Share
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.unique import Unique
-from pg_scheduler.measure.health import Health
 from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.settings import Notify, PollingConfig, VacuumConfig
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.foreign.adapter import AnySyncConnection
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.worker.runners.call import JobExecutor
 

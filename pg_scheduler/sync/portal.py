@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Final, Generic, TypeVar, overload
 
-from pg_scheduler.blocking import Crossing
+from pg_scheduler.base.blocking import Crossing
 from pg_scheduler.events.log import logger, record_fields
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop

@@ -13,13 +13,13 @@ from typing import Any, Final, Self, Unpack
 
 import asyncpg
 
-from pg_scheduler.blocking import check_may_block
-from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.base.blocking import check_may_block
+from pg_scheduler.base.dsn import normalise_dsn
+from pg_scheduler.database.opening import create_pool
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.validation import check_count
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.store.connections.opening import create_pool
 from pg_scheduler.sync.methods import BlockingMethods, Settings
 from pg_scheduler.sync.portal import CLOSED, Portal
 from pg_scheduler.sync.uwsgi import check_uwsgi_threads

@@ -15,14 +15,14 @@ from typing import Final, TypeVar
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.base.meter import MAX_NAMES, OTHER
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
 from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.searches import TABLE
-from pg_scheduler.measure.figures import JobFigures
-from pg_scheduler.measure.meter import MAX_NAMES, OTHER
-from pg_scheduler.store.dependencies import AFTER
+from pg_scheduler.queue.dependencies import AFTER
 from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.process_metrics import add_jobs
 

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from pg_scheduler.measure.figures import BOUNDS, DURATIONS, Histogram
+from pg_scheduler.base.figures import BOUNDS, DURATIONS, Histogram
 from pg_scheduler.telemetry.process_metrics import Labels, items_of
 
 Key = TypeVar("Key", bound=Labels)

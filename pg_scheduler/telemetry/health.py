@@ -3,7 +3,7 @@
 ``Scheduler.health()`` returns it from memory, without a query, to any thread.
 """
 
-from pg_scheduler.measure.health import Health, HealthCheck, Probe, State
+from pg_scheduler.base.health import Health, HealthCheck, Probe, State
 
 __all__ = ["Health", "HealthCheck", "Probe", "State"]
 

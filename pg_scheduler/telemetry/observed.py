@@ -7,11 +7,11 @@ from typing import Any, Final, TypeAlias
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
-from pg_scheduler.measure.figures import DURATIONS, LATENESS
-from pg_scheduler.measure.meter import MAX_NAMES, OTHER
+from pg_scheduler.base.figures import DURATIONS, LATENESS
+from pg_scheduler.base.meter import MAX_NAMES, OTHER
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.scheduler.health import gauges_of
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges, items_of
-from pg_scheduler.worker.health import gauges_of
 
 Attributes: TypeAlias = dict[str, str | int | float]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
-from pg_scheduler.measure.figures import DURATIONS, LATENESS, OUTCOMES, Histogram, JobFigures, Snapshot
-from pg_scheduler.worker.health import Gauges
+from pg_scheduler.base.figures import DURATIONS, LATENESS, OUTCOMES, Histogram, JobFigures, Snapshot
+from pg_scheduler.scheduler.health import Gauges
 
 CLAIM_RESULTS: Final = ("full", "part", "empty")
 STATUSES: Final = ("completed", "failed", "cancelled", "expired")

@@ -17,15 +17,15 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.scheduler.health import gauges_of
 from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
 from pg_scheduler.telemetry.server import Answer, App, Request, ThreadServer, answering, listen, text_answer
-from pg_scheduler.threads import run_in_thread
 from pg_scheduler.version import __version__
-from pg_scheduler.worker.health import gauges_of
 
 __all__ = ["SchedulerCollector", "metrics_app", "serve_metrics"]
 

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
-from pg_scheduler.foreign import call_in_daemon
+from pg_scheduler.base.foreign import call_in_daemon
 
 Message: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from pg_scheduler.measure.health import Health
+from pg_scheduler.base.health import Health
 from pg_scheduler.telemetry.probes import HealthSource
 
 __all__ = ["notify_systemd"]

@@ -23,9 +23,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from pg_scheduler.base.foreign import class_path
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.foreign import class_path
 from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.metadata import trace_from

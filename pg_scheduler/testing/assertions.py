@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.jobs.model import Job, JobFunction
-from pg_scheduler.status import JobStatus
 from pg_scheduler.testing.expected import ExpectedJob, listed
 from pg_scheduler.testing.inspector import Inspector
 from pg_scheduler.testing.worker import ManualScheduler

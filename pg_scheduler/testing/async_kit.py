@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, ParamSpec, TypeVar, cast, overload
 
+from pg_scheduler.database.callers.adapter import AnyConnection, adapter_for, library_of
+from pg_scheduler.database.session import Connection, check_connection
 from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.store.connections.session import Connection, check_connection
-from pg_scheduler.store.foreign.adapter import AnyConnection, adapter_for, library_of
 from pg_scheduler.testing.attempt_bound import MAX_ATTEMPTS, TIMEOUT_S, AttemptBound
 from pg_scheduler.testing.expected import listed
 from pg_scheduler.testing.transaction import AnyScheduler, DrainResult, KitScheduler

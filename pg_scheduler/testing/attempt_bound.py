@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
+from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_count, check_delay
-from pg_scheduler.text.numbers import counted
 
 MAX_ATTEMPTS: Final = 5000
 """Attempts within a second of the clock: more than a test has jobs, and less than a CI waits for."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
 
+from pg_scheduler.base.foreign import is_a
 from pg_scheduler.events import (
     Event,
     JobCancelled,
@@ -20,15 +21,14 @@ from pg_scheduler.events import (
     JobSnoozed,
     JobSuspended,
 )
-from pg_scheduler.foreign import is_a
 from pg_scheduler.jobs.outcome import Outcome, describe
 from pg_scheduler.jobs.retry import is_mistake
 from pg_scheduler.jobs.rows import AnyJob, Claim, ExtendedJob
 from pg_scheduler.testing.attempt_bound import AttemptBound
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
+from pg_scheduler.worker.progress_writer import ProgressWriter
 
 OUTCOMES: Final[Mapping[type[Event], str]] = {
     JobCompleted: "completed",

@@ -8,12 +8,12 @@ from typing import Final
 
 import asyncpg
 
+from pg_scheduler.database.callers.adapter import AnyConnection
+from pg_scheduler.database.callers.connection import NO_TRANSACTION, as_foreign
+from pg_scheduler.database.faults import sqlstate_of, translated
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.session import Connection, check_connection, transact
 from pg_scheduler.errors import NotRunningError
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection, check_connection, transact
-from pg_scheduler.store.faults import sqlstate_of, translated
-from pg_scheduler.store.foreign.adapter import AnyConnection
-from pg_scheduler.store.foreign.connection import NO_TRANSACTION, as_foreign
 
 ABORTED: Final = "25P02"
 REJECTED_BY_DJANGO: Final = "TransactionManagementError"

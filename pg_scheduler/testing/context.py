@@ -18,8 +18,8 @@ from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_timeout
+from pg_scheduler.worker.completing import begin
 from pg_scheduler.worker.in_flight import Attempt, Durability, End
-from pg_scheduler.worker.pipeline.completing import begin
 
 if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler

@@ -11,13 +11,13 @@ from typing import Any, Final, get_args
 
 import asyncpg
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.opening import create_pool
 from pg_scheduler.events import JobCancelled, JobCompleted, JobExpired, JobFailed
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.validation import check_delay, check_seconds
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.opening import create_pool
 from pg_scheduler.testing.crashing_worker import (
     CrashingWorker,
     Moment,

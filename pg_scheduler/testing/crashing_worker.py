@@ -18,9 +18,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.context import current
-from pg_scheduler.sqlbuiltins import qualify_builtins
 from pg_scheduler.testing.scheduler import TestScheduler
 
 Moment: TypeAlias = Literal["before", "after"]

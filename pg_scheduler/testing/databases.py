@@ -12,9 +12,9 @@ from typing import Any
 import asyncpg
 
 from pg_scheduler import embedded
+from pg_scheduler.database.opening import open_connection_to
 from pg_scheduler.embedded import Server
 from pg_scheduler.migrate import migrate
-from pg_scheduler.store.connections.opening import open_connection_to
 
 FAST = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 """Settings of the private server: its data need not survive."""

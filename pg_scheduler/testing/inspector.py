@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import asyncpg
 
+from pg_scheduler.database.asyncpg_private import copy_of
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.store.connections.asyncpg_private import copy_of
 from pg_scheduler.sync.portal import Portal
 from pg_scheduler.testing.expected import NamingScheduler
 

@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Final, Self
 
 import asyncpg
 
+from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.database.opening import open_own_pool
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_count, check_delay, check_execution_time
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.store.connections.opening import open_own_pool
 from pg_scheduler.testing.assertions import JobAssertions
 from pg_scheduler.testing.attempt_bound import MAX_ATTEMPTS, TIMEOUT_S, AttemptBound
 from pg_scheduler.testing.calling_thread import NESTED

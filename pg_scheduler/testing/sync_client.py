@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from pg_scheduler.blocking import run_at_once
+from pg_scheduler.base.blocking import run_at_once
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.sync.scheduler import SyncScheduler
 

@@ -8,11 +8,11 @@ from functools import update_wrapper
 from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
-from pg_scheduler.blocking import run_at_once
+from pg_scheduler.base.blocking import run_at_once
+from pg_scheduler.database.callers.adapter import AnySyncConnection, adapter_for, library_of
+from pg_scheduler.database.callers.connection import ForeignConnection
 from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.store.foreign.adapter import AnySyncConnection, adapter_for, library_of
-from pg_scheduler.store.foreign.connection import ForeignConnection
 from pg_scheduler.sync.scheduler import SyncScheduler
 from pg_scheduler.testing.async_kit import TAKERS, AsyncTestKit, TestKitBase, owner_of
 from pg_scheduler.testing.calling_thread import CallingThread, CallingThreadExecutor

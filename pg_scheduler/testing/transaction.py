@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NoReturn, TypeAlias
 
+from pg_scheduler.admission.pause_watcher import PauseWatcher
+from pg_scheduler.base.settings import SchedulerConfig
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import PythonClock
+from pg_scheduler.database.callers.adapter import AnyConnection
+from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import JobResult
 from pg_scheduler.events import JobEvent, JobExpired, JobLost
 from pg_scheduler.jobs.context import GetScheduler
@@ -21,17 +26,12 @@ from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.jobs.retry import retry_of
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.settings import SchedulerConfig
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.foreign.adapter import AnyConnection
 from pg_scheduler.sync.scheduler import SyncScheduler, closed_pool
 from pg_scheduler.testing.attempt_bound import AttemptBound
 from pg_scheduler.testing.bench import OUTCOMES, Bench, Tally, claim_of, raise_of_job
 from pg_scheduler.testing.calling_thread import NESTED
 from pg_scheduler.testing.connections import OwnConnection, isolated
 from pg_scheduler.testing.expected import ExpectedJob, NamingScheduler
-from pg_scheduler.worker.maintenance.pauses import PauseWatcher
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor

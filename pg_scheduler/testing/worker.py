@@ -13,28 +13,28 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
+from pg_scheduler.database.queries import names_by_text
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import Event, JobStarted
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.queries import names_by_text
-from pg_scheduler.store.workers import NextInstants
+from pg_scheduler.scheduler.runtime import Runtime
+from pg_scheduler.schedules.planner import Planner
+from pg_scheduler.statistics.service import StatisticsWriter
+from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.testing.attempt_bound import AttemptBound
 from pg_scheduler.testing.expected import NamingScheduler
+from pg_scheduler.worker.claimer import Claimer
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.executor import Executor
+from pg_scheduler.worker.heartbeat import Heartbeat
 from pg_scheduler.worker.in_flight import Attempt, Revocation
-from pg_scheduler.worker.lease.heartbeat import Heartbeat
-from pg_scheduler.worker.lease.keeper import LeaseKeeper
-from pg_scheduler.worker.lease.lease import RENEWALS_PER_LEASE
-from pg_scheduler.worker.maintenance.planner import Planner
-from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.keeper import LeaseKeeper
+from pg_scheduler.worker.lease import RENEWALS_PER_LEASE
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.pipeline.claimer import Claimer
-from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
-from pg_scheduler.worker.pipeline.steps import AttemptSteps
-from pg_scheduler.worker.runtime import Runtime
+from pg_scheduler.worker.progress_writer import ProgressWriter
 from pg_scheduler.worker.service import Service
-from pg_scheduler.worker.statistics import StatisticsWriter
+from pg_scheduler.worker.vacuum import Vacuum
+from pg_scheduler.worker.worker_rows import NextInstants
 
 POLL_INTERVAL_S: Final = 0.2
 """Seconds of real time between two looks for cancellations and new jobs while attempts run."""

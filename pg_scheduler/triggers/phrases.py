@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
-from pg_scheduler.text.durations import read_seconds, write_duration
-from pg_scheduler.text.times import TimeError, read_instant
+from pg_scheduler.base.text.durations import read_seconds, write_duration
+from pg_scheduler.base.text.times import TimeError, read_instant
 from pg_scheduler.triggers.at import At
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.cron import Cron

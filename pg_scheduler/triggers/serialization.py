@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic import Field as ModelField
 from pydantic_core import CoreSchema, core_schema
 
-from pg_scheduler.foreign import class_name, is_a, is_ctrl_c, message_of
+from pg_scheduler.base.foreign import class_name, is_a, is_ctrl_c, message_of
 from pg_scheduler.triggers.zones import UnknownZoneError
 
 MAX_PARTS: Final = 100

@@ -7,24 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pg_scheduler.enqueue.child_jobs import EnqueueChild
-from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
-from pg_scheduler.enqueue.outbox import Outbox
-from pg_scheduler.enqueue.result_waiters import ResultWaiters
-from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
+from pg_scheduler.base.meter import Meter
+from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
-from pg_scheduler.measure.meter import Meter
-from pg_scheduler.settings import SchedulerConfig
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue.outbox import Outbox
+from pg_scheduler.queue.result_waiters import ResultWaiters
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.declarations import DeclaredSchedules
+from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.steps.child_jobs import EnqueueChild
 from pg_scheduler.worker.in_flight import InFlight
-from pg_scheduler.worker.lease.lease import Lease, ServerClock
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker.lease import Lease, ServerClock
 from pg_scheduler.worker.refused_claims import RefusedClaims
+from pg_scheduler.worker.result_buffer import ResultBuffer
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.signals import Signals

@@ -12,14 +12,14 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
 
+from pg_scheduler.cluster_events.relay import EventRelay
 from pg_scheduler.events import ListenerConnected, ListenerLost
-from pg_scheduler.store.connections.listen import ENDED, EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
-from pg_scheduler.store.locks import DUE, earliest_due
-from pg_scheduler.store.schedules import PERIODIC
-from pg_scheduler.store.workers import HEARTBEAT_REQUEST
-from pg_scheduler.worker.event_relay import EventRelay
+from pg_scheduler.queue.locks import DUE, earliest_due
+from pg_scheduler.schedules.statements import PERIODIC
+from pg_scheduler.worker.listener import ENDED, EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
+from pg_scheduler.worker.worker_rows import HEARTBEAT_REQUEST
 
 PROBE: Final = "hello"
 

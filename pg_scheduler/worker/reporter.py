@@ -18,17 +18,17 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Final
 
+from pg_scheduler.base.settings import SECRETS, SchedulerConfig
 from pg_scheduler.events.log import is_logger_disabled
 from pg_scheduler.jobs.model import UNSET, Worker
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.shared_names import CODE, fingerprints_of
 from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Arity, as_stored
-from pg_scheduler.settings import SECRETS, SchedulerConfig
-from pg_scheduler.store.workers import DECLARED, DECLARED_FUNCTIONS, DRAIN, LEFT_OUT, WorkerReport
 from pg_scheduler.triggers.zones import data_version
 from pg_scheduler.version import __version__
-from pg_scheduler.worker.lease.watchdog import LoopWatchdog
 from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.watchdog import LoopWatchdog
+from pg_scheduler.worker.worker_rows import DECLARED, DECLARED_FUNCTIONS, DRAIN, LEFT_OUT, WorkerReport
 
 MAX_NAMES_BYTES: Final = 100_000
 """Names of a worker with more bytes are not reported: every reader of the workers would load them."""

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from pg_scheduler.database.faults import REFUSALS, is_refusal, is_timeout
 from pg_scheduler.errors import (
     ConnectionRejectedError,
     DatabaseUnavailableError,
@@ -28,7 +29,6 @@ from pg_scheduler.errors import (
 )
 from pg_scheduler.events import EventBus, PassFinished, ServiceFaulted, ServiceRetrying
 from pg_scheduler.events.log import is_lock_wait
-from pg_scheduler.store.faults import REFUSALS, is_refusal, is_timeout
 
 NEVER: Final = float("inf")
 """The delay of a pass, in seconds, after which only a wake-up starts the next."""

@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, Scheduler, VacuumConfig, VacuumPolicy, periodic
+from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.errors import ConfigurationError, ScheduleConflictError
-from pg_scheduler.store.author import Author, acting_as
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.support.worker import new_worker, now

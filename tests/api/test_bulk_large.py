@@ -20,10 +20,10 @@ from pg_scheduler import (
     PayloadError,
     Scheduler,
 )
-from pg_scheduler.enqueue.bulk import PREPARE_BATCH
-from pg_scheduler.enqueue.writer import MIN_COPY_JOBS
 from pg_scheduler.events import JobCompleted
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.queue.bulk import PREPARE_BATCH
+from pg_scheduler.queue.writer import MIN_COPY_JOBS
 from tests.api.conftest import Make, Pools
 from tests.support.cases import each_case
 from tests.support.worker import Gate, Recorder, now

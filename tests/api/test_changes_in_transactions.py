@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, Scheduler
-from pg_scheduler.blocking import CONNECTION, members_of
+from pg_scheduler.base.blocking import CONNECTION, members_of
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import Every, Trigger, trigger_kind
 from tests.api.test_connections import listening

@@ -18,7 +18,7 @@ from pg_scheduler import (
     NotRunningError,
     Scheduler,
 )
-from pg_scheduler.enqueue.outbox import MAX_NOTIFICATION_BYTES
+from pg_scheduler.cluster_events.relay import EventRelay
 from pg_scheduler.events import (
     Event,
     EventsDropped,
@@ -34,7 +34,7 @@ from pg_scheduler.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from pg_scheduler.worker.event_relay import EventRelay
+from pg_scheduler.queue.outbox import MAX_NOTIFICATION_BYTES
 from pg_scheduler.worker.notifications import Listener
 from tests.api.conftest import Make, Pools
 from tests.support.statements import Statements

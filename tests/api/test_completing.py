@@ -30,6 +30,7 @@ from pg_scheduler import (
     current_job,
     job,
 )
+from pg_scheduler.database.session import is_open
 from pg_scheduler.events import (
     JobCompleted,
     JobFailed,
@@ -39,10 +40,9 @@ from pg_scheduler.events import (
     JobRetried,
     JobStarted,
 )
-from pg_scheduler.store.connections.session import is_open
 from pg_scheduler.triggers import FixedDelay
+from pg_scheduler.worker.attempt_runner import AttemptRunner
 from pg_scheduler.worker.in_flight import Attempt, End, Revocation
-from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
 from tests.api.conftest import Make, Pools
 from tests.support.executors import InThread
 from tests.support.store import row, use_options

@@ -26,7 +26,7 @@ from pg_scheduler import (
     PayloadError,
     Scheduler,
 )
-from pg_scheduler.settings import Notify
+from pg_scheduler.base.settings import Notify
 from pg_scheduler.triggers import Every
 from tests.support.transactions import ASYNC_KINDS, KINDS, Application, application, settled
 from tests.support.worker import PATIENCE, now

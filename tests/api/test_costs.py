@@ -14,9 +14,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, Scheduler
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, JobCompleted
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.api.conftest import Make
 from tests.support.parts import Parts
 from tests.support.statements import Statements

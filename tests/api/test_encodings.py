@@ -24,14 +24,14 @@ from pg_scheduler import (
 from pg_scheduler.dashboard import dashboard
 from pg_scheduler.dashboard.app import STREAMS
 from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.database.faults import UnstorableTextError
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.queries import load_queries
 from pg_scheduler.embedded import Server
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, ServiceFaulted
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.migrate import migrate
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.faults import UnstorableTextError
-from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.conftest import run_on
 from tests.dashboard.client import request

@@ -42,7 +42,7 @@ def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> TaskRegistry:
     """Replace the catalogue of the process by an empty one."""
     fresh = TaskRegistry()
     monkeypatch.setattr(decorator, "catalogue", fresh)
-    monkeypatch.setattr("pg_scheduler.scheduler.catalogue", fresh)
+    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", fresh)
     return fresh
 
 

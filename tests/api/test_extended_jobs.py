@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, JobConflictError, JobSpec
-from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, Extras, PlainJob
+from pg_scheduler.queue.enqueuer import Enqueuer
 from tests.api.conftest import Make
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.events import PeriodicJobBroken, PeriodicJobPlanned, ScheduleBroken
 from pg_scheduler.schedules.declared import periodic_catalogue
+from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.maintenance.planner import Planner
 from tests.support.hostile import EARLIEST, INSTANTS, JOB_NAMES, LATEST, column, instants, write_row
 from tests.support.worker import Recorder
 

@@ -20,14 +20,14 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler, Share, job, periodic
-from pg_scheduler.api.control import ControlMethods
-from pg_scheduler.api.jobs import JobMethods
-from pg_scheduler.api.legacy import LegacyMethods
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.task import JOB_OPTIONS, TaskOptions
+from pg_scheduler.scheduler.control import ControlMethods
+from pg_scheduler.scheduler.jobs import JobMethods
+from pg_scheduler.scheduler.legacy import LegacyMethods
 from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.definition import Definition
 from tests.api.conftest import Make

@@ -32,7 +32,7 @@ from pg_scheduler.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from pg_scheduler.worker.pipeline.claimer import Claimer
+from pg_scheduler.worker.claimer import Claimer
 from tests.api.conftest import Make, Pools
 from tests.support.worker import (
     PATIENCE,

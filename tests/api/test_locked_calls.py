@@ -269,7 +269,7 @@ async def test_other_jobs_end_while_steps_wait_for_a_lock(
 async def test_call_that_waits_for_a_lock_names_its_holder_once(
     dsn: str, make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.store.lock_retries.REPORT_AFTER_S", 0.2)
+    monkeypatch.setattr("pg_scheduler.database.lock_retries.REPORT_AFTER_S", 0.2)
     scheduler = make()
     await scheduler.enqueue(work, delay=LATER, job_id="held")
     async with holding(dsn, HELD_JOB) as connection:

@@ -14,12 +14,12 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobFailedError, current_job
 from pg_scheduler.events import JobCompleted, JobFailed, JobStarted, OutcomesDelayed, ServiceRetrying
-from pg_scheduler.store import consequences
+from pg_scheduler.queue import consequences
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.maintenance.overdue import DeadlineScanner
-from pg_scheduler.worker.pipeline import late_outcomes
-from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
+from pg_scheduler.worker import late_outcomes
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.overdue import DeadlineScanner
+from pg_scheduler.worker.result_buffer import ResultBuffer
 from tests.api.conftest import Make
 from tests.support.guards import guard
 from tests.support.worker import PATIENCE, Gate, Recorder

@@ -22,7 +22,7 @@ from pg_scheduler import (
     SchemaMissingError,
     ServiceCancelledError,
 )
-from pg_scheduler.store.kept_results import KeptResultRepository
+from pg_scheduler.queue.kept_results import KeptResultRepository
 from tests.api.conftest import NEEDS_RESET, Make
 from tests.support.worker import PATIENCE, now
 

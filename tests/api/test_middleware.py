@@ -32,8 +32,8 @@ from pg_scheduler import (
     current_job,
     periodic,
 )
-from pg_scheduler.enqueue.enqueuer import Enqueuer
 from pg_scheduler.events import JobCancelled, JobCompleted, JobFailed, JobRetried, JobSnoozed
+from pg_scheduler.queue.enqueuer import Enqueuer
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every

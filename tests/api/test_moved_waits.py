@@ -10,9 +10,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Child, Sleep, Wait, call, current_job
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
-from pg_scheduler.status import JobStatus
 from pg_scheduler.testing import TestScheduler
 
 START = datetime(2030, 1, 1, tzinfo=UTC)

@@ -22,11 +22,11 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.enqueue.failure_alerts import alert_id, distinct_alert_id
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed
 from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
+from pg_scheduler.queue.failure_alerts import alert_id, distinct_alert_id
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.support.worker import LEASE, Recorder, new_worker

@@ -41,8 +41,8 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.schedules.declared import periodic_catalogue
+from pg_scheduler.schedules.planner import POLL_INTERVAL_S
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.maintenance.planner import POLL_INTERVAL_S
 from tests.api.conftest import Make
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE, PROMPT, Gate, Recorder, now

@@ -25,7 +25,7 @@ from pg_scheduler import (
     call,
     current_job,
 )
-from pg_scheduler.store.queries import load_query
+from pg_scheduler.database.queries import load_query
 from pg_scheduler.sync import SyncScheduler, current_steps
 from pg_scheduler.testing import TestScheduler, job_context
 from tests.api.conftest import Make

@@ -17,7 +17,7 @@ from pg_scheduler.events import (
     OutcomeRefused,
     OutcomesDelayed,
 )
-from pg_scheduler.worker.pipeline import completer
+from pg_scheduler.worker import completer
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder
 

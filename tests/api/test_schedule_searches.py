@@ -16,8 +16,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, Scheduler
-from pg_scheduler.enqueue import own_thread, schedule_writer
-from pg_scheduler.enqueue.own_thread import search_in_own_thread
+from pg_scheduler.schedules import own_thread
+from pg_scheduler.schedules import writer as schedule_writer
+from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.triggers import Cron, During, Every, SearchLimitError, Trigger, trigger_kind
 from tests.support.worker import PATIENCE, now
 
@@ -143,7 +144,7 @@ async def test_trigger_that_hangs_is_an_error_of_the_call(
 
 HANGING = """
 import asyncio, threading
-from pg_scheduler.enqueue import own_thread
+from pg_scheduler.schedules import own_thread
 own_thread.WAIT_S = 0.01
 try:
     asyncio.run(own_thread.search_in_own_thread("{}", threading.Event().wait))

@@ -21,8 +21,8 @@ from pg_scheduler import (
     RetryPolicy,
     Scheduler,
 )
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, JobRetried
-from pg_scheduler.store.connections.pool import Connections
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make

@@ -190,7 +190,7 @@ async def test_signals_of_a_job_have_so_many_bytes_at_most(
     make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = make()
-    monkeypatch.setattr("pg_scheduler.store.signals.MAX_STEP_BYTES", 100)
+    monkeypatch.setattr("pg_scheduler.steps.signals.MAX_STEP_BYTES", 100)
     await scheduler.schedule(work, execution_time=LATER, job_id="job")
     assert await scheduler.signal("job", "one", "x" * 60)
     with pytest.raises(PayloadError, match=r"no room for the signal 'two'.* 100 bytes of JSON"):

@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import RetryPolicy, Scheduler
+from pg_scheduler.base.figures import OUTCOMES, Snapshot
 from pg_scheduler.events import JobCancelled, JobCompleted, JobExpired, JobFailed
 from pg_scheduler.jobs.retry import Snooze
 from pg_scheduler.jobs.task import JobSpec
-from pg_scheduler.measure.figures import OUTCOMES, Snapshot
-from pg_scheduler.worker.statistics import StatisticsWriter
+from pg_scheduler.statistics.service import StatisticsWriter
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 

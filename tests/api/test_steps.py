@@ -36,10 +36,10 @@ from pg_scheduler.events import JobCompleted, JobReleased, JobRetried, JobSuspen
 from pg_scheduler.inspect import ChangeOutcome, Inspector
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS, StoredStep
-from pg_scheduler.store.steps import StepRepository
+from pg_scheduler.steps import attempt as worker_steps
+from pg_scheduler.steps.statements import StepRepository
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler, job_context
-from pg_scheduler.worker.pipeline import steps as worker_steps
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.codecs import KeyedCodec
 from tests.support.statements import Sent, Statements

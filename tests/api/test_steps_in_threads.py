@@ -33,6 +33,7 @@ from pg_scheduler.events import (
     JobSuspended,
     ThreadAbandoned,
 )
+from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.sync import (
     AttemptEnded,
     StepConnection,
@@ -40,9 +41,8 @@ from pg_scheduler.sync import (
     current_steps,
 )
 from pg_scheduler.testing import TestScheduler, job_context
+from pg_scheduler.worker.attempt_runner import AttemptRunner
 from pg_scheduler.worker.in_flight import Attempt
-from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
-from pg_scheduler.worker.pipeline.steps import AttemptSteps
 from tests.api.conftest import Make
 from tests.support.executors import InThread
 from tests.support.worker import PATIENCE, Recorder, wire_to

@@ -19,9 +19,9 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler import ConflictResolution, Scheduler
+from pg_scheduler.database.queries import load_queries
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.events import JobCompleted, JobFailed
-from pg_scheduler.store.queries import load_queries
 from pg_scheduler.triggers import Every
 from tests.api.conftest import Make
 from tests.support.guards import guard

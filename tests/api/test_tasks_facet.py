@@ -29,7 +29,7 @@ def _own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the catalogue of the process by an empty one."""
     fresh = TaskRegistry()
     monkeypatch.setattr(decorator, "catalogue", fresh)
-    monkeypatch.setattr("pg_scheduler.scheduler.catalogue", fresh)
+    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", fresh)
 
 
 async def until_claimed(scheduler: Scheduler, seen: Recorder, name: str, claimed: bool) -> None:

@@ -23,7 +23,7 @@ from pg_scheduler import (
     call,
 )
 from pg_scheduler.events import JobCompleted, JobFailed, JobRetried, JobScheduled
-from pg_scheduler.store.unique_keys import MAX_ROUNDS
+from pg_scheduler.queue.unique_keys import MAX_ROUNDS
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make, Pools
 from tests.support.worker import PATIENCE, Gate, Recorder, now

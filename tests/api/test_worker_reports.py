@@ -11,8 +11,8 @@ from pg_scheduler import Limit, Scheduler
 from pg_scheduler.events import JobCompleted, ListenerConnected
 from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.store.workers import DRAIN
-from pg_scheduler.worker.runtime import Runtime
+from pg_scheduler.scheduler.runtime import Runtime
+from pg_scheduler.worker.worker_rows import DRAIN
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder
 

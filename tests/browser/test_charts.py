@@ -9,8 +9,8 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.scheduler.store import Store
 from tests.browser.conftest import Open
 from tests.dashboard.test_overview import FIGURES, add_figures
 

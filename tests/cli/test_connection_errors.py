@@ -21,8 +21,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import embedded
+from pg_scheduler.base.dsn import address_parts
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.dsn import address_parts
 from pg_scheduler.inspect.store import connections
 from tests.cli.conftest import Run
 from tests.conftest import FAST, Connection, run_on

@@ -15,11 +15,11 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from pg_scheduler.base.dsn import mask_dsn, normalise_dsn
 from pg_scheduler.cli.errors import CommandError, ExitCode, exit_code_of
 from pg_scheduler.cli.main import FUNCTIONS, run
 from pg_scheduler.cli.main import program as program_of_commands
 from pg_scheduler.cli.output import Column, Output, Shape, read_zone
-from pg_scheduler.dsn import mask_dsn, normalise_dsn
 from pg_scheduler.errors import JobNotFoundError
 from tests.cli.conftest import Run, schema
 from tests.docs.snippets import ROOT

@@ -9,8 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from pg_scheduler.base.health import Health, HealthCheck
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.measure.health import Health, HealthCheck
 from pg_scheduler.telemetry.probes import serve_health
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on

@@ -16,7 +16,8 @@ import pytest
 from pg_scheduler.cli import progress
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.output import Output
-from pg_scheduler.migrate import indexes, shipped_migrations, verify
+from pg_scheduler.database.migrations import indexes
+from pg_scheduler.migrate import shipped_migrations, verify
 from tests.cli.conftest import Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from pg_scheduler.base.health import Health, HealthCheck
 from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.settings import REPORT_FD
 from pg_scheduler.cli.worker.stop import StopRequest
 from pg_scheduler.cli.worker.supervisor import HealthReports, Supervisor, read_report, send_reports
-from pg_scheduler.measure.health import Health, HealthCheck
 from tests.support.worker import PATIENCE
 
 READY = Health("running", 25, 2, (HealthCheck("lease", True, "trusted", ("ready",)),))

@@ -16,8 +16,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-import pg_scheduler.scheduler as scheduler_module
+import pg_scheduler.scheduler.scheduler as scheduler_module
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler, VacuumConfig, periodic
+from pg_scheduler.admission.limits import AdmissionRequest, SurplusPosition
+from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.identity import Identity, IdentityRepository
+from pg_scheduler.database.options import ConnectionOptions
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.queries import Route
+from pg_scheduler.database.statements import Transaction
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect.store.audit import AuditFilters
@@ -33,22 +41,14 @@ from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import EPOCH, Claim, ExtendedJob, Extras, GeneratedIdJob
-from pg_scheduler.measure.figures import JobFigures
+from pg_scheduler.queue.consequences import EndedJob
+from pg_scheduler.queue.dependencies import ScanPosition
+from pg_scheduler.queue.jobs import JobFilters
+from pg_scheduler.queue.passed_results import Edge
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
-from pg_scheduler.store.connections.options import ConnectionOptions
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.consequences import EndedJob
-from pg_scheduler.store.dependencies import ScanPosition
-from pg_scheduler.store.identity import Identity, IdentityRepository
-from pg_scheduler.store.jobs import JobFilters
-from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
-from pg_scheduler.store.passed_results import Edge
-from pg_scheduler.store.queries import Route
-from pg_scheduler.store.schedules import Plannable, ScheduleChange
-from pg_scheduler.store.statements import Transaction
-from pg_scheduler.store.store import Store
+from pg_scheduler.schedules.statements import Plannable, ScheduleChange
+from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
 from tests.support.store import LEASE, NAME, methods_of, new_job, new_schedule, worker
 from tests.support.worker import now
 
@@ -71,7 +71,7 @@ Call = Callable[[Any, Any], Awaitable[object]]
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Set every timeout of the library to the limit."""
-    monkeypatch.setattr("pg_scheduler.scheduler.Connections", partial(Connections, options=OPTIONS))
+    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.Connections", partial(Connections, options=OPTIONS))
     for module in [each for name, each in sys.modules.items() if name.startswith("pg_scheduler.")]:
         for name in MIGRATION_TIMEOUTS & set(vars(module)):
             monkeypatch.setattr(module, name, LIMIT_S)

@@ -15,10 +15,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import PollingConfig, PoolClosedError, Scheduler
+from pg_scheduler.base import health as module
+from pg_scheduler.base.health import Health
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.events import ServiceFaulted, WorkerStarted
-from pg_scheduler.measure import health as module
-from pg_scheduler.measure.health import Health
 from pg_scheduler.telemetry.probes import serve_health
 from tests.support.worker import PATIENCE, Gate, Recorder
 

@@ -23,9 +23,9 @@ from pg_scheduler import (
     Scheduler,
     periodic,
 )
+from pg_scheduler.base.dsn import address_parts
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
-from pg_scheduler.dsn import address_parts
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -92,7 +92,7 @@ async def pooled(pgbouncer_dsn: str) -> AsyncIterator[asyncpg.Pool]:
 def no_other_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the schedules of other tests."""
     catalogue = PeriodicCatalogue()
-    for module in ("pg_scheduler.scheduler", "pg_scheduler.schedules.decorator"):
+    for module in ("pg_scheduler.scheduler.scheduler", "pg_scheduler.schedules.decorator"):
         monkeypatch.setattr(f"{module}.periodic_catalogue", catalogue)
 
 

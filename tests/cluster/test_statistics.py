@@ -10,15 +10,15 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Scheduler
+from pg_scheduler.base.figures import OUTCOMES
+from pg_scheduler.base.meter import Meter
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.events import EventBus
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.measure.figures import OUTCOMES
-from pg_scheduler.measure.meter import Meter
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.telemetry.cluster import ClusterCollector
-from pg_scheduler.worker.statistics import StatisticsWriter
 from tests.cluster.fleet import TIMEOUT_S, Fleet
 from tests.cluster.test_lost_answer import terminate_waiting, until_commits_wait
 from tests.support.parts import Parts

@@ -9,8 +9,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobSpec, Scheduler, SchemaMissingError
+from pg_scheduler.database.migrations.apply import apply
 from pg_scheduler.migrate import migrate
-from pg_scheduler.migrate.apply import apply
 from tests.cluster.fleet import Fleet
 from tests.migrations.next_release import OF_NEXT_RELEASE
 from tests.support.zones import write_zones

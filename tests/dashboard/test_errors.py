@@ -10,9 +10,9 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.errors import error_text
-from pg_scheduler.status import JobStatus
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check, insert
 from tests.inspect.workers import add_worker

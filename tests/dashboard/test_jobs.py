@@ -13,12 +13,12 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Job, RetryPolicy, Scheduler
+from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.dashboard import Access, dashboard
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import JobFailedError
-from pg_scheduler.measure.figures import Histogram, JobFigures
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.inspect.workers import add_worker

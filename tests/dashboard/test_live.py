@@ -12,14 +12,14 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages import PAGES
 from pg_scheduler.dashboard.rendering import static_files
 from pg_scheduler.dashboard.snapshot import Snapshot, thinned
-from pg_scheduler.measure.figures import Histogram, JobFigures
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, request, stream
 from tests.dashboard.test_overview import FIGURES, add_figures

@@ -14,14 +14,14 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache, SharedReads
 from pg_scheduler.dashboard.charts import Chart, Mark, Series, finished, small_bars, small_line
 from pg_scheduler.dashboard.texts import plain
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import Inspector, ReadSettings, Severity
-from pg_scheduler.measure.figures import Histogram, JobFigures
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check

@@ -17,7 +17,7 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.schedule_form import preview
-from pg_scheduler.enqueue import own_thread
+from pg_scheduler.schedules import own_thread
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every, Trigger, trigger_kind
 from tests.dashboard.client import JSON, App, Page, request, send

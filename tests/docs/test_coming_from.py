@@ -13,9 +13,9 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler import CatchUp, CurrentJob, Job, JobResult, Schedule, Scheduler, events, sync, triggers
-from pg_scheduler.api.schedules import Schedules
-from pg_scheduler.api.tasks import Tasks
 from pg_scheduler.jobs.steps import Steps
+from pg_scheduler.scheduler.schedules import Schedules
+from pg_scheduler.scheduler.tasks import Tasks
 from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import ROOT
 from tests.support.cases import each_case

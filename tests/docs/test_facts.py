@@ -11,11 +11,11 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler import Scheduler, events
+from pg_scheduler.database.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
+from pg_scheduler.database.queries import FOLDERS
 from pg_scheduler.events.log import record_fields
 from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.inspect import FindingCode, ReasonCode
-from pg_scheduler.store.faults import TRANSIENT_CLASSES, TRANSIENT_STATES
-from pg_scheduler.store.queries import FOLDERS
 from pg_scheduler.telemetry.logging import FIELDS
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tests.telemetry import test_cluster_metrics, test_process_metrics

@@ -28,14 +28,14 @@ from pg_scheduler import (
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
 from pg_scheduler.dashboard import Access, dashboard
-from pg_scheduler.enqueue.schedule_jobs import advisory_lock_key
+from pg_scheduler.database.migrations.plan import table_names
+from pg_scheduler.database.migrations.records import RECORDS
 from pg_scheduler.events import JobCompleted, JobStarted, ListenerConnected
 from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
 from pg_scheduler.inspect.store.senders import sender_script
 from pg_scheduler.migrate import migrate, shipped_migrations
-from pg_scheduler.migrate.plan import table_names
-from pg_scheduler.migrate.records import RECORDS
+from pg_scheduler.schedules.jobs import advisory_lock_key
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import request, send

@@ -11,10 +11,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
-from pg_scheduler.enqueue.prepare import new_job_id
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.limits import limit_jobs, limit_overview
 from pg_scheduler.inspect.workers import ended_attempts, running_attempts
+from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.triggers import Every
 from tests.inspect.workers import add_worker
 

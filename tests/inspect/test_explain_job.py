@@ -9,11 +9,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobNotFoundError, JobSpec, Limit, Scheduler
+from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode, Verdict
-from pg_scheduler.measure.figures import Histogram, JobFigures
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.inspect.workers import add_worker
 

@@ -9,13 +9,13 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.inspect.cluster import read_cluster
 from pg_scheduler.inspect.errors import fingerprint_of, group_errors, normalized
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import rounded
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.inspect.workers import add_worker
 from tests.support.cases import each_case
 from tests.support.catalogues import clear_registrations

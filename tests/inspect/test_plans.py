@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pg_scheduler.database.options import TRANSACTION_SETTINGS
+from pg_scheduler.database.queries import Route, load_queries, load_query
 from pg_scheduler.inspect import Bounds, parse_search
 from pg_scheduler.inspect.dependencies import MAX_LINKED
 from pg_scheduler.inspect.jobs import MAX_UNFINISHED_ROWS
@@ -24,8 +26,6 @@ from pg_scheduler.inspect.store.searches import load_search
 from pg_scheduler.inspect.store.workers import MAX_DUE as MAX_RUNNING
 from pg_scheduler.inspect.store.workers import MAX_UNSUCCESSFUL as MAX_UNSUCCESSFUL_ATTEMPTS
 from pg_scheduler.inspect.workers import MAX_GENERATED
-from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS
-from pg_scheduler.store.queries import Route, load_queries, load_query
 from tests.store import test_feature_plans, test_plans
 from tests.support.store import NOW, Connection, Pool
 

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Job, Scheduler
-from pg_scheduler.enqueue.prepare import new_job_id
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage
 from pg_scheduler.inspect.pages import PageReader
@@ -19,8 +19,8 @@ from pg_scheduler.inspect.paths import Path, Plan, Segment, Sort
 from pg_scheduler.inspect.positions import START
 from pg_scheduler.inspect.store.searches import Condition
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue.prepare import new_job_id
+from pg_scheduler.scheduler.store import Store
 from tests.support.cases import each_case
 
 JOBS = 3_000

@@ -8,11 +8,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler.base.figures import BOUNDS, Histogram, JobFigures
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import Inspector, ReasonCode
-from pg_scheduler.measure.figures import BOUNDS, Histogram, JobFigures
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.inspect.workers import add_worker
 
 MINUTE = timedelta(minutes=1)

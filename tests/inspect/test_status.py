@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 
 from pg_scheduler import Scheduler
+from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import FindingCode
@@ -20,7 +21,6 @@ from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
-from pg_scheduler.measure.figures import JobFigures
 from tests.inspect.workers import add_worker
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)

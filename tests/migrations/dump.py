@@ -17,9 +17,9 @@ from pathlib import Path
 
 import asyncpg
 
-from pg_scheduler.migrate.plan import shipped_migrations
-from pg_scheduler.migrate.records import create_records
-from pg_scheduler.sqltext import qualify
+from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.database.migrations.plan import shipped_migrations
+from pg_scheduler.database.migrations.records import create_records
 
 CHECKED_IN = Path(__file__).parents[2] / "migrations" / "schema.txt"
 

@@ -14,9 +14,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler, current_job
+from pg_scheduler.database.queries import load_queries
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.migrate import migrate, verify
-from pg_scheduler.store.queries import load_queries
 from tests.inspect.workers import add_worker
 from tests.migrations.dump import CHECKED_IN, describe
 
@@ -171,7 +171,7 @@ async def test_scheduler_runs_the_migrated_jobs_of_0_2(
     old_database: asyncpg.Connection, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The bare names of 0.2 resolve while one function has them; other tests declare functions of these names.
-    monkeypatch.setattr("pg_scheduler.scheduler.catalogue", TaskRegistry())
+    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", TaskRegistry())
     await migrate(old_database)
     await old_database.execute(
         """
@@ -227,7 +227,7 @@ async def test_producers_of_0_2_insert_jobs_during_and_after_the_migration(
     old_environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.scheduler.catalogue", TaskRegistry())
+    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", TaskRegistry())
     await migrate(connection)
     await migrate(connection, target=0)
     process = await asyncio.create_subprocess_exec(

@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 
+from pg_scheduler.database.migrations import indexes
+from pg_scheduler.database.migrations.shape import LATER_INDEXES, index_statements
 from pg_scheduler.errors import ConfigurationError, SchemaMismatchError, SchemaMissingError
-from pg_scheduler.migrate import build_indexes, indexes, migrate, missing_indexes, verify
-from pg_scheduler.migrate.shape import LATER_INDEXES, index_statements
+from pg_scheduler.migrate import build_indexes, migrate, missing_indexes, verify
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.support.logs import records_of
 

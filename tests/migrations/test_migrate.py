@@ -8,11 +8,11 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
+from pg_scheduler.database.migrations import apply as apply_module
+from pg_scheduler.database.migrations.apply import apply
+from pg_scheduler.database.migrations.sql import lock
 from pg_scheduler.errors import MigrationChangedError, SchemaMissingError, SchemaTooNewError
 from pg_scheduler.migrate import Migration, home_schema, migrate, shipped_migrations, verify
-from pg_scheduler.migrate import apply as apply_module
-from pg_scheduler.migrate.apply import apply
-from pg_scheduler.migrate.sql import lock
 from tests.migrations.dump import CHECKED_IN, describe, shipped_shape
 from tests.migrations.next_release import NEXT, OF_NEXT_RELEASE
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from pg_scheduler.base.sqltext import qualify, quote_identifier
+from pg_scheduler.database.migrations.plan import Applied, load_migrations, plan
 from pg_scheduler.errors import ConfigurationError, MigrationChangedError, SchemaTooNewError
 from pg_scheduler.migrate import Migration, shipped_migrations
-from pg_scheduler.migrate.plan import Applied, load_migrations, plan
-from pg_scheduler.sqltext import qualify, quote_identifier
 
 SHIPPED = [Migration(version, f"step_{version}", f"UP {version}", f"DOWN {version}") for version in (1, 2, 3)]
 ALL_APPLIED = {migration.version: Applied(migration.checksum) for migration in SHIPPED}

@@ -8,10 +8,10 @@ from itertools import combinations
 import asyncpg
 import pytest
 
+from pg_scheduler.database.migrations.apply import apply
+from pg_scheduler.database.migrations.plan import table_names
 from pg_scheduler.errors import SchemaMismatchError, SchemaMissingError
 from pg_scheduler.migrate import Migration, migrate, shipped_migrations, verify
-from pg_scheduler.migrate.apply import apply
-from pg_scheduler.migrate.plan import table_names
 from tests.migrations.cases import check_each
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.migrations.next_release import NEXT, OF_NEXT_RELEASE

@@ -15,6 +15,9 @@ import pytest
 from sqlalchemy import Connection, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from pg_scheduler.database.migrations.apply import apply
+from pg_scheduler.database.migrations.run import run_migrations
+from pg_scheduler.database.migrations.sql import step_statements
 from pg_scheduler.errors import (
     ConfigurationError,
     MigrationChangedError,
@@ -22,9 +25,6 @@ from pg_scheduler.errors import (
     SchemaTooNewError,
 )
 from pg_scheduler.migrate import Migration, Step, script, shipped_migrations, steps_between, verify
-from pg_scheduler.migrate.apply import apply
-from pg_scheduler.migrate.run import run_migrations
-from pg_scheduler.migrate.sql import step_statements
 from tests.conftest import migrate_on, run_on
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.migrations.next_release import OF_NEXT_RELEASE

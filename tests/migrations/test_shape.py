@@ -7,9 +7,9 @@ import re
 import asyncpg
 import pytest
 
+from pg_scheduler.database.migrations.plan import table_names
 from pg_scheduler.errors import SchemaMismatchError, SchemaMissingError
 from pg_scheduler.migrate import build_indexes, migrate, shipped_migrations, verify
-from pg_scheduler.migrate.plan import table_names
 from tests.migrations.cases import check_each
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.support.logs import records_of

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.scheduler.store import Store
 from tests.support.store import NOW
 
 if TYPE_CHECKING:

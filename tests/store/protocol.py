@@ -20,19 +20,19 @@ from typing import Any, ClassVar, NamedTuple
 
 import asyncpg
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.faults import translated
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobCancelled, JobCompleted, JobFailed, JobRetried, JobSnoozed
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim, PlainJob
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.claims import ExchangeResult
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.faults import translated
-from pg_scheduler.store.jobs import ExpiredJob, StatusChange
-from pg_scheduler.store.store import Store
-from pg_scheduler.store.workers import RenewResult, RescueResult
+from pg_scheduler.queue.jobs import ExpiredJob, StatusChange
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.claims import ExchangeResult
+from pg_scheduler.worker.worker_rows import RenewResult, RescueResult
 from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
 
 MAX_CRASHES = 2

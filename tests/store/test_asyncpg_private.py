@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler.store.connections.asyncpg_private import connect_as_pool, open_beside_pool
+from pg_scheduler.database.asyncpg_private import connect_as_pool, open_beside_pool
 from tests.support.store import Pool
 
 

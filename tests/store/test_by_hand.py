@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.jobs import TouchedJob
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue.jobs import TouchedJob
+from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 

@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from pg_scheduler import ConfigurationError, ConnectionAdapter, Scheduler, embedded
-from pg_scheduler.dsn import Address, address_parts
-from pg_scheduler.store.connections.asyncpg_private import address_of, address_of_pool, opened_by_pool
+from pg_scheduler.base.dsn import Address, address_parts
+from pg_scheduler.database.asyncpg_private import address_of, address_of_pool, opened_by_pool
 from pg_scheduler.sync import SyncScheduler
 from tests.conftest import FAST, Admin, database, migrate_on, run_on
 from tests.support.transactions import KINDS, Application, application, settled

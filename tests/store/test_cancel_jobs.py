@@ -9,12 +9,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store import jobs as jobs_module
-from pg_scheduler.store.jobs import CancelledJob, JobFilters
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue import jobs as jobs_module
+from pg_scheduler.queue.jobs import CancelledJob, JobFilters
+from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child
 from tests.support.store import NAME, NOW, SECOND, Pool, column, new_job, row, running
 

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.statements import Transaction
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome, RowChange
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, SLEEP
 from pg_scheduler.jobs.steps import Suspension
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.statements import Transaction
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.store.protocol import Actor, Op, World, interleave
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.dependencies import add, child, passed, state

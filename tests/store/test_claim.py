@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.claims import ExchangeResult
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.claims import ExchangeResult
 from tests.support.store import (
     LEASE,
     NAME,

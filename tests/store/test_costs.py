@@ -13,10 +13,10 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler.enqueue.prepare import new_job_id
-from pg_scheduler.store.connections.options import DEDICATED_SETTINGS
-from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.store import Store
+from pg_scheduler.database.options import DEDICATED_SETTINGS
+from pg_scheduler.database.queries import load_queries
+from pg_scheduler.queue.prepare import new_job_id
+from pg_scheduler.scheduler.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, new_job, running, worker
 
 PAGE: Final = 8192

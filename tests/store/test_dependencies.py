@@ -11,18 +11,18 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.faults import is_locked_out
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError
 from pg_scheduler.events import JobCancelled, JobEvent
 from pg_scheduler.jobs.history import PARENT, errors_from
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim, Extras
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.dependencies import ScanPosition
-from pg_scheduler.store.faults import is_locked_out
-from pg_scheduler.store.statements import Transaction
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue.dependencies import ScanPosition
+from pg_scheduler.scheduler.store import Store
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.dependencies import add, child, edges, state
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running
@@ -157,7 +157,7 @@ async def test_cancellation_cascades(store: Store, pool: Pool, published: list[J
 async def test_cascade_longer_than_a_transaction_is_continued_by_the_scan(
     store: Store, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.store.consequences.MAX_GENERATIONS", 2)
+    monkeypatch.setattr("pg_scheduler.queue.consequences.MAX_GENERATIONS", 2)
     (a,) = await running(store, new_job("0"))
     for n in range(1, 5):
         await add(store, child(f"{n}", f"{n - 1}"))

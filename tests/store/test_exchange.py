@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.claims import ExchangeResult
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.claims import ExchangeResult
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, worker
 
 GRACE_S = 10

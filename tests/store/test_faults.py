@@ -9,6 +9,9 @@ import time
 import asyncpg
 import pytest
 
+from pg_scheduler.database.faults import ENDED_WHILE_IDLE, is_transient, translated
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.statements import MAX_ATTEMPTS, Transaction
 from pg_scheduler.errors import (
     ConnectionLostError,
     DatabaseUnavailableError,
@@ -16,10 +19,7 @@ from pg_scheduler.errors import (
     SchemaForbiddenError,
     SchemaMissingError,
 )
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.faults import ENDED_WHILE_IDLE, is_transient, translated
-from pg_scheduler.store.statements import MAX_ATTEMPTS, Transaction
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.support.cases import each_case
 
 TRANSIENT: list[BaseException] = [

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.store import Store
+from pg_scheduler.database.queries import load_queries
+from pg_scheduler.scheduler.store import Store
 from tests.support.store import NOW, Connection
 
 QUERIES = load_queries("public")

@@ -28,10 +28,10 @@ from pg_scheduler import (
     SchemaForbiddenError,
     SchemaMissingError,
 )
-from pg_scheduler.store.faults import constraint_of, is_transient, sqlstate_of
-from pg_scheduler.store.foreign.adapter import has_rows, with_percent
-from pg_scheduler.store.foreign.connection import TIME_COLUMNS, ForeignConnection, rewrite
-from pg_scheduler.store.queries import load_queries, load_query
+from pg_scheduler.database.callers.adapter import has_rows, with_percent
+from pg_scheduler.database.callers.connection import TIME_COLUMNS, ForeignConnection, rewrite
+from pg_scheduler.database.faults import constraint_of, is_transient, sqlstate_of
+from pg_scheduler.database.queries import load_queries, load_query
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.triggers import Every
 from tests.docs.snippets import ROOT
@@ -42,22 +42,22 @@ RAISE = ConflictResolution.RAISE
 HOUR = timedelta(hours=1)
 
 CALLED_FILES = (
-    "audit",
-    "consequences",
-    "dependencies",
-    "inserts",
-    "jobs",
-    "kept_results",
-    "locks",
-    "names",
-    "progress",
-    "results",
-    "retention",
-    "schedules",
-    "tasks",
-    "testing",
-    "unique_keys",
-    "workers",
+    "admission/tasks",
+    "database/audit",
+    "database/testing",
+    "queue/consequences",
+    "queue/dependencies",
+    "queue/inserts",
+    "queue/jobs",
+    "queue/kept_results",
+    "queue/locks",
+    "queue/names",
+    "queue/unique_keys",
+    "schedules/statements",
+    "worker/outcome_statements",
+    "worker/progress",
+    "worker/retention",
+    "worker/worker_rows",
 )
 """The files with statements that run on connections of callers, or of tests."""
 
@@ -102,7 +102,7 @@ async def test_every_statement_can_be_prepared_when_rewritten(pool: asyncpg.Pool
 
 async def test_columns_with_times_are_known_by_their_names(pool: asyncpg.Pool) -> None:
     wrong = []
-    files = [ROOT / "pg_scheduler/store/sql" / f"{name}.sql" for name in CALLED_FILES]
+    files = [ROOT / "pg_scheduler" / f"{name}.sql" for name in CALLED_FILES]
     names = [name for file in files for name in re.findall("-- name: (.+)", file.read_text("utf-8"))]
     async with pool.acquire() as connection:
         for name in set(names) - SERVICES:
@@ -203,7 +203,7 @@ async def test_statement_without_columns_returns_no_rows(kind: str, dsn: str, po
 
 
 def _adapter_of(connection: object) -> ConnectionAdapter:
-    from pg_scheduler.store.foreign.adapter import adapter_for
+    from pg_scheduler.database.callers.adapter import adapter_for
 
     try:
         return adapter_for(connection, is_async=True)

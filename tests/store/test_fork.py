@@ -10,10 +10,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from pg_scheduler.store.connections import fork
-from pg_scheduler.store.connections.asyncpg_private import connect_as_pool, file_number
-from pg_scheduler.store.connections.fork import InheritedSockets
-from pg_scheduler.store.connections.pool import Connections
+from pg_scheduler.database import fork
+from pg_scheduler.database.asyncpg_private import connect_as_pool, file_number
+from pg_scheduler.database.fork import InheritedSockets
+from pg_scheduler.database.pool import Connections
 
 NULL = Path(os.devnull).stat().st_rdev
 

@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from pg_scheduler.jobs.outcome import Outcome
-from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, running, worker
 
 HOUR = 3600 * SECOND

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.session import Connection
 from pg_scheduler.jobs.model import JobCounts, JobPriority
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.jobs import StatusChange
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue.jobs import StatusChange
+from pg_scheduler.scheduler.store import Store
 from tests.support.store import (
     LEASE,
     NAME,

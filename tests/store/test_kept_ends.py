@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import RELEASE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.jobs import JobFilters
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue.jobs import JobFilters
+from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child, passed, reader, state
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, running, worker
 

@@ -12,11 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler.database.asyncpg_private import local_port
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.embedded import EmbeddedPostgres
-from pg_scheduler.store.connections.asyncpg_private import local_port
-from pg_scheduler.store.connections.lease import LeaseConnection
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.lease_connection import LeaseConnection
 from tests.conftest import FAST
 from tests.support.store import Pool
 from tools.chaos.proxy import Proxy

@@ -9,15 +9,21 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from pg_scheduler.admission.limits import (
+    LOCK_CLASS,
+    AdmissionRequest,
+    BlockedJob,
+    LatePosition,
+    SurplusPosition,
+)
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.faults import is_lock_timeout
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.faults import is_lock_timeout
-from pg_scheduler.store.limits import LOCK_CLASS, AdmissionRequest, BlockedJob, LatePosition, SurplusPosition
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, running, worker
 
 KEY = "limit:api:"

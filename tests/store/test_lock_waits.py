@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import Outcome
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child, state
 from tests.support.store import NOW, Pool, new_job, running
 

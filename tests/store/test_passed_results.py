@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import JobError, JobResult, ResultUnavailableError
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome, RowChange
 from pg_scheduler.jobs.result import kept_error, kept_value
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.dependencies import ScanPosition
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue.dependencies import ScanPosition
+from pg_scheduler.scheduler.store import Store
 from tests.support.dependencies import add, child, edges, passed, reader, state
 from tests.support.store import LEASE, NAME, NOW, Pool, column, new_job, running, worker
 

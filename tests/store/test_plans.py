@@ -14,24 +14,24 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler.admission.limits import SurplusPosition
+from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.jobs.limits import LimitRow
-from pg_scheduler.jobs.outcome import COMPLETE, Outcome
-from pg_scheduler.jobs.progress import JobProgress
-from pg_scheduler.jobs.step_values import NO_TIMEOUT, SLEEP
-from pg_scheduler.jobs.steps import Suspension
-from pg_scheduler.measure.figures import JobFigures
-from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
-from pg_scheduler.store.connections.options import (
+from pg_scheduler.database.options import (
     DEDICATED_RESET,
     DEDICATED_SETTINGS,
     HOT_TRANSACTION_SETTINGS,
     TRANSACTION_SETTINGS,
 )
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.limits import SurplusPosition
-from pg_scheduler.store.queries import Route, load_queries
-from pg_scheduler.store.store import Store
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.queries import Route, load_queries
+from pg_scheduler.jobs.limits import LimitRow
+from pg_scheduler.jobs.outcome import COMPLETE, Outcome
+from pg_scheduler.jobs.progress import JobProgress
+from pg_scheduler.jobs.step_values import NO_TIMEOUT, SLEEP
+from pg_scheduler.jobs.steps import Suspension
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
 from tests.support.dependencies import add, child
 from tests.support.store import LEASE, NAME, NOW, SECOND, Connection, Pool, claim_on, new_job, running, worker
 

@@ -13,13 +13,13 @@ import asyncpg
 import pytest
 from asyncpg.pool import PoolConnectionProxy
 
+from pg_scheduler.database.faults import ENDED_WHILE_IDLE, translated
+from pg_scheduler.database.options import PLANNER_SETTINGS, ConnectionOptions
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import ConnectionLostError, DatabaseUnavailableError, PoolClosedError
-from pg_scheduler.store.connections.listen import Subscription
-from pg_scheduler.store.connections.options import PLANNER_SETTINGS, ConnectionOptions
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.faults import ENDED_WHILE_IDLE, translated
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.listener import Subscription
 from tests.conftest import run_on
 from tests.support.store import LEASE, Pool, worker
 from tests.support.worker import PATIENCE

@@ -9,13 +9,13 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.step_values import SLEEP
 from pg_scheduler.jobs.steps import Suspension
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store import results as results_module
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker import outcome_statements as results_module
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, column, new_job, row, running, worker
 from tests.support.worker import PATIENCE
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.migrate import migrate
-from pg_scheduler.sqlbuiltins import qualify_builtins
 from tests.support.traps import (
     PATHS,
     QUALIFICATION,

@@ -10,12 +10,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler.database.options import PLANNER_SETTINGS, ConnectionOptions
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.store.connections.listen import Subscription
-from pg_scheduler.store.connections.options import PLANNER_SETTINGS, ConnectionOptions
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.listener import Subscription
 from tests.support.store import LEASE, Pool, worker
 from tests.support.worker import PATIENCE, Wire, holds, locked, wire_to
 

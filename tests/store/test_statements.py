@@ -14,9 +14,16 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-import pg_scheduler.inspect.store
-import pg_scheduler.store
+import pg_scheduler
+from pg_scheduler.admission.limits import AdmissionRequest, SurplusPosition
+from pg_scheduler.admission.shares import Fed
+from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database import queries
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.queries import FOLDERS, Route, Timeout, load_queries
+from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import JobBlocked
 from pg_scheduler.inspect import parse_search
@@ -36,23 +43,15 @@ from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob
 from pg_scheduler.jobs.step_values import SLEEP, StoredStep
-from pg_scheduler.measure.figures import JobFigures
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store import queries
-from pg_scheduler.store.claims import NO_IDS
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.consequences import EndedJob
-from pg_scheduler.store.dependencies import ScanPosition
-from pg_scheduler.store.jobs import JobFilters, StatusChange
-from pg_scheduler.store.limits import AdmissionRequest, SurplusPosition
-from pg_scheduler.store.passed_results import Edge
-from pg_scheduler.store.queries import Route, Timeout, load_queries
-from pg_scheduler.store.schedules import Plannable, ScheduleChange
-from pg_scheduler.store.shares import Fed
-from pg_scheduler.store.signals import SentSignal
-from pg_scheduler.store.statements import Transaction
-from pg_scheduler.store.store import Store
-from pg_scheduler.store.unique_keys import Holder
+from pg_scheduler.queue.consequences import EndedJob
+from pg_scheduler.queue.dependencies import ScanPosition
+from pg_scheduler.queue.jobs import JobFilters, StatusChange
+from pg_scheduler.queue.passed_results import Edge
+from pg_scheduler.queue.unique_keys import Holder
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.statements import Plannable, ScheduleChange
+from pg_scheduler.steps.signals import SentSignal
+from pg_scheduler.worker.claims import NO_IDS
 from tests.support.store import (
     LEASE,
     NAME,
@@ -71,8 +70,8 @@ from tests.support.store import (
 QUERIES = load_queries("public")
 SOURCES = "\n".join(
     file.read_text()
-    for package in (pg_scheduler.store, pg_scheduler.inspect.store)
-    for file in sorted(Path(package.__path__[0]).glob("*.py"))
+    for folder in (*FOLDERS, "inspect/store")
+    for file in sorted(Path(pg_scheduler.__path__[0], folder).glob("*.py"))
 )
 
 

@@ -14,7 +14,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.errors import DuplicateStepError, JobLostError
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import CURSOR, SIGNAL, SLEEP, STEP, StoredStep
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.support.store import NOW, SECOND, Connection, Pool, new_job, row, running
 from tests.support.worker import PATIENCE
 

@@ -9,11 +9,11 @@ from datetime import datetime
 
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import COMPLETE
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.store import Store
-from pg_scheduler.store.workers import RenewResult, RescueResult
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.worker_rows import RenewResult, RescueResult
 from tests.support.store import (
     LEASE,
     NAME,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import JobResult
 from pg_scheduler.jobs.rows import ExtendedJob, Extras
-from pg_scheduler.store.statements import Transaction
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.support.store import Pool, new_job
 
 WAITS = Extras(blocked_on="after")

@@ -9,43 +9,43 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from pg_scheduler.enqueue.child_jobs import EnqueueChild
-from pg_scheduler.enqueue.declared_schedules import DeclaredSchedules
-from pg_scheduler.enqueue.outbox import Outbox
-from pg_scheduler.enqueue.result_waiters import ResultWaiters
-from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
+from pg_scheduler.admission.admission import Admission
+from pg_scheduler.admission.feeder import Feeder
+from pg_scheduler.admission.unblocker import Unblocker
+from pg_scheduler.base.settings import PollingConfig, SchedulerConfig, VacuumConfig
+from pg_scheduler.cluster_events.relay import EventRelay
 from pg_scheduler.events import EventBus, ServiceFaulted
 from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import PlainJob
+from pg_scheduler.queue.outbox import Outbox
+from pg_scheduler.queue.result_waiters import ResultWaiters
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.settings import PollingConfig, SchedulerConfig, VacuumConfig
-from pg_scheduler.store.store import Store
-from pg_scheduler.worker.event_relay import EventRelay
+from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.schedules.planner import Planner
+from pg_scheduler.steps.child_jobs import EnqueueChild
+from pg_scheduler.worker.claimer import Claimer
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.cursor import HeadScanner
+from pg_scheduler.worker.executor import Executor
+from pg_scheduler.worker.heartbeat import Heartbeat
 from pg_scheduler.worker.in_flight import InFlight
-from pg_scheduler.worker.lease.heartbeat import Heartbeat
-from pg_scheduler.worker.lease.lease import Lease
-from pg_scheduler.worker.lease.watchdog import LoopWatchdog
-from pg_scheduler.worker.maintenance.overdue import DeadlineScanner, Expirer
-from pg_scheduler.worker.maintenance.planner import Planner
-from pg_scheduler.worker.maintenance.rescuer import Rescuer
-from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.lease import Lease
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.notifications import Listener, Notifier
-from pg_scheduler.worker.pipeline.admission import Admission
-from pg_scheduler.worker.pipeline.claimer import Claimer
-from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.cursor import HeadScanner
-from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.feeder import Feeder
-from pg_scheduler.worker.pipeline.progress_writer import ProgressWriter
-from pg_scheduler.worker.pipeline.result_buffer import ResultBuffer
-from pg_scheduler.worker.pipeline.unblocker import Unblocker
+from pg_scheduler.worker.overdue import DeadlineScanner, Expirer
+from pg_scheduler.worker.progress_writer import ProgressWriter
 from pg_scheduler.worker.reporter import Reporter
+from pg_scheduler.worker.rescuer import Rescuer
+from pg_scheduler.worker.result_buffer import ResultBuffer
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
+from pg_scheduler.worker.vacuum import Vacuum
+from pg_scheduler.worker.watchdog import LoopWatchdog
 from tests.support.worker import LEASE, PATIENCE, claim
 
 CONFIG: Final = SchedulerConfig(

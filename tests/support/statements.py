@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from pg_scheduler.store.queries import names_by_text
+from pg_scheduler.database.queries import names_by_text
 
 NAMES = names_by_text("public")
 RESET = "SELECT pg_advisory_unlock_all()"

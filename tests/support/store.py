@@ -12,15 +12,15 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
+from pg_scheduler.database import session
+from pg_scheduler.database.options import ConnectionOptions
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.rows import Claim, PlainJob
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.row import ScheduleRow
-from pg_scheduler.store.claims import FROM_THE_START, NO_IDS
-from pg_scheduler.store.connections import session
-from pg_scheduler.store.connections.options import ConnectionOptions
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -34,7 +34,7 @@ Connection: TypeAlias = session.Connection
 def use_options(monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
     """Give these connection options to the schedulers of the test."""
     with_options = partial(Connections, options=ConnectionOptions(**options))
-    monkeypatch.setattr("pg_scheduler.scheduler.Connections", with_options)
+    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.Connections", with_options)
 
 
 def as_user(dsn: str, user: str) -> str:

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import asyncpg
 
 import pg_scheduler
+from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.database.queries import load_queries
 from pg_scheduler.migrate import shipped_migrations
-from pg_scheduler.sqltext import qualify
-from pg_scheduler.store.queries import load_queries
 
 SCHEMA = "trap"
 PATHS = ("trap, public", "trap, pg_catalog")

@@ -18,7 +18,7 @@ from pg_scheduler.events import Event, Subscriber
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.rows import Claim, ExtendedJob, Extras, PlainJob
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 
 E = TypeVar("E", bound=Event)
 

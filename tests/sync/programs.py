@@ -23,7 +23,7 @@ import asyncio, atexit, multiprocessing, os, signal, sys, threading
 from datetime import UTC, datetime, timedelta
 from pg_scheduler import job
 from pg_scheduler.events import JobCompleted
-from pg_scheduler.store.connections.asyncpg_private import file_number, open_connections
+from pg_scheduler.database.asyncpg_private import file_number, open_connections
 from pg_scheduler.sync import SyncScheduler, portal
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)

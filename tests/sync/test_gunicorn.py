@@ -24,7 +24,7 @@ import atexit, json, multiprocessing, os
 from datetime import UTC, datetime
 
 from pg_scheduler import job
-from pg_scheduler.store.connections.asyncpg_private import file_number, open_connections
+from pg_scheduler.database.asyncpg_private import file_number, open_connections
 from pg_scheduler.sync import SyncScheduler
 
 atexit.register(lambda: os.write(1, f"exit {os.getpid()}\\n".encode()))  # after that of the scheduler

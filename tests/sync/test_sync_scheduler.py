@@ -31,7 +31,7 @@ from pg_scheduler import (
     SchemaMissingError,
     periodic,
 )
-from pg_scheduler.blocking import Crossing
+from pg_scheduler.base.blocking import Crossing
 from pg_scheduler.events import Event, JobCompleted, WorkerStarted
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.sync import SyncScheduler, portal

@@ -14,11 +14,11 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.telemetry import cluster
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.prometheus import serve_metrics
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.statistics import StatisticsWriter
 from tests.support.prometheus import prometheus, query
 from tests.telemetry import test_cluster_metrics, test_process_metrics
 from tools.dashboards.__main__ import FOLDER, texts

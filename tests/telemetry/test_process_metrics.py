@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pg_scheduler import ConfigurationError, RetryPolicy, Scheduler
+from pg_scheduler.base.figures import BOUNDS, DURATIONS, LATENESS, OUTCOMES
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -22,7 +23,6 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.task import JobSpec
-from pg_scheduler.measure.figures import BOUNDS, DURATIONS, LATENESS, OUTCOMES
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.telemetry.prometheus import SchedulerCollector, metrics_app, serve_metrics
 from pg_scheduler.telemetry.server import App

@@ -14,9 +14,9 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from pg_scheduler import JobSpec, Scheduler
+from pg_scheduler.base.figures import DURATIONS, LATENESS
+from pg_scheduler.base.meter import MAX_NAMES, OTHER
 from pg_scheduler.events import JobCompleted, JobFailed
-from pg_scheduler.measure.figures import DURATIONS, LATENESS
-from pg_scheduler.measure.meter import MAX_NAMES, OTHER
 from pg_scheduler.telemetry.observed import JobHistograms
 from pg_scheduler.telemetry.opentelemetry import instrument
 from tests.support.otlp import receiving

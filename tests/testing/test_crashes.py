@@ -26,10 +26,10 @@ from pg_scheduler import (
 )
 from pg_scheduler.jobs.outcome import RowChange
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.results import ResultRepository
 from pg_scheduler.sync import StepConnection, current_scheduler, current_steps
 from pg_scheduler.testing import CrashDifference, CrashReport, crash_everywhere
 from pg_scheduler.testing.databases import temporary_database
+from pg_scheduler.worker.outcome_statements import ResultRepository
 
 pytestmark = pytest.mark.slow  # the job runs once for each of its statements
 

@@ -10,8 +10,8 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus, PoolClosedError, current_job
 from pg_scheduler.events import JobCancelled
-from pg_scheduler.store.workers import WorkerRepository
 from pg_scheduler.testing import TestScheduler
+from pg_scheduler.worker.worker_rows import WorkerRepository
 
 Pool = asyncpg.Pool
 
@@ -134,7 +134,7 @@ async def test_kit_raises_when_the_database_stays_unavailable(
             raise DatabaseUnavailableError("down")
 
         with monkeypatch.context() as patch:
-            patch.setattr("pg_scheduler.store.workers.WorkerRepository.restart_leases", unavailable)
+            patch.setattr("pg_scheduler.worker.worker_rows.WorkerRepository.restart_leases", unavailable)
             with pytest.raises(DatabaseUnavailableError):
                 await t.drain()
         assert tries == 10

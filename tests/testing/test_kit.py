@@ -247,7 +247,7 @@ async def test_one_job_runs_for_fire_times_missed_while_the_clock_advanced(pool:
 async def test_all_due_schedules_fire_when_they_take_several_passes_of_the_planner(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.worker.maintenance.planner.MAX_ROWS", 1)
+    monkeypatch.setattr("pg_scheduler.schedules.planner.MAX_ROWS", 1)
     log = Log()
     async with at_start(pool) as t:
         t.scheduler.register(log.note, name="note")

@@ -37,7 +37,7 @@ from pg_scheduler import (
     current_job,
     job,
 )
-from pg_scheduler.blocking import run_at_once
+from pg_scheduler.base.blocking import run_at_once
 from pg_scheduler.sync import SyncScheduler, current_scheduler, current_steps
 from pg_scheduler.testing import AsyncTestKit, DrainResult, TestKit, TestScheduler
 from pg_scheduler.triggers import Cron

@@ -13,7 +13,7 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler import ConfigurationError, Injected, PayloadError, job
-from pg_scheduler.annotations import UNDECLARED, annotations_of, return_annotation, signature_of, text_of
+from pg_scheduler.base.annotations import UNDECLARED, annotations_of, return_annotation, signature_of, text_of
 from pg_scheduler.jobs.injected import own_signature
 from pg_scheduler.jobs.step_values import ReturnType
 from pg_scheduler.jobs.typed import TypedArguments
@@ -22,8 +22,8 @@ from tests.support.source import parsed
 READERS = {"signature", "get_type_hints", "get_annotations", "__annotations__"}
 
 OWN_CODE = {
-    "pg_scheduler/annotations.py": "reads those of user code",
-    "pg_scheduler/blocking.py": "derives the blocking methods from those of this library",
+    "pg_scheduler/base/annotations.py": "reads those of user code",
+    "pg_scheduler/base/blocking.py": "derives the blocking methods from those of this library",
     "pg_scheduler/cli/commands.py": "makes options from the functions of the commands",
     "pg_scheduler/cli/schema.py": "describes the JSON of classes of this library",
     "pg_scheduler/inspect/job_actions.py": "copies the parameters of methods of this library",

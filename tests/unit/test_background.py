@@ -10,12 +10,12 @@ from typing import Final
 import pytest
 
 import pg_scheduler
-from pg_scheduler.background import start_in_background
+from pg_scheduler.events.background import start_in_background
 from tests.support.source import calls_of
 
 AWAITED: Final = {
-    "blocking.py": "its end is delivered to the thread that called",
-    "background.py": "the one place",
+    "base/blocking.py": "its end is delivered to the thread that called",
+    "events/background.py": "the one place",
     "cli/demo/afterwards.py": "a TaskGroup of the demo",
     "cli/demo/run.py": "the demo waits for them",
     "cli/job_run.py": "watched until it ends",
@@ -23,15 +23,15 @@ AWAITED: Final = {
     "cli/runs.py": "waited for",
     "cli/worker/process.py": "waited for",
     "cli/worker/supervisor.py": "a TaskGroup",
-    "enqueue/answers.py": "its error goes to the futures that it answers",
+    "queue/answers.py": "its error goes to the futures that it answers",
     "events/queues.py": "it handles all errors of its function, and logs them",
     "inspect/bulk.py": "waited for",
     "inspect/bulk_runs.py": "it stores its error in the row of the run",
     "telemetry/server.py": "the standard library only",
     "testing/calling_thread.py": "waited for",
     "testing/crashing_worker.py": "waited for",
-    "worker/lifecycle.py": "the shutdown, whose failure is logged once",
-    "worker/pipeline/executor.py": "an attempt, whose end is its outcome",
+    "scheduler/lifecycle.py": "the shutdown, whose failure is logged once",
+    "worker/executor.py": "an attempt, whose end is its outcome",
     "worker/runners/process.py": "waited for",
     "worker/service.py": "its end is published",
 }

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.dsn import check_dsn, normalise_dsn
-from pg_scheduler.dsn_options import LEFT_OUT, NAMES, REFUSED, SETTINGS, connect_arguments
+from pg_scheduler.base.dsn import check_dsn, normalise_dsn
+from pg_scheduler.base.dsn_options import LEFT_OUT, NAMES, REFUSED, SETTINGS, connect_arguments
 from pg_scheduler.errors import ConfigurationError
 from tests.support.source import parsed
 
@@ -199,7 +199,7 @@ def test_documentation_has_each_option_and_no_other() -> None:
     assert {name for name, values in LEFT_OUT.items() if values is not None} <= REFUSED.keys()
 
 
-OPENING = "pg_scheduler/store/connections/opening.py"
+OPENING = "pg_scheduler/database/opening.py"
 
 
 def test_one_module_opens_every_dsn() -> None:
@@ -220,8 +220,8 @@ def test_one_module_opens_every_dsn() -> None:
     assert places == {
         (OPENING, "create_pool"),
         (OPENING, "open_connection_to"),
-        ("pg_scheduler/store/connections/asyncpg_private.py", "address_of_pool"),
-        ("pg_scheduler/store/connections/asyncpg_private.py", "connect_as_pool"),
-        ("pg_scheduler/store/connections/asyncpg_private.py", "copy_of"),
+        ("pg_scheduler/database/asyncpg_private.py", "address_of_pool"),
+        ("pg_scheduler/database/asyncpg_private.py", "connect_as_pool"),
+        ("pg_scheduler/database/asyncpg_private.py", "copy_of"),
         ("pg_scheduler/sync/scheduler.py", "closed_pool"),
     }

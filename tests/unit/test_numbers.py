@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pg_scheduler.text.numbers import counted, exact, plural, two_digits
+from pg_scheduler.base.text.numbers import counted, exact, plural, two_digits
 
 
 def test_numbers_never_have_scientific_notation() -> None:

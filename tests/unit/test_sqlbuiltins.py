@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import pg_scheduler
-from pg_scheduler.sqlbuiltins import qualify_builtins
+from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from tests.support.cases import each_case
 from tests.support.source import parsed
 
 PACKAGE = Path(pg_scheduler.__file__).parent
-PINNED = {"migrate/preview.py", "migrate/records.py", "migrate/repair.py"}
+PINNED = {"database/migrations/preview.py", "database/migrations/records.py", "database/migrations/repair.py"}
 """Their statements run in the transaction of migrate(), or of its script, whose search path is pg_catalog."""
 
 STATEMENT = re.compile(r"\s*(CALL|COPY|DELETE|DO|INSERT|LOCK|MERGE|SELECT|UPDATE|VALUES|WITH)\b")
@@ -136,7 +136,7 @@ def statements() -> Iterator[tuple[str, str]]:
 
 def test_statements_in_python_code_qualify_built_in_names() -> None:
     found = dict(statements())
-    assert {"migrate/apply.py", "store/connections/lease.py", "store/connections/session.py"} <= {
+    assert {"database/migrations/apply.py", "worker/lease_connection.py", "database/session.py"} <= {
         place.partition(":")[0] for place in found
     }
     wrong = [place for place, text in found.items() if qualify_builtins(text) != text]

@@ -9,13 +9,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pg_scheduler.base.text import values
+from pg_scheduler.base.text.durations import read_seconds, write_duration
+from pg_scheduler.base.text.times import read_span
 from pg_scheduler.cli.job_show import JOB
 from pg_scheduler.cli.output import Format, Output
 from pg_scheduler.cli.values import read_duration
 from pg_scheduler.inspect import parse_search
-from pg_scheduler.text import values
-from pg_scheduler.text.durations import read_seconds, write_duration
-from pg_scheduler.text.times import read_span
 from pg_scheduler.triggers import Every, parse_trigger
 
 NOW = datetime(2027, 1, 1, 12, tzinfo=UTC)

@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 import pg_scheduler
-from pg_scheduler.threads import resolve_in_threads, run_in_thread
+from pg_scheduler.base.threads import resolve_in_threads, run_in_thread
 from tests.support.source import parsed
 
 PACKAGE: Final = Path(pg_scheduler.__file__).parent
@@ -43,8 +43,8 @@ PERMITTED: Final = {
     ("cli/connections.py", "open_connection"): "the same",
     ("telemetry/server.py", "open_connection"): "for a socket that is connected",
     ("testing/databases.py", "ThreadPoolExecutor"): "an executor of one call",
-    ("threads.py", "getaddrinfo"): "in a thread of the library",
-    ("worker/pipeline/attempt_runner.py", "run_in_executor"): "that of the middleware, for executors of jobs",
+    ("base/threads.py", "getaddrinfo"): "in a thread of the library",
+    ("worker/attempt_runner.py", "run_in_executor"): "that of the middleware, for executors of jobs",
     ("worker/runners/process.py", "open_connection"): "for a socket that is connected",
 }
 

@@ -9,10 +9,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.options import ConnectionOptions
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus
-from pg_scheduler.store.connections.options import ConnectionOptions
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, now
 
@@ -54,7 +54,7 @@ def clocked(connections: Connections, clock: FakeClock) -> Store:
 @pytest.fixture
 async def touchy(dsn: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     """A store that waits for no lock: what another session holds is a transient fault at once."""
-    monkeypatch.setattr("pg_scheduler.store.statements.SHARED_LOCK_TIMEOUT_MS", 20)
+    monkeypatch.setattr("pg_scheduler.database.statements.SHARED_LOCK_TIMEOUT_MS", 20)
     pool = await asyncpg.create_pool(dsn, min_size=1, max_size=5, server_settings={"lock_timeout": "20ms"})
     connections = Connections(pool)
     yield Store(connections)

@@ -10,9 +10,9 @@ from typing import Any
 
 import asyncpg
 
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.support.parts import Parts
 
 

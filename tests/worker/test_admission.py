@@ -10,15 +10,15 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Limit
+from pg_scheduler.admission.admission import Admission
+from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.events import JobBlocked, JobLost, JobReleased
 from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
-from pg_scheduler.worker.pipeline.admission import Admission
-from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.executor import Executor
-from pg_scheduler.worker.pipeline.unblocker import Unblocker
 from tests.support.parts import Parts
 from tests.support.worker import Gate, Recorder, claim, new_job, now, statuses
 
@@ -208,7 +208,7 @@ async def test_admission_forgets_the_limits_that_refused_attempts_long_ago(
     parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another worker may admit the next attempt of an account, so a number bounds the memory."""
-    monkeypatch.setattr("pg_scheduler.worker.pipeline.admission.MAX_COUNTED_LIMITS", 3)
+    monkeypatch.setattr("pg_scheduler.admission.admission.MAX_COUNTED_LIMITS", 3)
     bench = Bench(parts, 1)
     (held,) = await claim(parts.store, new_job("held"))
     for account in range(10):

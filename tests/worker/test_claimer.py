@@ -25,12 +25,12 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import PlainJob
-from pg_scheduler.store.claims import ClaimRepository, ExchangeResult
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker import claimer as module
+from pg_scheduler.worker import cursor
+from pg_scheduler.worker.claims import ClaimRepository, ExchangeResult
 from pg_scheduler.worker.in_flight import Revocation
-from pg_scheduler.worker.pipeline import claimer as module
-from pg_scheduler.worker.pipeline import cursor
-from pg_scheduler.worker.pipeline.pacing import APPROACH_S, ClaimSize
+from pg_scheduler.worker.pacing import APPROACH_S, ClaimSize
 from pg_scheduler.worker.service import NEVER, BackoffOptions, Service
 from tests.support.cases import each_case
 from tests.support.parts import Parts

@@ -11,9 +11,9 @@ import pytest
 from pg_scheduler import ConflictResolution, Overlap, Schedule, Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.triggers import Cron, Every, FixedDelay, Trigger
-from pg_scheduler.worker.maintenance.planner import Planner
 from tests.support.parts import Parts
 
 NOON = datetime(2030, 3, 10, 12, tzinfo=UTC)

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import (
     EventBus,
     JobCancelled,
@@ -22,8 +23,7 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, claim, completed, locked, new_job, now, statuses, wire_to

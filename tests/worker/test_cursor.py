@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.store.claims import FROM_THE_START, NO_IDS, PRIORITY_LEVELS
-from pg_scheduler.worker.pipeline import cursor as module
-from pg_scheduler.worker.pipeline.cursor import (
+from pg_scheduler.worker import cursor as module
+from pg_scheduler.worker.claims import FROM_THE_START, NO_IDS, PRIORITY_LEVELS
+from pg_scheduler.worker.cursor import (
     MARGIN,
     MARGIN_WITHOUT_NOTIFICATIONS,
     MAX_AGE_S,

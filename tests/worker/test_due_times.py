@@ -12,15 +12,15 @@ import pytest
 
 from pg_scheduler import Child, ConflictResolution, Retry, Sleep, Snooze, Wait, call, current_job, job
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.queries import load_queries
 from pg_scheduler.events import EventBus
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.rows import ExtendedJob, Extras
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
-from pg_scheduler.store.queries import load_queries
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import Every
-from pg_scheduler.worker.maintenance.due_times import DueTimeCorrector
+from pg_scheduler.worker.due_times import DueTimeCorrector
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.store import LEASE, NAME, new_job, worker

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
+from pg_scheduler.base.figures import OUTCOMES
+from pg_scheduler.base.meter import Meter
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import (
     Event,
@@ -34,10 +36,8 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.events.types import BY_CALLER, LOCK_TAKEN
-from pg_scheduler.measure.figures import OUTCOMES
-from pg_scheduler.measure.meter import Meter
-from pg_scheduler.store.store import Store
-from pg_scheduler.worker.statistics import new_meter
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.statistics.service import new_meter
 
 JOB = ("id", "mail", 1)
 ERROR = ValueError("no")

@@ -13,6 +13,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, current_job
+from pg_scheduler.database.options import ConnectionOptions
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import (
     EventBus,
     JobCancelled,
@@ -27,12 +29,10 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.jobs.model import JobFunction
 from pg_scheduler.jobs.payload import encode
-from pg_scheduler.store.connections.options import ConnectionOptions
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
-from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.executor import Executor
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Gate, Recorder, claim, new_job, now, statuses
 

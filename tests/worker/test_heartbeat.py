@@ -13,9 +13,9 @@ from pg_scheduler import DatabaseUnavailableError, JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus, JobCancelled, JobLost, LeaseLost, PassFinished
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
-from pg_scheduler.store.store import Store
-from pg_scheduler.worker.lease import heartbeat as module
-from pg_scheduler.worker.pipeline.executor import Executor
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker import heartbeat as module
+from pg_scheduler.worker.executor import Executor
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Gate, Recorder, claim, holds, locked, new_job, statuses
 

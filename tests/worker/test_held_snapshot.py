@@ -9,13 +9,13 @@ import asyncpg
 import pytest
 
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.enqueue.enqueuer import Enqueuer
-from pg_scheduler.enqueue.prepare import JobPreparer, new_job_id
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import GeneratedIdJob
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue.enqueuer import Enqueuer
+from pg_scheduler.queue.prepare import JobPreparer, new_job_id
+from pg_scheduler.scheduler.store import Store
 from tests.support.parts import Parts
 from tests.support.store import Connection
 from tests.support.worker import LEASE, PATIENCE, Gate, new_job, new_worker

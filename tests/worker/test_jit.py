@@ -14,9 +14,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import PollingConfig, Scheduler, embedded, periodic
+from pg_scheduler.database.queries import names_by_text
 from pg_scheduler.embedded.binaries import SYSTEM_FOLDER
 from pg_scheduler.events import JobCompleted, PassFinished
-from pg_scheduler.store.queries import names_by_text
 from tests.cluster.bouncer import bouncer, find_program
 from tests.conftest import FAST, database, migrate_on, run_on
 from tests.support.worker import Recorder, now

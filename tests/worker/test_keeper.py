@@ -17,6 +17,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import (
     EventBus,
     KeeperConnected,
@@ -28,15 +29,14 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.events.log import EventLog
-from pg_scheduler.store.connections.lease import LeaseConnection
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.heartbeat import Heartbeat
 from pg_scheduler.worker.in_flight import Attempt
-from pg_scheduler.worker.lease.heartbeat import Heartbeat
-from pg_scheduler.worker.lease.keeper import LeaseKeeper
-from pg_scheduler.worker.lease.watchdog import LoopWatchdog
+from pg_scheduler.worker.keeper import LeaseKeeper
+from pg_scheduler.worker.lease_connection import LeaseConnection
 from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.service import BackoffOptions, Service
+from pg_scheduler.worker.watchdog import LoopWatchdog
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, locked, wire_to
 from tools.chaos.proxy import Proxy

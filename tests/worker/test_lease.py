@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from pg_scheduler.worker.lease import lease as module
-from pg_scheduler.worker.lease.lease import Lease
+from pg_scheduler.worker import lease as module
+from pg_scheduler.worker.lease import Lease
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler, periodic
+from pg_scheduler.admission.pause_watcher import PauseWatcher
+from pg_scheduler.admission.unblocker import Unblocker
+from pg_scheduler.base.meter import Meter
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
-from pg_scheduler.measure.meter import Meter
-from pg_scheduler.worker.maintenance.due_times import DueTimeCorrector
-from pg_scheduler.worker.maintenance.pauses import PauseWatcher
-from pg_scheduler.worker.pipeline.unblocker import Unblocker
+from pg_scheduler.statistics.service import StatisticsWriter
+from pg_scheduler.worker.due_times import DueTimeCorrector
 from pg_scheduler.worker.service import Service
-from pg_scheduler.worker.statistics import StatisticsWriter
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, holds
 

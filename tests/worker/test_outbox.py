@@ -11,16 +11,16 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
-from pg_scheduler.enqueue.enqueuer import Enqueuer
-from pg_scheduler.enqueue.outbox import Outbox
-from pg_scheduler.enqueue.prepare import JobPreparer, new_job_id
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.locks import LockRepository, due_message, earliest_due
-from pg_scheduler.store.store import Store
+from pg_scheduler.queue.enqueuer import Enqueuer
+from pg_scheduler.queue.locks import LockRepository, due_message, earliest_due
+from pg_scheduler.queue.outbox import Outbox
+from pg_scheduler.queue.prepare import JobPreparer, new_job_id
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.service import NEVER
 from tests.support.dependencies import add, child
 from tests.support.parts import Parts

@@ -11,26 +11,26 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Job, JobStatus, PeriodicJobConfig, Unique, periodic
+from pg_scheduler.base.meter import Meter
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.enqueue.schedule_jobs import ScheduleJobs
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.jobs.codec import check_codec
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.measure.meter import Meter
+from pg_scheduler.queue.locks import due_message
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.schedules.row import ScheduleRow
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.locks import due_message
-from pg_scheduler.store.schedules import Switched
-from pg_scheduler.store.store import Store
-from pg_scheduler.triggers import Trigger, trigger_kind
-from pg_scheduler.worker.maintenance.planner import (
+from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.schedules.planner import (
     FAST_POLL_INTERVAL_S,
     POLL_INTERVAL_S,
     SLOW_POLL_INTERVAL_S,
     Planner,
 )
+from pg_scheduler.schedules.row import ScheduleRow
+from pg_scheduler.schedules.statements import Switched
+from pg_scheduler.triggers import Trigger, trigger_kind
 from tests.support.codecs import KeyedCodec
 from tests.support.parts import Parts
 from tests.support.store import new_schedule

@@ -10,7 +10,7 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.support.parts import Parts
 from tests.support.store import new_schedule
 from tests.support.worker import PATIENCE, now

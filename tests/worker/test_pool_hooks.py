@@ -12,11 +12,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import JobCompleted, KeeperConnected, KeeperLost, LeaseLost, ListenerConnected
 from pg_scheduler.migrate import migrate
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.worker.lease.keeper import LeaseKeeper
-from pg_scheduler.worker.lease.watchdog import LoopWatchdog
+from pg_scheduler.worker.keeper import LeaseKeeper
+from pg_scheduler.worker.watchdog import LoopWatchdog
 from tests.support.store import as_user
 from tests.support.worker import Recorder, now
 

@@ -23,10 +23,10 @@ from pg_scheduler.events import JobCancelled, JobCompleted, JobEvent, JobFailed,
 from pg_scheduler.jobs.metadata import with_metadata
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.worker.attempt_runner import AttemptRunner
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
-from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
-from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.runners import child as child_module
 from pg_scheduler.worker.runners import process as process_module
 from pg_scheduler.worker.runners.places import Place

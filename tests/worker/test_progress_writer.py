@@ -12,7 +12,7 @@ from pg_scheduler import current_job
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobCompleted, JobFailed, JobProgressed, JobRetried
 from pg_scheduler.jobs.progress import JobProgress
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
@@ -83,7 +83,7 @@ async def test_writer_executes_no_statement_when_jobs_report_nothing(
 async def test_writer_writes_the_last_report_of_all_jobs_at_once_and_waits_for_its_gap(
     parts: Parts, seen: Recorder, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.worker.pipeline.progress_writer.GAP_S", 3600.0)
+    monkeypatch.setattr("pg_scheduler.worker.progress_writer.GAP_S", 3600.0)
     calls = count_writes(parts, monkeypatch)
     steps.numbers = [1, 2, 3]
     parts.tasks.register(steps.job, name="test.job")

@@ -9,10 +9,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, VacuumConfig
+from pg_scheduler.base.meter import Meter
+from pg_scheduler.database.queries import load_queries
 from pg_scheduler.events import JobsReclaimed
-from pg_scheduler.measure.meter import Meter
-from pg_scheduler.store.queries import load_queries
-from pg_scheduler.worker.statistics import StatisticsWriter
+from pg_scheduler.statistics.service import StatisticsWriter
 from tests.support.logs import warnings_of
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, claim, new_job, new_worker, statuses

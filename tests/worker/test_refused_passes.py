@@ -11,11 +11,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from pg_scheduler.base.settings import VacuumConfig
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
-from pg_scheduler.settings import VacuumConfig
-from pg_scheduler.store.store import Store
-from pg_scheduler.worker.pipeline.claimer import Claimer
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.claimer import Claimer
 from tests.support.guards import guard
 from tests.support.parts import Parts
 from tests.support.store import new_schedule, worker

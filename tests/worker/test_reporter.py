@@ -8,9 +8,9 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, Injected
 from pg_scheduler.events import EventBus
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker import reporter as reporter_module
-from pg_scheduler.worker.lease.heartbeat import Heartbeat
+from pg_scheduler.worker.heartbeat import Heartbeat
 from pg_scheduler.worker.reporter import Reporter
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, locked

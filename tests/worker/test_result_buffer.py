@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.events import EventBus, JobCompleted, JobEvent, JobFailed, JobLost
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.store import Store
-from pg_scheduler.worker.pipeline.result_buffer import CompletionBatch, OutcomeBatch, ResultBuffer
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.result_buffer import CompletionBatch, OutcomeBatch, ResultBuffer
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, claim, locked, new_job, statuses

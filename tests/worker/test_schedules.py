@@ -34,9 +34,8 @@ from pg_scheduler import (
     call,
     periodic,
 )
-from pg_scheduler.api.schedules import Schedules
+from pg_scheduler.admission.limits import AdmissionRequest
 from pg_scheduler.clock import FakeClock
-from pg_scheduler.enqueue import own_thread
 from pg_scheduler.events import (
     EventBus,
     JobBlocked,
@@ -56,9 +55,10 @@ from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.outcome import COMPLETE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.scheduler.schedules import Schedules
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules import own_thread, planner
 from pg_scheduler.schedules.row import read_trigger
-from pg_scheduler.store.limits import AdmissionRequest
-from pg_scheduler.store.store import Store
 from pg_scheduler.triggers import (
     At,
     CalendarInterval,
@@ -70,7 +70,7 @@ from pg_scheduler.triggers import (
     Trigger,
     trigger_kind,
 )
-from pg_scheduler.worker.maintenance import planner, vacuum
+from pg_scheduler.worker import vacuum
 from tests.support.cases import each_case
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, PATIENCE, Recorder, new_worker

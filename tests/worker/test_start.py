@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler, periodic
+from pg_scheduler.database.migrations.sql import lock
 from pg_scheduler.events import JobCompleted, PassFinished, ServiceRetrying
-from pg_scheduler.migrate.sql import lock
 from tests.support.catalogues import clear_registrations
 from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Recorder, now

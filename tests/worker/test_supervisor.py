@@ -9,8 +9,8 @@ import pytest
 
 from pg_scheduler import DatabaseUnavailableError, PoolClosedError, Scheduler, SchemaMissingError
 from pg_scheduler.events import PassFinished, ServiceFaulted, WorkerStarted, WorkerStopped
-from pg_scheduler.worker.lease.heartbeat import Heartbeat
-from pg_scheduler.worker.runtime import Supervisor
+from pg_scheduler.scheduler.runtime import Supervisor
+from pg_scheduler.worker.heartbeat import Heartbeat
 from tests.support.worker import PATIENCE, Gate, Recorder, holds, now
 
 

@@ -29,10 +29,10 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.worker.attempt_runner import AttemptRunner
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
-from pg_scheduler.worker.pipeline.attempt_runner import AttemptRunner
-from pg_scheduler.worker.pipeline.completer import Completer
-from pg_scheduler.worker.pipeline.executor import Executor
 from pg_scheduler.worker.runners import thread as thread_module
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now, statuses

@@ -10,17 +10,17 @@ import pytest
 
 from pg_scheduler import JobStatus
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobExpired, JobFailed, JobsReclaimed
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.store import Store
-from pg_scheduler.store.workers import RescueResult
-from pg_scheduler.worker.maintenance import rescuer as rescuer_module
-from pg_scheduler.worker.maintenance.overdue import DeadlineScanner
-from pg_scheduler.worker.maintenance.rescuer import Rescuer
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker import rescuer as rescuer_module
+from pg_scheduler.worker.overdue import DeadlineScanner
+from pg_scheduler.worker.rescuer import Rescuer
 from pg_scheduler.worker.service import NEVER
+from pg_scheduler.worker.worker_rows import RescueResult
 from tests.support.parts import Parts
 from tests.support.worker import LEASE, Recorder, claim, new_job, new_worker, statuses
 

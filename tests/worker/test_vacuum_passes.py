@@ -13,10 +13,10 @@ import pytest
 
 from pg_scheduler import JobStatus, VacuumConfig, VacuumPolicy
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
-from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.vacuum import Vacuum
 from tests.support.parts import Parts
 from tests.support.store import LEASE, worker
 from tests.support.worker import PATIENCE

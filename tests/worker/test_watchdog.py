@@ -11,9 +11,9 @@ import pytest
 
 from pg_scheduler.events import EventBus, LoopBlocked
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker import watchdog as module
 from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt
-from pg_scheduler.worker.lease import watchdog as module
-from pg_scheduler.worker.lease.watchdog import LoopWatchdog
+from pg_scheduler.worker.watchdog import LoopWatchdog
 from tests.support.logs import records_of
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, now

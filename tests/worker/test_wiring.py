@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncpg
 
 from pg_scheduler import Scheduler
+from pg_scheduler.scheduler.wiring import wiring
 from pg_scheduler.worker.signals import Condition, Signal, Signals
-from pg_scheduler.worker.wiring import wiring
 from tests.support.worker import holds
 
 

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.pool import NullPool
 
 from pg_scheduler import JobSpec, Scheduler
-from pg_scheduler.settings import Notify
-from pg_scheduler.store.foreign.adapter import AsyncConnection
+from pg_scheduler.base.settings import Notify
+from pg_scheduler.database.callers.adapter import AsyncConnection
 from pg_scheduler.sync import SyncScheduler
 from tools.chaos import jobs
 from tools.chaos.durable_load import BROKEN_CONNECTION

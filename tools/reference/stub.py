@@ -26,8 +26,8 @@ COMMAND: Final = "python -m tools.reference.stub"
 STUB: Final = ROOT / "pg_scheduler" / "sync" / "methods.pyi"
 CONNECTION: Final = "connection"
 SYNC_CONNECTION: Final = "AnySyncConnection"
-ADAPTER: Final = "pg_scheduler.store.foreign.adapter"
-DERIVE: Final = "pg_scheduler.blocking"
+ADAPTER: Final = "pg_scheduler.database.callers.adapter"
+DERIVE: Final = "pg_scheduler.base.blocking"
 
 HEADER: Final = '''\
 """The blocking methods of `SyncScheduler`, for type checkers; made by ``python -m tools.reference.stub``."""
@@ -48,7 +48,7 @@ _ASYNC_ITERATOR = re.compile(r"(?:\w+\.)?Async(?:Iterator|Iterable|Generator)")
 _SECTION = re.compile(r"^(?:Args|Attributes|Returns|Yields|Raises|Examples?):{1,2}$", re.MULTILINE)
 
 
-def stub(module: str = "pg_scheduler.scheduler", name: str = "Scheduler") -> str:
+def stub(module: str = "pg_scheduler.scheduler.scheduler", name: str = "Scheduler") -> str:
     """Return the text of the stub.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import asyncpg
 
-from pg_scheduler.measure.figures import BOUNDS, OUTCOMES
+from pg_scheduler.base.figures import BOUNDS, OUTCOMES
 
 SEED: Final = 11
 MINUTES: Final = 6 * 60

@@ -22,7 +22,7 @@ import asyncpg
 from pg_scheduler import RetryPolicy, Scheduler
 from pg_scheduler.cli.errors import UsageError
 from pg_scheduler.cli.settings import DEMO_NODE
-from pg_scheduler.store.connections.opening import create_pool
+from pg_scheduler.database.opening import create_pool
 
 from . import jobs
 from .jobs import Ledger

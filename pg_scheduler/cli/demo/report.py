@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.text.numbers import counted
+from pg_scheduler.base.text.numbers import counted
 
 from . import jobs
 from .jobs import DONE, FAILED, Attempt

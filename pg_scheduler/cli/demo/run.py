@@ -15,9 +15,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from pg_scheduler import Scheduler, embedded
+from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.cli.errors import CommandError, ExitCode
-from pg_scheduler.dsn import normalise_dsn
-from pg_scheduler.store.connections.opening import create_pool, open_connection_to
+from pg_scheduler.database.opening import create_pool, open_connection_to
 
 from .afterwards import show_dashboard
 from .jobs import Ledger

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from pg_scheduler import Job, JobCall, JobStatus, Scheduler
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
+from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.retry import snooze_of
-from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.threads import run_in_thread
 
 from .inside import (
     add_middleware,

@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from pg_scheduler import Scheduler
+from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect.doctor.database import describe_missing, missing_grants, missing_privileges
 from pg_scheduler.inspect.store.doctor import OFF
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.migrate import TABLES, verify
-from pg_scheduler.text.numbers import counted
 from pg_scheduler.worker.in_flight import Attempt
-from pg_scheduler.worker.maintenance.vacuum import Vacuum
+from pg_scheduler.worker.vacuum import Vacuum
 
 
 def configure(scheduler: Scheduler, **settings: Any) -> None:

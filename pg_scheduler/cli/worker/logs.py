@@ -6,8 +6,8 @@ import logging
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pg_scheduler.base.text.values import json_text
 from pg_scheduler.telemetry.logging import FIELDS, JobContextFilter
-from pg_scheduler.text.values import json_text
 
 _OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 """Attributes of every record, which are no fields of their own."""

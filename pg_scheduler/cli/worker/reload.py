@@ -16,9 +16,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.cli.errors import CommandError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.threads import run_in_thread
 
 from .stop import hold_usr1
 from .target import Source, load_targets

@@ -17,11 +17,11 @@ from types import FrameType
 from typing import Final
 
 from pg_scheduler import Scheduler
+from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobStarted
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.text.numbers import counted
 
 from .inside import claimed_names
 from .options import WorkerOptions

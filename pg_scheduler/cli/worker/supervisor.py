@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.health import Health, HealthCheck
 from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.settings import REPORT_FD
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.measure.health import Health, HealthCheck
 from pg_scheduler.telemetry.probes import HealthSource
 
 from .stop import StopRequest, hold_usr1, release_usr1

@@ -20,11 +20,11 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler import Scheduler
-from pg_scheduler.annotations import signature_of
+from pg_scheduler.base.annotations import signature_of
 from pg_scheduler.cli.errors import CommandError, UsageError, hint_at
+from pg_scheduler.database.faults import translated
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.jobs.naming import most_similar
-from pg_scheduler.store.faults import translated
 from pg_scheduler.sync import SyncScheduler
 
 CLOSE_TIMEOUT_S: Final = 5.0

@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.actions.bulk import change_all
 from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Done
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.inspect import Progress
 from pg_scheduler.inspect.store.bulk import BulkAction
-from pg_scheduler.status import JobStatus
 
 
 async def cancel(request: ActionRequest) -> Done | ConfirmPage:

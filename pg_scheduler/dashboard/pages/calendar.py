@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Final
 
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.inspect.calendar import FirePlan, ScheduleFires, plan_fires
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.threads import run_in_thread
 from pg_scheduler.triggers.zones import named_zone
 
 SPANS: Final = ("day", "week", "month")

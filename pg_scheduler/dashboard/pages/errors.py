@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.charts import Mark
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.job_rows import row_of, tags_of
@@ -20,7 +21,6 @@ from pg_scheduler.inspect.audit import is_muted, read_muted, read_mutes
 from pg_scheduler.inspect.errors import QUARANTINED, ErrorGroups, is_in_group
 from pg_scheduler.inspect.texts import counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
-from pg_scheduler.status import JobStatus
 
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 100

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
+from pg_scheduler.base.figures import OUTCOMES, Histogram, JobFigures
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.charts import QUANTILES, Chart, Mark, Series
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.statistics import MAX_STATISTICS_AGE, Statistics
-from pg_scheduler.measure.figures import OUTCOMES, Histogram, JobFigures
-from pg_scheduler.threads import run_in_thread
 
 RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
     "1h": (timedelta(hours=1), timedelta(minutes=1)),

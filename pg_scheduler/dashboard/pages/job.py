@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.gantt import gantt_of
 from pg_scheduler.dashboard.job_rows import share_done, state_of
@@ -39,7 +40,6 @@ from pg_scheduler.inspect.timeline import attempts_of, timeline_of
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.status import JobStatus
 
 MAX_COMMAND_LENGTH: Final = 4000
 MAX_LINKS: Final = 20

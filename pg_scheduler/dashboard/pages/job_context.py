@@ -8,6 +8,8 @@ from datetime import timedelta
 from operator import itemgetter
 from typing import Final
 
+from pg_scheduler.base.figures import OUTCOMES, JobFigures
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.limits import LimitRow, limit_rows
 from pg_scheduler.inspect import Statistics
@@ -15,8 +17,6 @@ from pg_scheduler.inspect.errors import MAX_ERROR_LENGTH, fingerprint_of, normal
 from pg_scheduler.inspect.schedule_history import PastFire, newest_results
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.measure.figures import OUTCOMES, JobFigures
-from pg_scheduler.status import JobStatus
 
 MAX_RUNS: Final = 16
 AGE_S: Final = 30.0

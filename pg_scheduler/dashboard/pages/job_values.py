@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from starlette.responses import Response
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.json_tree import json_tree
 from pg_scheduler.dashboard.redaction import HIDDEN
@@ -17,7 +18,6 @@ from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import StepState
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import CURSOR, SIGNAL, SLEEP, STEP
-from pg_scheduler.status import JobStatus
 
 MEDIA_TYPE: Final = "application/json"
 

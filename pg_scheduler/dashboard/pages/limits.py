@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
 from pg_scheduler.dashboard.redaction import HIDDEN
@@ -15,7 +16,6 @@ from pg_scheduler.inspect.limits import LimitJobs, LimitOverview, limit_jobs, li
 from pg_scheduler.inspect.shares import ShareOverview, read_shares
 from pg_scheduler.inspect.store.limits import LimitJobRow
 from pg_scheduler.inspect.texts import counted, quoted
-from pg_scheduler.threads import run_in_thread
 
 AGE_S: Final = 2.0
 """Seconds for which limits are kept: each costs a statement."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.settings import JOB_ROLES
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow
@@ -37,8 +39,6 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.settings import JOB_ROLES
-from pg_scheduler.status import JobStatus
 
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 5

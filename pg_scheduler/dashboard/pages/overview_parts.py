@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.base.text.numbers import two_digits
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.history import Period, attempts, completed, failed_share, failures
 from pg_scheduler.dashboard.pages.workers import WorkerRow, listed_row
@@ -17,8 +19,6 @@ from pg_scheduler.inspect.jobs import StateCount
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.measure.figures import JobFigures
-from pg_scheduler.text.numbers import two_digits
 
 POINTS: Final = 20
 """Points of the line of a tile."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.search_bar import FIELD, terms_of
@@ -15,7 +16,6 @@ from pg_scheduler.inspect.dependencies import Changed, read_changed
 from pg_scheduler.inspect.search.values import MAX_VALUES
 from pg_scheduler.inspect.search.words import MAX_LENGTH
 from pg_scheduler.inspect.texts import counted, extent_of, quoted, term
-from pg_scheduler.status import JobStatus
 
 PAGE_LENGTH: Final = 50
 

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import Any, Final
 
+from pg_scheduler.base.foreign import class_name, message_of
+from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError, View
 from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
 from pg_scheduler.dashboard.pauses import PauseForm, pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
-from pg_scheduler.foreign import class_name, message_of
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.schedule_history import (
@@ -33,7 +34,6 @@ from pg_scheduler.inspect.texts import count
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.text.values import copy_fields
 from pg_scheduler.triggers.zones import parse_timezone
 
 PAGE_LENGTH: Final = 25

@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.job_rows import row_of as job_row
 from pg_scheduler.dashboard.pages import history, job_forms
@@ -24,8 +26,6 @@ from pg_scheduler.inspect import AuditRecord, TaskState
 from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.schedules.schedule import Schedule
-from pg_scheduler.status import JobStatus
-from pg_scheduler.threads import run_in_thread
 
 MAX_WORKERS: Final = 20
 MAX_CHANGED: Final = 5

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.dashboard.pages import history
 from pg_scheduler.dashboard.pages.history import failed_share, failures
@@ -15,8 +17,6 @@ from pg_scheduler.inspect import LimitState, TaskState
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.tasks import TaskList, fold_tasks
-from pg_scheduler.measure.figures import JobFigures
-from pg_scheduler.threads import run_in_thread
 
 RANGES: Final = {name: history.RANGES[name][0] for name in ("1h", "6h", "1d", "7d")}
 """The length of the period of the figures, by the parameter ``range``."""

@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pg_scheduler.base.settings import JOB_ROLES
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
+from pg_scheduler.database.author import release_of
 from pg_scheduler.inspect import AuditRecord, Thresholds
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.settings import JOB_ROLES
-from pg_scheduler.store.author import release_of
 
 MAX_WORKERS: Final = 500
 MAX_NUMBER: Final = 1e9

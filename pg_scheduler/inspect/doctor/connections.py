@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from pg_scheduler.base.settings import JOB_ROLES
+from pg_scheduler.database.faults import LOST_STATEMENTS, is_timeout
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
@@ -13,8 +15,6 @@ from pg_scheduler.inspect.store.doctor import OFF, SettingRow
 from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.inspect.texts import counted, listed, on_host
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.settings import JOB_ROLES
-from pg_scheduler.store.faults import LOST_STATEMENTS, is_timeout
 
 MIN_POOL_SIZE: Final = 4
 MIN_LEFT: Final = 3

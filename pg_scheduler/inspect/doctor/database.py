@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, number_of, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
@@ -16,7 +17,6 @@ from pg_scheduler.inspect.store.server import PRIVILEGES, HolderRow, Ping, Right
 from pg_scheduler.inspect.texts import counted, length, on_host, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.migrate import TABLES
-from pg_scheduler.sqltext import quote_identifier
 
 MIN_VERSION: Final = 140_000
 MIN_TIMEOUT_MS: Final = 60_000

@@ -8,6 +8,7 @@ from typing import Final
 
 import asyncpg
 
+from pg_scheduler.database.faults import LOST_STATEMENTS
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, SchemaError, SchemaMissingError
 from pg_scheduler.inspect.doctor import (
     connections,
@@ -23,7 +24,6 @@ from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import command
-from pg_scheduler.store.faults import LOST_STATEMENTS
 
 MODULES: Final = (table, workers, jobs, database, connections, schedules, retention)
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pg_scheduler.base.settings import VacuumTrigger
+from pg_scheduler.base.text.numbers import plural, two_digits
 from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
@@ -24,8 +26,6 @@ from pg_scheduler.inspect.store.doctor import MAX_STEPS
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.texts import length, listed
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.settings import VacuumTrigger
-from pg_scheduler.text.numbers import plural, two_digits
 
 DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S

@@ -26,7 +26,7 @@ from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, hosts, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.schedules.declared import reported_declarations
-from pg_scheduler.store.workers import DECLARED, DECLARED_FUNCTIONS
+from pg_scheduler.worker.worker_rows import DECLARED, DECLARED_FUNCTIONS
 
 AnyWorker = TypeVar("AnyWorker", Worker, InspectedWorker)
 

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.base.sqltext import quote_identifier
+from pg_scheduler.base.text.numbers import two_digits
+from pg_scheduler.database.migrations.shape import LATER_INDEXES, shipped_storage
 from pg_scheduler.errors import SchemaMissingError, SchemaTooNewError
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds
 from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow, TableRow
 from pg_scheduler.inspect.texts import command, instant, listed
-from pg_scheduler.migrate.shape import LATER_INDEXES, shipped_storage
-from pg_scheduler.sqltext import quote_identifier
-from pg_scheduler.text.numbers import two_digits
 
 BUILD: Final = "pg-scheduler migrate indexes"
 

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from itertools import combinations
 from typing import Any, Final
 
+from pg_scheduler.base.settings import JOB_ROLES
+from pg_scheduler.database.author import release_of
 from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, number_of, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
@@ -19,9 +21,7 @@ from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, on_host, short
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.shared_names import CODE, shared_names
-from pg_scheduler.settings import JOB_ROLES
-from pg_scheduler.store.author import release_of
-from pg_scheduler.store.workers import DECLARED, DECLARED_FUNCTIONS, DRAIN, LEFT_OUT
+from pg_scheduler.worker.worker_rows import DECLARED, DECLARED_FUNCTIONS, DRAIN, LEFT_OUT
 
 MAX_VALUE_LENGTH: Final = 60
 MAX_DRAINING: Final = 100

@@ -7,10 +7,10 @@ from datetime import datetime, tzinfo
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
+from pg_scheduler.base.text.times import HELP, TimeError, read_span
 from pg_scheduler.inspect.search.terms import Pattern, TimeSpan, escape_like
 from pg_scheduler.inspect.search.words import SearchError, Word, split_words
 from pg_scheduler.jobs.naming import most_similar
-from pg_scheduler.text.times import HELP, TimeError, read_span
 
 MAX_TERMS: Final = 50
 """Terms of a search; each costs time for every row that is examined."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.sqltext import is_storable
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.sqltext import is_storable
 
 
 class SearchError(SchedulerError, ValueError):

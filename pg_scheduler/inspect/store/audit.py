@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import asyncpg
 
+from pg_scheduler.database.statements import Repository
 from pg_scheduler.jobs.payload import object_from
-from pg_scheduler.store.statements import Repository
 
 
 class AuditFilters(NamedTuple):

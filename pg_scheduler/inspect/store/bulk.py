@@ -12,20 +12,20 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.audit import AuditRepository
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.inspect.store.searches import Condition, Scan, SearchRepository
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.audit import AuditRepository
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.consequences import Consequences
-from pg_scheduler.store.jobs import JobFilters
-from pg_scheduler.store.locks import LockRepository, due_message
-from pg_scheduler.store.statements import Statements, Transaction
-from pg_scheduler.store.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
-from pg_scheduler.store.workers import HEARTBEAT_REQUEST
+from pg_scheduler.queue.consequences import Consequences
+from pg_scheduler.queue.jobs import JobFilters
+from pg_scheduler.queue.locks import LockRepository, due_message
+from pg_scheduler.queue.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
+from pg_scheduler.worker.worker_rows import HEARTBEAT_REQUEST
 
 MAX_RECORDED_BYTES: Final = 20_000
 """Bytes of ids in a record of the audit; further ids are counted."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias
 
+from pg_scheduler.database.audit import AuditRepository
+from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.jobs.payload import object_from
-from pg_scheduler.store.audit import AuditRepository
-from pg_scheduler.store.statements import Statements, Transaction
 
 START: Final = "start_bulk"
 RESUME: Final = "resume_bulk"

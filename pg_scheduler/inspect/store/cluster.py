@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.store.statistics import figures_of
-from pg_scheduler.measure.figures import JobFigures
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.statements import Repository
 
 TABLES: Final = (
     *("scheduled_jobs", "scheduler_workers", "scheduler_schedules", "scheduler_after", "scheduler_results"),

@@ -10,13 +10,13 @@ from typing import Any, Final
 
 import asyncpg
 
-from pg_scheduler.sqltext import quote_identifier
-from pg_scheduler.store.connections.opening import create_pool, open_connection_to, open_own_pool
-from pg_scheduler.store.connections.options import TRANSACTION_SETTINGS, ConnectionOptions
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.connections.session import Connection, transact_with
-from pg_scheduler.store.faults import connecting, reading_dsn, translated
-from pg_scheduler.threads import resolve_in_threads
+from pg_scheduler.base.sqltext import quote_identifier
+from pg_scheduler.base.threads import resolve_in_threads
+from pg_scheduler.database.faults import connecting, reading_dsn, translated
+from pg_scheduler.database.opening import create_pool, open_connection_to, open_own_pool
+from pg_scheduler.database.options import TRANSACTION_SETTINGS, ConnectionOptions
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.session import Connection, transact_with
 
 ANSWER_MARGIN_S: Final = 3.0
 """Seconds by which a client waits longer for an answer than the server works on it."""

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeVar
 
+from pg_scheduler.database.migrations.plan import check, shipped_migrations
+from pg_scheduler.database.migrations.verify import has_table, read_state
+from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import SchemaMissingError
-from pg_scheduler.migrate.plan import check, shipped_migrations
-from pg_scheduler.migrate.verify import has_table, read_state
-from pg_scheduler.store.statements import Repository
 
 PAGE_ROWS: Final = 5000
 """Rows that one statement reads."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.figures import Histogram
+from pg_scheduler.database.migrations.shape import TABLES, index_statements
+from pg_scheduler.database.migrations.verify import verify_parts
+from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import SchemaError
-from pg_scheduler.measure.figures import Histogram
 from pg_scheduler.migrate import missing_indexes
-from pg_scheduler.migrate.shape import TABLES, index_statements
-from pg_scheduler.migrate.verify import verify_parts
-from pg_scheduler.store.statements import Repository
 
 MAX_INDEXES: Final = 500
 MAX_UNSUCCESSFUL: Final = 20_000

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.inspect.store.cluster import TABLES
-from pg_scheduler.sqltext import quote_identifier
 
 
 class Role(StrEnum):

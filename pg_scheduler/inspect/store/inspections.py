@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.records import job_from
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import MAX_STEPS
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.records import job_from
-from pg_scheduler.store.statements import Repository
 
 MAX_BACKLOG_ROWS: Final = 50_000
 """Rows of the claim index that are examined."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from pg_scheduler.store.statements import Repository
+from pg_scheduler.database.statements import Repository
 
 MAX_BLOCKED_ROWS: Final = 20_000
 """Blocked jobs that are counted."""

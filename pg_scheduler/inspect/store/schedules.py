@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from pg_scheduler.database.statements import Repository
 from pg_scheduler.schedules.row import ScheduleRow
-from pg_scheduler.store.schedules import schedule_from
-from pg_scheduler.store.statements import Repository
+from pg_scheduler.schedules.statements import schedule_from
 
 ScheduleState: TypeAlias = Literal["all", "active", "paused", "failing", "overdue"]
 """``failing``: its last job, or as many as it counts in a row, failed or expired. ``overdue``: it should have

@@ -10,15 +10,15 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.sqltext import quote_identifier
+from pg_scheduler.database.faults import translated
+from pg_scheduler.database.queries import Query, compose_query, load_fragment, load_query
+from pg_scheduler.database.records import job_from
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import SchemaMissingError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.model import Job
-from pg_scheduler.sqltext import quote_identifier
-from pg_scheduler.store.connections.session import Connection
-from pg_scheduler.store.faults import translated
-from pg_scheduler.store.queries import Query, compose_query, load_fragment, load_query
-from pg_scheduler.store.records import job_from
-from pg_scheduler.store.statements import Repository
 
 TABLE: Final = "scheduled_jobs"
 

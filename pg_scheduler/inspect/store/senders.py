@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import Final
 
+from pg_scheduler.base.sqltext import is_storable, quote_identifier
+from pg_scheduler.database.queries import channel_of, load_query
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.step_values import MAX_NAME_BYTES, MAX_STEP_BYTES, MAX_STEPS, RESERVED_NAME
-from pg_scheduler.sqltext import is_storable, quote_identifier
-from pg_scheduler.store.queries import channel_of, load_query
 
 MAX_VALUE_BYTES: Final = 1_048_576
 """The size of a signal's value, as of a Scheduler with default settings."""

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.database.faults import translated
+from pg_scheduler.database.session import Connection, terminate, terminate_unanswered, transact
+from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.store.connections.session import Connection, terminate, terminate_unanswered, transact
-from pg_scheduler.store.faults import translated
-from pg_scheduler.store.statements import Repository
 
 PINGS: Final = 5
 MAX_HOLDERS: Final = 100

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import asyncpg
 
-from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
-from pg_scheduler.store.statements import Repository
+from pg_scheduler.base.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
+from pg_scheduler.database.statements import Repository
 
 SPANS_S: Final = (60, 600, 3600)
 """The spans of rows, in seconds; the vacuum merges each into the next."""

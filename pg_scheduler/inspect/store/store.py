@@ -17,7 +17,7 @@ from pg_scheduler.inspect.store.searches import SearchRepository
 from pg_scheduler.inspect.store.server import ServerRepository
 from pg_scheduler.inspect.store.statistics import StatisticsReadRepository
 from pg_scheduler.inspect.store.workers import WorkerReadRepository
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 
 
 class InspectionStore:

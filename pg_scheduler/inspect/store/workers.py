@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.database.statements import Repository
 from pg_scheduler.jobs.payload import object_from
-from pg_scheduler.store.statements import Repository
 
 MAX_WORKERS: Final = 500
 

@@ -11,8 +11,8 @@ from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from pg_scheduler.dsn import normalise_dsn
-from pg_scheduler.dsn_options import NAMES, check_options
+from pg_scheduler.base.dsn import normalise_dsn
+from pg_scheduler.base.dsn_options import NAMES, check_options
 from pg_scheduler.errors import ConfigurationError
 
 IGNORED: Final = frozenset(

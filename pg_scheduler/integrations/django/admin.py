@@ -18,13 +18,13 @@ from django.core.paginator import Paginator
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, router, transaction
 from django.db.models import Q
 
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.author import Author, acting_as
+from pg_scheduler.database.faults import sqlstate_of
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.integrations.django.models import Job, Schedule, Worker
 from pg_scheduler.integrations.django.paginator import MAX_PAGES, EstimatingPaginator
 from pg_scheduler.jobs.registry import catalogue
-from pg_scheduler.status import JobStatus
-from pg_scheduler.store.author import Author, acting_as
-from pg_scheduler.store.faults import sqlstate_of
 from pg_scheduler.sync import SyncScheduler
 
 MAX_CHANGED: Final = 1000

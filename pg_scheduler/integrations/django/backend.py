@@ -12,6 +12,7 @@ from django.core import checks
 from django.db import connections
 from django.utils import timezone
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.integrations.django.compat import (
     BaseTaskBackend,
@@ -35,7 +36,6 @@ from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.validation import check_job_id
-from pg_scheduler.status import JobStatus
 from pg_scheduler.sync import SyncScheduler
 
 APP: Final = "pg_scheduler.integrations.django"

@@ -14,7 +14,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from pg_scheduler.annotations import signature_of
+from pg_scheduler.base.annotations import signature_of
 from pg_scheduler.integrations.django.connections import DjangoProcesses, DjangoThreads
 from pg_scheduler.integrations.django.options import Options
 from pg_scheduler.jobs.codec import Codec, check_codec

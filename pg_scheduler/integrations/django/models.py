@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Final, NoReturn
 
 from django.db import NotSupportedError, models
 
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.migrations.shape import table_columns
 from pg_scheduler.jobs.model import JobPriority
-from pg_scheduler.migrate.shape import table_columns
-from pg_scheduler.status import JobStatus
 
 __all__ = ["Job", "Result", "Schedule", "Worker"]
 

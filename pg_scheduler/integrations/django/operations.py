@@ -12,9 +12,9 @@ from django.db.migrations.operations import CreateModel
 from django.db.migrations.operations.base import Operation, OperationCategory
 from django.db.migrations.state import ModelState
 
+from pg_scheduler.database.migrations.run import run_migrations
+from pg_scheduler.database.migrations.verify import HOME_SCHEMA, SEARCH_PATH, no_schema
 from pg_scheduler.migrate import script, shipped_migrations, steps_between
-from pg_scheduler.migrate.run import run_migrations
-from pg_scheduler.migrate.verify import HOME_SCHEMA, SEARCH_PATH, no_schema
 
 
 class MigrateTables(Operation):

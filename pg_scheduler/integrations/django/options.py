@@ -10,7 +10,7 @@ from typing import Any, Self
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
-from pg_scheduler.dsn import normalise_dsn
+from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT

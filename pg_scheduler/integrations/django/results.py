@@ -14,13 +14,13 @@ from uuid import UUID
 from django.conf import settings
 from django.utils import timezone
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import JobCancelledError, JobExpiredError, JobFailedError, JobResult
 from pg_scheduler.integrations.django.compat import Task, TaskError, TaskResult, TaskResultStatus
 from pg_scheduler.integrations.django.task import PRIORITY, changed, queue_in
 from pg_scheduler.jobs.history import AttemptError
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.retry import naming_leaf_of
-from pg_scheduler.status import JobStatus
 
 STATUSES: Final[Mapping[JobStatus, Any]] = {
     JobStatus.PENDING: TaskResultStatus.READY,

@@ -17,8 +17,8 @@ from typing import Any, Final
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
-from pg_scheduler.annotations import signature_of
-from pg_scheduler.foreign import current_task, ends_task
+from pg_scheduler.base.annotations import signature_of
+from pg_scheduler.base.foreign import current_task, ends_task
 from pg_scheduler.integrations.django.compat import (
     Task,
     TaskContext,

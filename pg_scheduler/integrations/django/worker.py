@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy
 from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.integrations.django.address import dsn_of
 from pg_scheduler.integrations.django.backend import Backend, all_backends, neighbours_of
@@ -18,7 +19,6 @@ from pg_scheduler.integrations.django.extensions import executors_of
 from pg_scheduler.integrations.django.runner import declare_queues, declared_tasks, paths_in
 from pg_scheduler.integrations.django.task import pattern_of
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.settings import VacuumConfig, VacuumPolicy
 
 TARGET: Final = f"{__name__}:scheduler"
 

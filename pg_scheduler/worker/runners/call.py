@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from pg_scheduler.base.foreign import is_ctrl_c
 from pg_scheduler.events.log import log_in_thread, record_fields
-from pg_scheduler.foreign import is_ctrl_c
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.context import CurrentJob, current_job
 from pg_scheduler.jobs.metadata import metadata_of

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError
 from functools import cache
 from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, cast
 
-from pg_scheduler.blocking import Blocking, Caller, Crossing, check_may_block, derive
+from pg_scheduler.base.blocking import Blocking, Caller, Crossing, check_may_block, derive
 from pg_scheduler.errors import JobCancelledError, NotRunningError
 from pg_scheduler.jobs.context import Cancellation, cancellation
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps

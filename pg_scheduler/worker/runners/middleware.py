@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from pg_scheduler.foreign import is_a
+from pg_scheduler.base.foreign import is_a
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Final
 
+from pg_scheduler.base.foreign import current_task, ends_task
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.foreign import current_task, ends_task
 from pg_scheduler.jobs.executors import ASYNC, PROCESS, THREAD
 from pg_scheduler.jobs.validation import check_kind
 from pg_scheduler.worker.runners.call import JobExecutor

@@ -10,11 +10,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, cast
 
-from pg_scheduler.foreign import class_name, guarded, is_a, leaves_of, message_of, traceback_lines
+from pg_scheduler.base.foreign import class_name, guarded, is_a, leaves_of, message_of, traceback_lines
+from pg_scheduler.base.sqltext import storable
 from pg_scheduler.jobs.result import NoValue, keep_seconds, kept_value
 from pg_scheduler.jobs.retry import Retry, Snooze, delay_of, reason_of
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.sqltext import storable
 
 HEADER: Final = struct.Struct("!I")
 """The length of a message in bytes."""

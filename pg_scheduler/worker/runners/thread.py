@@ -17,8 +17,8 @@ from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from pg_scheduler.base.foreign import Returned
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.foreign import Returned
 from pg_scheduler.worker.runners.call import JobCall, JobExecutor, RaisedError, invoke
 
 IDLE_S: Final = 60.0

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.database import (
     judge_clocks,
@@ -15,8 +16,7 @@ from pg_scheduler.inspect.doctor.database import (
     judge_version,
 )
 from pg_scheduler.inspect.store.server import HolderRow, Ping
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.inspect.doctor.support import examine, find, subjects, until
 from tests.inspect.workers import add_worker
 from tools.chaos.proxy import Proxy

@@ -12,16 +12,16 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.base.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import run
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import FindingCode, Inspector, Severity
 from pg_scheduler.inspect.doctor.jobs import judge_failures
 from pg_scheduler.inspect.store.doctor import FailingRow
 from pg_scheduler.jobs.outcome import quarantine_error
-from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
 from tests.inspect.workers import add_worker

@@ -10,6 +10,7 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import PassFinished
 from pg_scheduler.inspect import FindingCode, Severity, Thresholds
 from pg_scheduler.inspect.doctor.examination import examine as examine_store
@@ -17,8 +18,7 @@ from pg_scheduler.inspect.doctor.schedules import judge_clock_changes, judge_ove
 from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker
-from pg_scheduler.store.connections.pool import Connections
-from pg_scheduler.store.store import Store
+from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Cron, Every, Trigger
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, find, subjects, until

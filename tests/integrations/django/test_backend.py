@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobConflictError, JobPriority, PayloadError, periodic
-from pg_scheduler.enqueue.prepare import new_job_id
 from pg_scheduler.events import JobFailed, JobRetried
 from pg_scheduler.jobs.registry import catalogue
+from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.schedules.declared import periodic_catalogue
 from tests.support.django import BACKEND, project, require_tasks, working
 

@@ -16,9 +16,9 @@ from django.db import connection, transaction
 from django.test import TestCase
 from django.test.utils import CaptureQueriesContext
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.integrations.django.models import Job
 from pg_scheduler.integrations.django.paginator import EstimatingPaginator
-from pg_scheduler.status import JobStatus
 from pg_scheduler.triggers import Every
 from tests.integrations.django_site.shop import (
     ALIAS,

@@ -7,8 +7,8 @@ import uuid
 
 import pytest
 
-from pg_scheduler.enqueue import prepare
-from pg_scheduler.enqueue.prepare import new_job_id, new_job_ids
+from pg_scheduler.queue import prepare
+from pg_scheduler.queue.prepare import new_job_id, new_job_ids
 
 
 def test_job_ids_are_unique_and_sort_by_creation() -> None:

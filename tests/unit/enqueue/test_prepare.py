@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import EPOCH, ExtendedJob, GeneratedIdJob, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, TaskOptions, have_common_options
+from pg_scheduler.queue.prepare import JobPreparer
 from tests.support.cases import each_case
 
 DUE = datetime(2030, 1, 1, 12, tzinfo=UTC)

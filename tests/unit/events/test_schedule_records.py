@@ -13,6 +13,7 @@ from pg_scheduler.events.log import message_of
 from tests.support.source import parsed
 
 PACKAGE = Path(pg_scheduler.__file__).parent
+ROOMS = {"queue", "schedules", "worker"}
 KINDS = [
     kind for kind in vars(types).values() if isinstance(kind, type) and issubclass(kind, types.ScheduleEvent)
 ]
@@ -51,7 +52,7 @@ def test_every_event_of_a_schedule_is_made_with_its_task() -> None:
 def test_every_other_record_about_a_schedule_names_the_task() -> None:
     found = 0
     for path, tree in trees():
-        if "worker" not in path.parts and "enqueue" not in path.parts and "store" not in path.parts:
+        if not ROOMS & {*path.parts}:
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and "schedule %r" in node.value:

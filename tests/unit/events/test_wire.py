@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pg_scheduler import events
-from pg_scheduler.events import Event, JobCompleted, JobEvent, JobFailed, JobRetried, JobStarted, wire
-from pg_scheduler.events.wire import carried_kinds, decode, encode, names_of, without_details
+from pg_scheduler.cluster_events import wire
+from pg_scheduler.cluster_events.wire import carried_kinds, decode, encode, names_of, without_details
+from pg_scheduler.events import Event, JobCompleted, JobEvent, JobFailed, JobRetried, JobStarted
 from tests.support.cases import each_case
 from tests.unit.events.test_log import RECORDS
 

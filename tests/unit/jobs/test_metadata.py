@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pg_scheduler import JobSpec, PayloadError, job
-from pg_scheduler.enqueue.prepare import JobPreparer
 from pg_scheduler.jobs.metadata import (
     check_metadata,
     metadata_of,
@@ -20,6 +19,7 @@ from pg_scheduler.jobs.metadata import (
 from pg_scheduler.jobs.payload import decode, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.queue.prepare import JobPreparer
 from tests.support.cases import each_case
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)

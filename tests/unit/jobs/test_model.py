@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.model import UNSET, ConflictResolution, JobCounts, JobPriority
 from pg_scheduler.jobs.task import JobSpec
@@ -24,7 +25,6 @@ from pg_scheduler.jobs.validation import (
     check_kind,
     check_timeout,
 )
-from pg_scheduler.status import JobStatus
 from tests.support.cases import each_case
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pg_scheduler import Abort, Snooze
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.events import JobEvent, JobFailed, JobRetried
 from pg_scheduler.jobs.outcome import (
     COMPLETE,
@@ -28,7 +29,6 @@ from pg_scheduler.jobs.outcome import (
 )
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.status import JobStatus
 from tests.support.cases import each_case
 
 CLAIM = Claim(

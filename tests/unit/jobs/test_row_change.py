@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -28,7 +29,6 @@ from pg_scheduler.jobs.outcome import (
     reclaim_change,
 )
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.status import JobStatus
 
 CLAIM = Claim("id", "name", "name", 7, datetime(2030, 1, 1, tzinfo=UTC), "{}", 5, 0, 3, None, None)
 ERROR = ValueError("no")

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from pg_scheduler import Unique
-from pg_scheduler.enqueue.prepare import JobPreparer, build, rule_of
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import NO_EXTRAS, PlainJob, Span
 from pg_scheduler.jobs.task import JobSpec, Task, TaskOptions
 from pg_scheduler.jobs.unique import check_unique, unique_text
+from pg_scheduler.queue.prepare import JobPreparer, build, rule_of
 from tests.support.cases import each_case
 from tests.support.foreign import overriding
 

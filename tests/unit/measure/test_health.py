@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.measure.health import Health, HealthFacts, State, WorkerFacts, judge
+from pg_scheduler.base.health import Health, HealthFacts, State, WorkerFacts, judge
 
 NOW = 10_000.0
 

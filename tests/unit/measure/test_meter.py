@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pg_scheduler.measure.figures import BOUNDS, OUTCOMES, Histogram, JobFigures, Snapshot
-from pg_scheduler.measure.meter import MAX_NAME_LENGTH, MAX_NAMES, OTHER, Meter
+from pg_scheduler.base.figures import BOUNDS, OUTCOMES, Histogram, JobFigures, Snapshot
+from pg_scheduler.base.meter import MAX_NAME_LENGTH, MAX_NAMES, OTHER, Meter
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pg_scheduler.measure.health import Health, HealthCheck
+from pg_scheduler.base.health import Health, HealthCheck
 from pg_scheduler.telemetry.probes import HealthServer, health_app, serve_health
 from tests.docs.asgi import lifespan
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pg_scheduler.measure.health import Health, HealthCheck, State
+from pg_scheduler.base.health import Health, HealthCheck, State
 from pg_scheduler.telemetry import systemd
 from pg_scheduler.telemetry.systemd import notify_systemd
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pg_scheduler.foreign import class_path
+from pg_scheduler.base.foreign import class_path
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.runners.protocol import (

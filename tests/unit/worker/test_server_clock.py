@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pg_scheduler.worker.lease.lease import ServerClock
+from pg_scheduler.worker.lease import ServerClock
 from pg_scheduler.worker.signals import Signal
 
 BEGAN = time.monotonic()

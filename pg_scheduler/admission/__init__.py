@@ -1,0 +1,1 @@
+"""What holds a due job back: limits, shares, pauses."""

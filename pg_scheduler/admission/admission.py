@@ -1,0 +1,239 @@
+"""Admission control: start claimed attempts of limited tasks if there is room, else block their jobs.
+
+The claimer passes the claims of limited tasks to this service. They hold a slot while they wait here. One
+pass decides about many of them, in one transaction; see ``admission/limits.py``. Other claims do not pass
+here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from pg_scheduler.admission.limits import AdmissionRequest, SurplusPosition
+from pg_scheduler.admission.unblocker import Unblocker
+from pg_scheduler.database.faults import REFUSALS, is_lock_timeout, is_refusal
+from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.events import JobBlocked
+from pg_scheduler.jobs.limits import LimitKeyError, LimitRow, is_shared_by_all, limit_keys
+from pg_scheduler.jobs.outcome import RELEASE
+from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.worker.executor import Executor
+from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.service import NEVER, Service
+
+BATCH_SIZE: Final = 500
+"""The maximum number of attempts of one transaction, which holds the locks of their limits."""
+
+SURPLUS_SIZE: Final = 1000
+"""Due rows of which one statement blocks those that would be claimed in vain."""
+
+MAX_KEYED_BYTES: Final = 2000
+"""Size of the arguments up to which they are read for the key functions of such rows."""
+
+SURPLUS_FROM: Final = 50
+"""Attempts in a row that a limit blocks before other jobs are blocked unclaimed. Where attempts end all the
+time, this would cost throughput, because each job has to be unblocked again."""
+
+MAX_COUNTED_LIMITS: Final = 100
+"""Limits whose refused attempts are counted: those that refused one last. There may be a limit for each
+account of the application, and the next attempt within it may be admitted by another worker, so that it would
+never be forgotten."""
+
+
+class Admission(Service):
+    """Admit the attempts of limited tasks, or block their jobs."""
+
+    name: ClassVar[str] = "admission"
+
+    def __init__(self, node: Node, executor: Executor, unblocker: Unblocker) -> None:
+        super().__init__(node.events)
+        self._limits = node.store.limits
+        self._codec = node.store.statements.codec
+        self._executor = executor
+        self._results = node.results
+        self._lease = node.lease
+        self._tasks = node.tasks
+        self._worker_id = node.worker_id
+        self._refused_claims = node.refused_claims
+        self._unblocker = unblocker
+        self._waiting: deque[Attempt] = deque()
+        # Attempts in a row that a limit has refused, by limit. The limit that refused one last is at the end.
+        self._refused: OrderedDict[str, int] = OrderedDict()
+        self._surplus: dict[str, tuple[Task, SurplusPosition]] = {}  # by limit
+
+    def keep_limited(self, claims: list[Claim]) -> list[Claim]:
+        """Reserve slots for the claims of limited tasks, to start them once they are admitted.
+
+        Returns:
+            The other claims.
+        """
+        limited = self._tasks.lists.limited
+        if limited.keys().isdisjoint(claim.function for claim in claims):
+            return claims
+        others = []
+        for claim in claims:
+            if claim.function in limited:
+                self._waiting.append(self._executor.take_slot(claim))
+            else:
+                others.append(claim)
+        self.wake()
+        return others
+
+    async def run_once(self) -> float:
+        """Decide about one batch of attempts."""
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_SIZE))]
+        attempts: dict[str, Attempt] = {}
+        requests: list[AdmissionRequest] = []
+        for attempt in batch:
+            limits = await self._limits_of(attempt)
+            if limits:
+                attempts[attempt.claim.job_id] = attempt
+                requests.append(AdmissionRequest(attempt.claim, limits))
+        if requests:
+            await self._decide(requests, attempts)
+        if self._surplus:
+            await self._block_surplus()
+        return 0 if self._waiting or self._surplus else NEVER
+
+    async def drain(self) -> None:
+        """Release the claims that were not decided about."""
+        while self._waiting:
+            self._release(self._waiting.popleft())
+
+    async def _limits_of(self, attempt: Attempt) -> Sequence[tuple[str, LimitRow]]:
+        """Return the limits of an attempt; none if it was started because it needs no admission."""
+        claim = attempt.claim
+        task = self._tasks.resolve(claim.function)
+        if attempt.revocation is None and task is not None and task.limits:
+            if task.common_limits is not None:
+                return task.common_limits
+            try:
+                args, kwargs = decode(claim.task_data, self._codec, claim.job_name)
+                return limit_keys(task.limits, task.name, args, kwargs)
+            except LimitKeyError as error:
+                await self._executor.refuse(attempt, error)
+                return ()
+            except PayloadError:  # the attempt fails by it
+                pass
+        self._executor.begin(attempt)
+        return ()
+
+    async def _decide(self, requests: Sequence[AdmissionRequest], attempts: dict[str, Attempt]) -> None:
+        sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
+        book = self._unblocker.book()
+        keys = {key for each in requests for key, _ in each.limits}
+        try:
+            decided = await self._limits.admit(
+                self._worker_id, requests, {key: book.longest_per_s(key) for key in sorted(keys)}
+            )
+        except (DatabaseUnavailableError, *REFUSALS) as error:
+            is_refused = is_refusal(error)
+            if len(requests) > 1 and (is_refused or is_lock_timeout(error)):
+                await self._decide_one_by_one(requests, attempts)
+                return
+            if is_refused:
+                self._refused_claims.leave_out(requests[0].claim.job_id, error)
+            self._release_all(attempts)
+            if not is_refused:
+                raise
+            return
+        except BaseException:  # whatever it was, no claim is kept without a decision
+            self._release_all(attempts)
+            raise
+        lost_lease = sent_at < trusted_until < time.monotonic()  # the event loop was blocked meanwhile
+        for request in requests:
+            attempt = attempts[request.claim.job_id]
+            blocked_on = decided.get(request.claim.job_id, "")
+            if blocked_on:
+                self._block(attempt, request, blocked_on)
+                self._note_surplus(attempt.claim, blocked_on)
+            elif attempt.revocation is not None:
+                self._executor.begin(attempt)  # it ends at once
+            elif blocked_on is None and not lost_lease:
+                self._unblocker.admitted(attempt.claim, request.limits)
+                self._executor.begin(attempt)
+                if self._refused:
+                    for key, _ in request.limits:
+                        self._refused.pop(key, None)
+            else:  # changed since the claim: the release is refused, or makes way for the new definition
+                self._release(attempt)
+
+    async def _decide_one_by_one(
+        self, requests: Sequence[AdmissionRequest], attempts: dict[str, Attempt]
+    ) -> None:
+        """Decide so that no attempt waits for a lock that another one needs, or fails by its refused row.
+
+        A frozen node may hold such a lock.
+        """
+        fault: DatabaseUnavailableError | None = None
+        for request in requests:
+            attempt = attempts[request.claim.job_id]
+            if fault is not None:
+                self._release(attempt)
+                continue
+            try:
+                await self._decide([request], {request.claim.job_id: attempt})
+            except DatabaseUnavailableError as error:
+                fault = None if is_lock_timeout(error) else error
+        if fault is not None:
+            raise fault
+
+    def _block(self, attempt: Attempt, request: AdmissionRequest, blocked_on: str) -> None:
+        claim = attempt.claim
+        self._executor.withdraw(attempt)
+        self._events.publish(JobBlocked(claim.job_id, claim.job_name, claim.attempt, blocked_on))
+        self._unblocker.blocked(key for key, _ in request.limits)
+
+    def _note_surplus(self, claim: Claim, key: str) -> None:
+        """Look for other due jobs behind a blocked one that need the same limit."""
+        task = self._tasks.resolve(claim.function)
+        if task is None:
+            return
+        self._refused[key] = self._refused.get(key, 0) + 1
+        self._refused.move_to_end(key)
+        if len(self._refused) > MAX_COUNTED_LIMITS:
+            self._refused.popitem(last=False)
+        if self._refused[key] >= SURPLUS_FROM:
+            self._surplus[key] = (task, SurplusPosition(claim.priority, claim.execution_time, claim.job_id))
+
+    async def _block_surplus(self) -> None:
+        """Block a number of due jobs that would be claimed in vain and delay those of other tasks."""
+        key, (task, position) = self._surplus.popitem()
+        names = [name for name, each in self._tasks.lists.limited.items() if each is task]
+        job_ids = None
+        if not is_shared_by_all(task.limits, task.name, key):
+            jobs = await self._limits.read_surplus(names, position, SURPLUS_SIZE, MAX_KEYED_BYTES)
+            job_ids = [job_id for job_id, *job in jobs if key in self._keys_of(task, *job)]
+        blocked = await self._limits.block_surplus(key, names, position, SURPLUS_SIZE, job_ids)
+        for job in blocked:
+            self._events.publish(JobBlocked(job.job_id, job.job_name, job.attempt, key))
+        if blocked:
+            self._unblocker.blocked([key])  # it may have got room meanwhile
+        if len(blocked) >= SURPLUS_SIZE // 2:
+            last = max(blocked, key=lambda job: (job.execution_time, job.job_id))
+            position = SurplusPosition(position.priority, last.execution_time, last.job_id)
+            self._surplus.setdefault(key, (task, position))
+
+    def _keys_of(self, task: Task, job_name: str, task_data: str) -> dict[str, LimitRow]:
+        """Return the limits of a job; none if they cannot be computed, as its attempt will report."""
+        try:
+            args, kwargs = decode(task_data, self._codec, job_name)
+            return dict(limit_keys(task.limits, task.name, args, kwargs))
+        except (LimitKeyError, PayloadError):
+            return {}
+
+    def _release_all(self, attempts: dict[str, Attempt]) -> None:
+        for attempt in attempts.values():
+            self._release(attempt)
+
+    def _release(self, attempt: Attempt) -> None:
+        if attempt.revocation is not None:
+            self._executor.begin(attempt)  # it ends at once
+        elif self._executor.withdraw(attempt):
+            self._results.put(attempt.claim, RELEASE)

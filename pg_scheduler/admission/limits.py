@@ -1,0 +1,208 @@
+"""Admit attempts within their limits, and unblock the jobs that wait for one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pg_scheduler.database.statements import Repository
+from pg_scheduler.jobs.limits import LimitRow
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
+
+LOCK_CLASS: Final = 1_885_825_130
+"""The first key of the advisory locks of limits, shares and cycles of jobs; the second hashes their text."""
+
+
+class AdmissionRequest(NamedTuple):
+    """An attempt, and the limits that have to admit it, in the order in which they are declared."""
+
+    claim: Claim
+    limits: Sequence[tuple[str, LimitRow]]
+
+
+class Unblocked(NamedTuple):
+    """The result of unblocking the blocked jobs of a limit.
+
+    Attributes:
+        key: The limit.
+        free_in: Seconds until one more attempt may start; None if that depends on the end of an attempt.
+        jobs: The number of jobs that were unblocked.
+        late: The number of them that are past their misfire grace time.
+        due: When the first of them is due; None if there is none.
+    """
+
+    key: str
+    free_in: float | None
+    jobs: int
+    late: int
+    due: datetime | None
+
+
+class SurplusPosition(NamedTuple):
+    """A place in the claim index."""
+
+    priority: int
+    execution_time: datetime
+    job_id: str
+
+
+class BlockedJob(NamedTuple):
+    """A job that was blocked before it was claimed."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    execution_time: datetime
+
+
+class LatePosition(NamedTuple):
+    """The last blocked job that was read."""
+
+    key: str
+    priority: int
+    execution_time: datetime | None
+    job_id: str
+
+
+class LimitRepository(Repository):
+    """The statements of limits."""
+
+    async def admit(
+        self, worker_id: str, requests: Sequence[AdmissionRequest], keep_s: Mapping[str, float]
+    ) -> dict[str, str | None]:
+        """Admit attempts, or block their jobs, in one transaction.
+
+        The locks of the limits are taken first, by a statement of its own. A single statement would count
+        with a snapshot from before it had them.
+
+        Args:
+            worker_id: The worker that claimed the jobs.
+            requests: The attempts, each job once, in the order of claims.
+            keep_s: The seconds for which the starts of each limit count.
+
+        Returns:
+            By job id, None for an admitted attempt, else the limit that blocks the job. An attempt that this
+            worker does not hold any more is missing, and one whose job has a new definition waiting.
+        """
+        wanted = [(key, n) for n, each in enumerate(requests, 1) for key in dict(each.limits)]
+        different = {id(each.limits): each.limits for each in requests}.values()  # most jobs share theirs
+        declared = list(dict.fromkeys(pair for limits in different for pair in limits))
+        keys = list(keep_s)
+        async with self._statements.connections.admission() as connection:
+            await self._statements.fetch("lock_limits", LOCK_CLASS, keys, on=connection)
+            rows = await self._statements.fetch(
+                "admit_attempts",
+                worker_id,
+                self._statements.now,
+                [each.claim.job_id for each in requests],
+                [each.claim.attempt for each in requests],
+                [key for key, _ in wanted],
+                [n for _, n in wanted],
+                keys,
+                list(keep_s.values()),
+                [key for key, _ in declared],
+                [row.max_running for _, row in declared],
+                [row.max_starts for _, row in declared],
+                [row.per_s for _, row in declared],
+                on=connection,
+            )
+        return {row["job_id"]: row["blocked_on"] for row in rows}
+
+    async def read_surplus(
+        self, names: Sequence[str], after: SurplusPosition, limit: int, max_bytes: int
+    ) -> list[tuple[str, str, str]]:
+        """Return the ids, names and arguments of due jobs, among a number of rows.
+
+        Args:
+            names: The names of a task.
+            after: The position in the order of claims after which to read.
+            limit: The number of rows to read.
+            max_bytes: The maximum size of the arguments of a job; others are left out.
+        """
+        rows = await self._statements.fetch(
+            "read_surplus", names, *after, limit, max_bytes, self._statements.now
+        )
+        return [(row["job_id"], row["job_name"], row["task_data"]) for row in rows]
+
+    async def block_surplus(
+        self,
+        key: str,
+        names: Sequence[str],
+        after: SurplusPosition,
+        limit: int,
+        job_ids: Sequence[str] | None = None,
+    ) -> list[BlockedJob]:
+        """Block due jobs on a full limit, among a number of rows.
+
+        Args:
+            key: The limit.
+            names: The names of a task.
+            after: The position in the order of claims after which to read.
+            limit: The number of rows to read.
+            job_ids: The jobs that need the limit; None for all of the task.
+        """
+        return await self._rows(
+            BlockedJob, "block_surplus", key, names, *after, limit, self._statements.now, job_ids
+        )
+
+    async def unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]], most: int) -> list[Unblocked]:
+        """Unblock the first jobs of limits that have room, as many as there is room for.
+
+        Args:
+            limits: The numbers of each limit, in sets of which the one with the most room decides.
+            most: The maximum number of jobs of each limit.
+        """
+        declared = [
+            (key, number, *row)
+            for key, options in limits.items()
+            for number, option in enumerate(options)
+            for row in option
+        ]
+        columns = [[each[n] for each in declared] for n in range(5)]
+        rows = await self._statements.fetch("unblock_limited", self._statements.now, *columns, most)
+        return [Unblocked(*(row[name] for name in Unblocked._fields)) for row in rows]
+
+    async def blocked_keys(self, after: str, limit: int) -> list[str]:
+        """Return limits that block jobs, after this one, in the order of the index."""
+        rows = await self._statements.fetch("blocked_keys", after, BLOCKED_BY_SHARE, limit)
+        return [row[0] for row in rows]
+
+    async def unblock_late(
+        self, keys: Sequence[str], since: LatePosition | None, limit: int
+    ) -> tuple[int, LatePosition | None]:
+        """Unblock jobs past their misfire grace time, among a number of blocked jobs.
+
+        Args:
+            keys: The limits, or tenants.
+            since: The position from which to read, in the first limit; None for its start.
+            limit: The number of jobs to read.
+
+        Returns:
+            How many jobs were unblocked, and the position at which to continue; None at the end.
+        """
+        start = since or LatePosition("", 0, None, "")
+        rest = len(keys) - 1
+        rows = await self._statements.fetch(
+            "unblock_late",
+            keys,
+            [start.priority, *[0] * rest],
+            [start.execution_time, *[None] * rest],
+            [start.job_id, *[""] * rest],
+            limit,
+            self._statements.now,
+        )
+        if not rows:
+            return 0, None
+        (row,) = rows
+        last = LatePosition(row["blocked_on"], row["priority"], row["execution_time"], row["job_id"])
+        return row["jobs"], last if row["n"] == limit else None
+
+    async def unblock_forgotten(self, keys: Sequence[str], names: Sequence[str], limit: int) -> int:
+        """Unblock jobs of these names that wait for limits or shares that are gone from their code."""
+        return await self._statements.number("unblock_forgotten", keys, names, limit)
+
+    async def delete_past_starts(self, limit: int) -> None:
+        """Delete starts that no limit counts any more."""
+        await self._statements.fetch("delete_past_starts", limit, self._statements.now)

@@ -1,0 +1,87 @@
+"""Move jobs of tenants to the claim index, in turns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pg_scheduler.admission.limits import LOCK_CLASS
+from pg_scheduler.database.statements import Repository
+from pg_scheduler.jobs.keys import prefix_of
+from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
+
+END: Final = "z"
+"""Follows every tenant in the index of blocked jobs."""
+
+
+class Fed(NamedTuple):
+    """The result of a pass over tenants.
+
+    Attributes:
+        jobs: The number of jobs that were moved.
+        due: When the first of them is due; None if there is none.
+        room: The number of due jobs for which there is room left.
+        is_complete: Whether no other feeder held the lock of a share.
+        locked: The ids of jobs that were passed over, because other transactions have locked their rows.
+    """
+
+    jobs: int
+    due: datetime | None
+    room: int
+    is_complete: bool
+    locked: Sequence[str] = ()
+
+
+class ShareRepository(Repository):
+    """The statements of shares."""
+
+    async def tenants(self, after: str, limit: int) -> list[str]:
+        """Return tenants with waiting jobs, after this one, in the order of the index."""
+        return [row[0] for row in await self._statements.fetch("blocked_keys", after, END, limit)]
+
+    async def feed(
+        self,
+        tenants: Sequence[str],
+        shares: Mapping[str, Sequence[str]],
+        names: Sequence[str],
+        *,
+        left_out: Collection[str] = (),
+    ) -> Fed:
+        """Move the next jobs of tenants to the claim index, as many as there is room for.
+
+        Args:
+            tenants: Tenants with waiting jobs.
+            shares: The names of the tasks of each share.
+            names: The names that this worker claims.
+            left_out: The ids of jobs that are not moved, because their rows are locked.
+        """
+        share_of = {key: prefix_of(BLOCKED_BY_SHARE, key) for key in tenants}
+        wanted = [prefix for prefix in dict.fromkeys(share_of.values()) if prefix in shares]
+        async with self._statements.connections.admission() as connection:
+            rows = await self._statements.fetch("lock_shares", LOCK_CLASS, wanted, on=connection)
+            locked = {row[0] for row in rows}
+            if not locked:
+                return Fed(0, None, 0, is_complete=False)
+            keys = [key for key in tenants if share_of[key] in locked]
+            pairs = [(prefix, name) for prefix in locked for name in shares[prefix]]
+            (fed,) = await self._statements.fetch(
+                "feed_shares",
+                keys,
+                [share_of[key] for key in keys],
+                [prefix for prefix, _ in pairs],
+                [name for _, name in pairs],
+                names,
+                self._statements.now,
+                json.dumps(dict.fromkeys(left_out)),
+                on=connection,
+            )
+        is_complete = len(locked) == len(wanted)
+        return Fed(fed["jobs"], fed["due"], fed["room"], is_complete, tuple(fed["locked"]))
+
+    async def find_locked(self, job_ids: Collection[str]) -> set[str]:
+        """Return those of the jobs whose rows other transactions have locked."""
+        async with self._statements.connections.admission() as connection:
+            rows = await self._statements.fetch("lock_settled", list(job_ids), [], on=connection)
+        return {row["job_id"] for row in rows}

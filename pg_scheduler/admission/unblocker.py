@@ -1,0 +1,240 @@
+"""Unblock the jobs that wait for a limit when the limit has room.
+
+Three things give a limit room: an attempt of this worker ended, an instant passed at which a rate allows
+another start, or something happened that this worker did not see (an attempt of a dead worker ended, a job
+was cancelled, the limit changed), which a scan finds. Admission control decides again about each job, so a
+job that is unblocked too early does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import ClassVar, Final
+
+from pg_scheduler.admission.limits import LatePosition
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.limits import LimitBook, LimitRow
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.service import NEVER, Service
+
+FIRST: Final = "after"
+"""Precedes every limit among the reasons to be blocked; the job waits for another one."""
+
+
+class BlockedJobs(Service):
+    """A service that scans the index of blocked jobs."""
+
+    scan_interval_s = 2.0
+    """Seconds between two scans, while tasks with limits or shares are registered."""
+    batch_size = 500
+    """Limits or tenants, and jobs of one of them, of one statement."""
+    late_batch_size = 5000
+    """Blocked jobs whose misfire grace time one scan reads."""
+    cleanup_interval_s = 600.0
+    """Seconds between two deletions of starts that nothing counts any more."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._limits = node.store.limits
+        self._tasks = node.tasks
+        self._signals = node.signals
+        self._late: LatePosition | None = None
+        self._next_scan = self._next_cleanup = 0.0
+
+    async def _unblock_forgotten(self, keys: list[str]) -> None:
+        """Unblock jobs whose code does not have these limits or shares any more."""
+        size = self.batch_size
+        unblocked = await self._limits.unblock_forgotten(keys, self._tasks.lists.names, size)
+        self._report(unblocked, 0)
+
+    async def _unblock_late(self, keys: list[str]) -> None:
+        """Unblock jobs past their misfire grace time, so that they expire as others do."""
+        since = self._late if self._late is not None and self._late.key in keys else None
+        keys = keys[keys.index(since.key) :] if since is not None else keys
+        late, self._late = await self._limits.unblock_late(keys, since, self.late_batch_size)
+        self._report(late, late)
+
+    async def _end_scan(self) -> None:
+        """Plan the next scan, and delete starts that nothing counts any more from time to time."""
+        now = time.monotonic()
+        self._next_scan = now + self.scan_interval_s
+        if now >= self._next_cleanup:
+            self._next_cleanup = now + self.cleanup_interval_s
+            await self._limits.delete_past_starts(self.late_batch_size)
+
+    def _report(self, unblocked: int, late: int, due: datetime | None = None) -> None:
+        if late:
+            self._signals.grace_expired()
+        if unblocked:
+            self._signals.jobs_released(due)
+
+
+class Unblocker(BlockedJobs):
+    """Unblock jobs that wait for a limit.
+
+    Attributes:
+        next_room_in: Seconds after which a limit that blocks jobs may have room, found since the begin of the
+            last scan; None if none blocks jobs.
+    """
+
+    name: ClassVar[str] = "unblocker"
+    gap_s = 0.005
+    """Seconds between two passes after ends of attempts."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._results = node.results
+        self._in_flight = node.in_flight
+        self._book: tuple[Mapping[str, Task], LimitBook] = ({}, LimitBook(()))
+        self._admitted: dict[
+            str, tuple[int, Sequence[tuple[str, LimitRow]]]
+        ] = {}  # attempt, limits by job id
+        self._freed: dict[str, None] = {}  # limits of attempts that ended
+        self._blocked: dict[str, None] = {}  # limits of jobs that were just blocked
+        self._free_at: dict[str, float] = {}  # when a rate allows a start
+        self._next_pass = 0.0
+        self._is_scan_requested = False
+        self._scanned = FIRST
+        self.next_room_in: float | None = None
+
+    def book(self) -> LimitBook:
+        """Return the limits of the registered tasks."""
+        known, book = self._book
+        limited = self._tasks.lists.limited
+        if known is not limited:
+            book = LimitBook({task.name: task.limits for task in limited.values()}.items())
+            self._book = (limited, book)
+        return book
+
+    def admitted(self, claim: Claim, limits: Sequence[tuple[str, LimitRow]]) -> None:
+        """Watch for the end of an attempt within these limits."""
+        self._results.on_settled = self.settled
+        self._admitted[claim.job_id] = (claim.attempt, limits)
+
+    def blocked(self, keys: Iterable[str]) -> None:
+        """Check limits again by which jobs were blocked: an attempt may have ended before the jobs were."""
+        self._blocked.update(dict.fromkeys(keys))
+        self.wake()
+
+    def settled(self, claims: Iterable[Claim]) -> None:
+        """Unblock jobs in place of attempts that ended, if they were within limits."""
+        for claim in claims:
+            attempt, limits = self._admitted.get(claim.job_id, (0, None))
+            if limits is not None and attempt == claim.attempt:
+                del self._admitted[claim.job_id]
+                for key, _ in limits:
+                    self._freed[key] = None
+        if self._freed:
+            self.wake()
+
+    @property
+    def has_ends_to_check(self) -> bool:
+        """Whether attempts have ended, the limits of which were not checked since."""
+        return bool(self._freed)
+
+    def request_scan(self) -> None:
+        """Scan for jobs that are blocked by a limit that may be gone from the code."""
+        self._is_scan_requested = True
+        self.wake()
+
+    async def run_once(self) -> float:
+        """Unblock jobs of limits that may have room; scan all limits if it is time to."""
+        now = time.monotonic()
+        is_behind = False
+        if now >= self._next_pass:
+            is_behind = await self._check()
+        is_scan_due = now >= self._next_scan and bool(self._tasks.lists.limited)
+        if is_scan_due or self._is_scan_requested:
+            is_behind = await self._scan() or is_behind
+        return self._next_delay(is_behind=is_behind)
+
+    async def drain(self) -> None:
+        """Unblock jobs in place of the last attempts."""
+        if self._freed:
+            self._blocked.clear()
+            with suppress(DatabaseUnavailableError):  # the scans of other workers find them
+                await self._check()
+
+    async def _check(self) -> bool:
+        """Unblock jobs of the limits that were noted; return whether some may be left."""
+        now = time.monotonic()
+        due = [key for key, at in self._free_at.items() if at <= now]
+        ended = dict.fromkeys([*self._freed, *due])
+        blocked = [key for key in self._blocked if key not in ended]
+        if not ended and not blocked:
+            return False
+        book = self.book()
+        # An attempt that ended, or a job that was blocked, by another task's numbers does not make room here:
+        # all sets together, which is the strictest, or jobs would be unblocked and blocked in turns.
+        limits: dict[str, Sequence[Sequence[LimitRow]]] = {key: book.options(key) for key in ended}
+        limits.update({key: [_together(book.options(key))] for key in blocked})
+        self._freed, self._blocked = {}, {}
+        for key in due:
+            del self._free_at[key]
+        try:
+            is_behind = await self._unblock({key: sets for key, sets in limits.items() if any(sets)})
+        except BaseException:  # whatever it was, the limits are checked later
+            self._freed.update(dict.fromkeys(limits))
+            raise
+        self._next_pass = time.monotonic() + self.gap_s
+        return is_behind
+
+    async def _unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]]) -> bool:
+        if not limits:
+            return False
+        size, is_behind = self.batch_size, False
+        checked = await self._limits.unblock(limits, size)
+        for each in checked:
+            if each.late or each.jobs == size:  # late jobs expire, which leaves room for others
+                self._freed[each.key] = None
+                is_behind = True
+            if each.free_in is not None:
+                self._free_at[each.key] = time.monotonic() + each.free_in
+            room_in = self.scan_interval_s if each.free_in is None else each.free_in
+            self.next_room_in = room_in if self.next_room_in is None else min(self.next_room_in, room_in)
+        due = min((each.due for each in checked if each.due is not None), default=None)
+        self._report(sum(each.jobs for each in checked), sum(each.late for each in checked), due)
+        return is_behind
+
+    async def _scan(self) -> bool:
+        """Check a page of the limits that block jobs; return whether there may be more."""
+        if self._scanned == FIRST:
+            self.next_room_in = None
+        keys = await self._limits.blocked_keys(self._scanned, self.batch_size)
+        if keys:
+            book = self.book()
+            known = {key: sets for key in keys if (sets := book.options(key))}
+            await self._unblock(known)
+            if forgotten := [key for key in keys if key not in known]:
+                await self._unblock_forgotten(forgotten)
+            await self._unblock_late(keys)
+        if len(keys) == self.batch_size:
+            self._scanned = keys[-1]
+            return True
+        self._scanned = FIRST
+        self._is_scan_requested = False
+        held = self._in_flight.unreported()
+        for job_id in [each for each, (attempt, _) in self._admitted.items() if held.get(each) != attempt]:
+            del self._admitted[job_id]  # it was cancelled or lost
+        await self._end_scan()
+        return False
+
+    def _next_delay(self, *, is_behind: bool) -> float:
+        if is_behind:
+            return 0
+        now = time.monotonic()
+        times = [max(at, self._next_pass) for at in self._free_at.values()]
+        if self._freed or self._blocked:
+            times.append(self._next_pass)
+        if self._tasks.lists.limited:
+            times.append(self._next_scan)
+        return max(min(times, default=NEVER) - now, 0)
+
+
+def _together(options: Iterable[Iterable[LimitRow]]) -> list[LimitRow]:
+    return [row for option in options for row in option]

@@ -1,0 +1,1 @@
+"""What knows nothing of jobs: settings, texts, threads, addresses of servers, figures of a process."""

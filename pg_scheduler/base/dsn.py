@@ -1,0 +1,205 @@
+"""Connection strings: their rules, the spellings of other tools, and the passwords in them.
+
+A special character that is not percent-encoded moves the parts of a URL: a piece of the password becomes the
+host, the port, the database or an option. asyncpg quotes those in its errors and looks the host up. Therefore
+every DSN that this library receives is checked here before asyncpg reads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from pg_scheduler.base.dsn_options import NAMES, check_options
+from pg_scheduler.errors import ConfigurationError
+
+MASK: Final = "***"
+"""Replaces each password."""
+
+MIN_SECRET_LENGTH: Final = 3
+MAX_PORT: Final = 65535
+DEFAULT_PORT: Final = 5432
+EXPECTED: Final = "postgresql://user:password@host:5432/database"
+
+_DIALECT: Final = re.compile(r"(postgres(?:ql)?)\+\w+")
+_HOST: Final = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(\d*))?", re.ASCII)
+_SECRETS: Final = frozenset(
+    {"oauth_client_secret", "password", "scram_client_key", "scram_server_key", "sslpassword"}
+)
+_LIKE_SECRETS: Final = re.compile(r"pas|pwd|word|secret|token|key", re.IGNORECASE)
+
+
+def normalise_dsn(dsn: str, name: str) -> str:
+    """Return a DSN with the scheme of PostgreSQL: the dialects of SQLAlchemy are accepted.
+
+    Args:
+        dsn: The connection string.
+        name: The setting that it comes from, for the message.
+
+    Raises:
+        ConfigurationError: As `check_dsn()`.
+        TypeError: It is not a str, such as None for a variable that is not set.
+
+    Example:
+        >>> normalise_dsn("postgresql+asyncpg://app@db/shop?ssl=require", "dsn")
+        'postgresql://app@db/shop?ssl=require'
+    """
+    if not isinstance(dsn, str):
+        raise TypeError(f"{name} must be a str such as {EXPECTED}, not {type(dsn).__name__}")
+    scheme, separator, rest = dsn.strip().partition("://")
+    if dialect := _DIALECT.fullmatch(scheme):
+        scheme = dialect[1]
+    checked = check_dsn(f"{scheme}{separator}{rest}", name)
+    return f"postgresql://{checked.partition('://')[2]}"
+
+
+def check_dsn(dsn: str, name: str) -> str:
+    """Return the DSN without the white space around it.
+
+    Args:
+        dsn: The connection string.
+        name: The setting that it comes from, for the message.
+
+    Raises:
+        ConfigurationError: It is no URL of PostgreSQL, has special characters that are not encoded, or an
+            option that cannot be used. The message does not quote it.
+
+    Example:
+        >>> check_dsn("postgresql://app:p%40ss@db/shop", "direct_dsn")
+        'postgresql://app:p%40ss@db/shop'
+    """
+    dsn = dsn.strip()
+    scheme, separator, rest = dsn.partition("://")
+    if not separator or scheme not in {"postgresql", "postgres"}:
+        raise ConfigurationError(f"{name} must start with postgresql:// or postgres://; expected {EXPECTED}")
+    if raw := _raw_characters(rest):
+        encoded = ", ".join(f"{each} as {quote(each, safe='')}" for each in raw)
+        raise ConfigurationError(
+            f"{name} has special characters that are not encoded; write, in its user, password and options, "
+            f"{encoded}"
+        )
+    if ";" in rest.partition("?")[2]:  # some drivers separate options by it, so a password may follow
+        raise ConfigurationError(
+            f"{name} has a semicolon in its options; separate them by &, and write %3B in the value of one"
+        )
+    if not _is_readable(dsn):
+        raise ConfigurationError(
+            f"{name} has a host, port or option that cannot be read; expected {EXPECTED} with a port from 1 "
+            f"to {MAX_PORT}, options as ?name=value, and special characters written as %40, %3A, %26 ..."
+        )
+    check_options(dsn, name)
+    return dsn
+
+
+class Address(NamedTuple):
+    """Where a connection leads, as its driver reports it: a pooler may lie in between.
+
+    Attributes:
+        host: The name of the host, or the folder of its socket.
+        port: The port.
+        database: The name of the database.
+    """
+
+    host: str
+    port: int
+    database: str
+
+    @classmethod
+    def of(cls, host: object, port: object, database: object) -> Address | None:
+        """Return an address in one spelling; None if a part is unknown, or there are several hosts."""
+        number = str(port or DEFAULT_PORT)
+        if not isinstance(host, str) or not host or "," in host or not number.isdecimal() or not database:
+            return None
+        return cls(host.rstrip("/"), int(number), str(database))
+
+
+def address_parts(dsn: str) -> dict[str, str]:
+    """Return host, port and database of a DSN, by these names, as far as it has them.
+
+    Example:
+        >>> address_parts("postgresql://app@/shop?host=/run/postgresql")
+        {'host': '/run/postgresql', 'database': 'shop'}
+    """
+    parts = urlsplit(dsn)
+    hosts = parts.netloc.rpartition("@")[2]
+    host, _, port = hosts.rpartition(":") if re.search(r":\d*$", hosts) else (hosts, "", "")
+    found = {"host": unquote(host).strip("[]"), "port": port, "database": unquote(parts.path[1:])}
+    for name, values in parse_qs(parts.query).items():
+        found["database" if name == "dbname" else name] = values[-1]
+    return {name: found[name] for name in ("host", "port", "database") if found.get(name)}
+
+
+def mask_dsn(dsn: str) -> str:
+    """Return the DSN with every password replaced, and the value of every option of an unknown name.
+
+    Such a name is a setting of the server, or that of a password with a mistake.
+
+    Example:
+        >>> mask_dsn("postgresql://app:secret@db/shop?password=other&sslmode=require")
+        'postgresql://app:***@db/shop?password=***&sslmode=require'
+    """
+    parts = urlsplit(dsn)
+    account, separator, hosts = parts.netloc.rpartition("@")
+    user, has_password, _ = account.partition(":")
+    netloc = f"{user}:{MASK}{separator}{hosts}" if has_password else parts.netloc
+    query = [
+        f"{pair.partition('=')[0]}={MASK}" if _is_secret(pair) or _option_of(pair) not in NAMES else pair
+        for pair in _pairs_of(parts.query)
+    ]
+    return f"{parts.scheme}://{netloc}{parts.path}" + (f"?{'&'.join(query)}" if parts.query else "")
+
+
+def passwords_in(dsn: str) -> list[str]:
+    """Return the passwords of a DSN, as they are written in it and decoded."""
+    parts = urlsplit(dsn)
+    account = parts.netloc.rpartition("@")[0]
+    written = [account.partition(":")[2]]
+    written += [pair.partition("=")[2] for pair in _pairs_of(parts.query) if _is_secret(pair)]
+    return [word for word in dict.fromkeys([*written, *map(unquote, written)]) if word]
+
+
+def remove_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return the text with each secret replaced, the longest first, except those that are mere letters."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= MIN_SECRET_LENGTH:
+            text = text.replace(secret, MASK)
+    return text
+
+
+def _raw_characters(rest: str) -> list[str]:
+    """Return the characters after the scheme that must be encoded: one ``@`` at most, after the account."""
+    account, separator, _ = rest.rpartition("@")
+    found = {each for each in "/?#[]" if each in account}
+    if "@" in account or (separator and found):
+        found.add("@")
+    if "#" in rest:  # it would start a fragment, which asyncpg ignores
+        found.add("#")
+    return sorted(found)
+
+
+def _is_readable(dsn: str) -> bool:
+    try:
+        parts = urlsplit(dsn)
+    except ValueError:  # its message would quote the DSN
+        return False
+    hosts = [_HOST.fullmatch(host) for host in parts.netloc.rpartition("@")[2].split(",")]
+    return all("=" in pair for pair in parts.query.split("&") if pair) and all(
+        host and (not host[1] or 0 < int(host[1]) <= MAX_PORT) for host in hosts
+    )
+
+
+def _pairs_of(query: str) -> list[str]:
+    """Return the options. A semicolon separates them too, as some drivers read it: a password may follow."""
+    return re.split("[&;]", query)
+
+
+def _option_of(pair: str) -> str:
+    return unquote(pair.partition("=")[0])
+
+
+def _is_secret(pair: str) -> bool:
+    """Return whether an option is a password, or has an unknown name like that of one."""
+    option = _option_of(pair)
+    return option.lower() in _SECRETS or (option not in NAMES and _LIKE_SECRETS.search(option) is not None)

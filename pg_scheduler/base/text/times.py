@@ -1,0 +1,133 @@
+"""Times as people write them: ``now``, ``today``, ``-1h30m``, days, and times of ISO 8601.
+
+A time names a span: a day lasts from midnight to midnight in its time zone, a minute for 60 seconds, and a
+relative time is an instant, a span without length.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Final
+
+from pg_scheduler.base.text.durations import DURATION, read_seconds
+
+DAYS: Final = {"yesterday": -1, "today": 0, "tomorrow": 1}
+DAY: Final = timedelta(days=1)
+HELP: Final = "write -1h, +30m, now, today, 2026-11-20 or 2026-11-20T14:30Z"
+
+_RELATIVE: Final = re.compile(rf"([+-])({DURATION})")
+_ABSOLUTE: Final = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}(?:[Tt ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?)?)"
+    r"([Zz]|[+-][0-9]{2}:?[0-9]{2})?"
+)
+_END: Final = re.compile(r"([0-9]{2}(?:[-Tt :][0-9]{2}){0,4})([Zz]|[+-][0-9]{2}:[0-9]{2})?")
+"""The end of a range without the parts that it shares with the start: ``2026-11-20..21``."""
+
+
+class TimeError(ValueError):
+    """A text is not a time; the message contains the reason and the remedy."""
+
+
+class NonexistentTimeError(TimeError):
+    """A text has the form of a time, and there is no such time."""
+
+
+class OutOfRangeError(NonexistentTimeError):
+    """A time is before the year 1 or after the year 9999."""
+
+
+def read_instant(text: str, now: datetime, tz: tzinfo | None) -> datetime:
+    """Return the instant at which the time of a text starts.
+
+    Args:
+        text: The time.
+        now: The instant to which relative times refer.
+        tz: The time zone of days and times without one; None if there is none.
+
+    Raises:
+        TimeError: The text is not a time, or it needs a time zone and there is none.
+
+    Example:
+        >>> from datetime import UTC, datetime
+        >>> read_instant("-1h30m", datetime(2027, 1, 1, tzinfo=UTC), UTC).isoformat()
+        '2026-12-31T22:30:00+00:00'
+    """
+    return read_span(text, now, tz)[0]
+
+
+def read_span(text: str, now: datetime, tz: tzinfo | None, start: str = "") -> tuple[datetime, datetime]:
+    """Return the start and the end of the time of a text, as `read_instant()` does.
+
+    Args:
+        text: The time.
+        now: The instant to which relative times refer.
+        tz: The time zone of days and times without one; None if there is none.
+        start: The start of a range that the text ends, of which it may omit the parts that both share.
+
+    Raises:
+        TimeError: The text is not a time, or it needs a time zone and there is none.
+    """
+    try:
+        if text == "now":
+            return now, now
+        if text in DAYS:
+            zone = _known(tz, text)
+            return _day(now.astimezone(zone), DAYS[text], zone)
+        if relative := _RELATIVE.fullmatch(text):
+            length = timedelta(seconds=read_seconds(relative[2]) or 0)
+            at = now - length if relative[1] == "-" else now + length
+            return at, at
+        if absolute := _ABSOLUTE.fullmatch(_completed(text, start)):
+            zone = _known(tz if absolute[2] is None else _zone_of(absolute[2]), text)
+            return _absolute(absolute[1], zone)
+    except TimeError:
+        raise
+    except OverflowError:
+        raise OutOfRangeError(
+            f"the time {text!r} is out of range; it must be between 0001-01-02 and 9999-12-30"
+        ) from None
+    except ValueError as error:
+        raise NonexistentTimeError(f"the time {text!r} does not exist: {error}") from None
+    raise TimeError(f"{text!r} is no time; {HELP}" if text else f"a time is missing; {HELP}")
+
+
+def _completed(text: str, start: str) -> str:
+    """Return the end of a range with the parts that it shares with the start."""
+    first, end = _ABSOLUTE.fullmatch(start), _END.fullmatch(text)
+    if first is None or end is None or len(end[1]) >= len(first[1]):
+        return text
+    return f"{first[1][: -len(end[1])]}{end[1]}{end[2] or first[2] or ''}"
+
+
+def _absolute(text: str, zone: tzinfo) -> tuple[datetime, datetime]:
+    local = datetime.fromisoformat(text.upper())
+    if len(text) == len("2026-11-20"):
+        return _day(local, 0, zone)
+    at = local.replace(tzinfo=zone).astimezone(UTC)
+    length = timedelta(minutes=1) if text.count(":") == 1 else timedelta(seconds=1)
+    return at, at + (timedelta(microseconds=1) if "." in text else length)
+
+
+def _day(local: datetime, days: int, zone: tzinfo) -> tuple[datetime, datetime]:
+    """Return the bounds of a day in a time zone, which can have 23 or 25 hours."""
+    midnight = datetime(local.year, local.month, local.day) + days * DAY  # noqa: DTZ001 - of the calendar
+    return (
+        midnight.replace(tzinfo=zone).astimezone(UTC),
+        (midnight + DAY).replace(tzinfo=zone).astimezone(UTC),
+    )
+
+
+def _zone_of(suffix: str) -> tzinfo:
+    if suffix in {"Z", "z"}:
+        return UTC
+    length = timedelta(hours=int(suffix[1:3]), minutes=int(suffix[-2:]))
+    return timezone(-length if suffix[0] == "-" else length)
+
+
+def _known(zone: tzinfo | None, text: str) -> tzinfo:
+    if zone is None:
+        raise TimeError(
+            f"the time {text!r} has no time zone; pass tz=, or write 2026-11-20Z or 2026-11-20T14:30+01:00"
+        )
+    return zone

@@ -1,0 +1,1 @@
+"""Events that other nodes see."""

@@ -1,0 +1,1 @@
+"""PostgreSQL: connections and pools, statements and their files, faults, migrations."""

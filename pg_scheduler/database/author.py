@@ -1,0 +1,110 @@
+"""The author of a change, for the audit.
+
+What a service does, such as the rescue of jobs, is also recorded for people. The service does it without the
+record if the server refuses that one. What a person does is part of one transaction with its record.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+from pg_scheduler.database.faults import RECORD_REFUSALS
+from pg_scheduler.events.log import logger, record_fields
+
+MAX_RELEASE_LENGTH: Final = 200
+
+T = TypeVar("T")
+
+
+class Author(NamedTuple):
+    """The author of a change.
+
+    Attributes:
+        actor: The person or the Scheduler.
+        via: The way: ``api``, ``code``, ``cli``, ``dashboard`` or ``inspector``.
+        release: The release of the application.
+    """
+
+    actor: str
+    via: str = "api"
+    release: str | None = None
+
+    def values(self, via: str | None = None, **details: Any) -> tuple[str, str, str]:
+        """Return the parameters of a statement that writes a record: actor, way and details as JSON."""
+        about = {"host": platform.node(), **({} if self.release is None else {"release": self.release})}
+        return self.actor, via or self.via, json.dumps({**about, **details})
+
+
+def release_of(metadata: Mapping[str, Any] | None) -> str | None:
+    """Return the release of the application that the metadata of a Scheduler name."""
+    release = (metadata or {}).get("release")
+    return release[:MAX_RELEASE_LENGTH] if isinstance(release, str) and release else None
+
+
+_acting: ContextVar[Author | None] = ContextVar("pg_scheduler_author", default=None)
+_records: ContextVar[bool] = ContextVar("pg_scheduler_records", default=True)
+
+
+@contextmanager
+def acting_as(author: Author) -> Iterator[None]:
+    """Make this author responsible for the changes that are made within."""
+    token = _acting.set(author)
+    try:
+        yield
+    finally:
+        _acting.reset(token)
+
+
+def current_author() -> Author | None:
+    """Return the author of the caller's context; None for the Scheduler itself."""
+    return _acting.get()
+
+
+def writes_records() -> bool:
+    """Return whether the caller's statements are to write records."""
+    return _records.get()
+
+
+async def with_record(subject: str, write: Callable[[], Awaitable[T]]) -> T:
+    """Run what a service writes with a record, and without it if the server refuses the record.
+
+    Args:
+        subject: What the record is, for the log.
+        write: Writes all in one transaction; it may run twice.
+    """
+    try:
+        return await write()
+    except RECORD_REFUSALS as refusal:
+        token = _records.set(False)
+        try:
+            result = await write()  # raises the error again if the record is not its cause
+        finally:
+            _records.reset(token)
+        report_refused(subject, refusal)
+        return result
+
+
+@contextmanager
+def for_people(subject: str) -> Iterator[None]:
+    """Log what the server refuses within, which only people read, instead of raising it."""
+    try:
+        yield
+    except RECORD_REFUSALS as refusal:
+        report_refused(subject, refusal)
+
+
+def report_refused(subject: str, refusal: Exception) -> None:
+    """Log that the server refused what only people read."""
+    logger.warning(
+        "the server refused %s (%s: %s); jobs run on without it; check the triggers, constraints and "
+        "privileges of the table",
+        subject,
+        type(refusal).__name__,
+        refusal,
+        extra=record_fields(),
+    )

@@ -1,0 +1,208 @@
+"""Recognise the connections of other libraries, without importing those."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from importlib import import_module
+from typing import Any, Final, Protocol, TypeAlias
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+Texts: TypeAlias = Iterable[str]
+
+LIBRARIES: Final = ("django", "psycopg", "psycopg2", "sqlalchemy")
+
+TEXT: Final = "CAST(${} AS pg_catalog.text)"
+"""A placeholder, for drivers that convert a value to the type that a statement gives it."""
+
+PLACEHOLDER: Final = re.compile(re.escape(TEXT).replace(r"\{\}", r"\d+"))
+
+EMPTY_ROWS: Final = " RETURNING '{}'"
+"""The end of a statement without results, for a ConnectionAdapter, which returns rows of every statement."""
+
+COMMANDS: Final = ("BEGIN", "COMMIT", "RELEASE", "ROLLBACK", "SAVEPOINT")
+"""How statements begin that have no rows."""
+
+ACCEPTED: Final = (
+    "pass a connection of asyncpg, psycopg or psycopg2, a session or connection of SQLAlchemy or SQLModel, "
+    "an alias or connection of Django, or a ConnectionAdapter(); open one first if you have an engine, a "
+    "pool or a session factory"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionAdapter:
+    """Runs statements on a connection that the Scheduler does not know.
+
+    Attributes:
+        run: Called with a statement and the texts of its placeholders ``$1``, ``$2`` ..., each of which
+            occurs once and in this order. It executes the statement in the transaction of the caller, and
+            returns the rows, which have one text each. Commands such as ``SAVEPOINT`` have none.
+        is_async: Whether ``run`` returns an awaitable: for `Scheduler`; otherwise for `SyncScheduler`.
+        transaction: Returns the object of the open transaction, True if there is none for it, or something
+            false outside of a transaction: for ``notify="hint"``. None if that is unknown, so the commit
+            notifies the workers.
+
+    Example:
+        >>> def adapter_of(connection):
+        ...     async def run(statement, texts):
+        ...         return [row[0] for row in await connection.fetch(statement, *texts)]
+        ...
+        ...     return ConnectionAdapter(run)
+    """
+
+    run: Callable[[str, Sequence[str]], Texts | Awaitable[Texts]]
+    is_async: bool = True
+    transaction: Callable[[], object] | None = None
+
+
+class Result(Protocol):
+    """The result of a statement, or a cursor, whose rows are there."""
+
+    def fetchall(self) -> Sequence[Any]:
+        """Return the rows."""
+
+
+class AsyncConnection(Protocol):
+    """A connection or session of asyncpg, psycopg, SQLAlchemy or SQLModel whose methods are awaited."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """Execute a statement."""
+
+
+class ExecutingConnection(Protocol):
+    """A connection or session of psycopg, SQLAlchemy or SQLModel whose methods block."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Result:
+        """Execute a statement."""
+
+
+class CursorConnection(Protocol):
+    """A connection of psycopg2 or Django."""
+
+    def cursor(self, *args: Any, **kwargs: Any) -> Result:
+        """Return a cursor."""
+
+
+AnyConnection: TypeAlias = AsyncConnection | ConnectionAdapter
+"""What callers of `Scheduler` pass as a connection."""
+
+AnySyncConnection: TypeAlias = ExecutingConnection | CursorConnection | ConnectionAdapter | str
+"""What callers of `SyncScheduler` pass as a connection; a text is an alias of Django."""
+
+
+@lru_cache(maxsize=1000)
+def with_percent(statement: str) -> str:
+    """Return a statement with the placeholders ``%s``, for drivers that leave values as they are.
+
+    Rows that say nothing are left out: drivers spend more on one than on its statement.
+    """
+    return PLACEHOLDER.sub("%s", statement.removesuffix(EMPTY_ROWS).replace("%", "%%"))
+
+
+def has_rows(statement: str) -> bool:
+    """Return whether a statement has rows with contents, of which there may be none."""
+    return not (statement.startswith(COMMANDS) or statement.endswith(EMPTY_ROWS))
+
+
+def library_of(connection: object) -> str | None:
+    """Return the library that has the class of a connection or one of its bases; None if none has.
+
+    A proxy has the class of its target as ``__class__``.
+    """
+    return "django" if isinstance(connection, str) else _library_of((type(connection), connection.__class__))
+
+
+@lru_cache(maxsize=100)
+def _library_of(classes: tuple[type, ...]) -> str | None:
+    bases = (base for kind in classes for base in kind.__mro__)
+    return next((root for base in bases if (root := base.__module__.partition(".")[0]) in LIBRARIES), None)
+
+
+def adapter_for(
+    connection: object,
+    *,
+    is_async: bool,
+    takers: tuple[str, str] = ("Scheduler", "SyncScheduler"),
+) -> ConnectionAdapter:
+    """Return what runs statements on a connection of another library than asyncpg.
+
+    Args:
+        connection: The connection, session or alias.
+        is_async: Whether the caller awaits: the first of the takers, and not the second.
+        takers: What takes asynchronous connections, and what takes blocking ones, for errors.
+
+    Raises:
+        TypeError: The connection is not supported, or belongs to the other class.
+    """
+    adapter: ConnectionAdapter | None = None
+    library = library_of(connection)
+    if isinstance(connection, str) and is_async:  # an alias need not exist here
+        adapter = ConnectionAdapter(_not_here, is_async=False)
+    elif isinstance(connection, ConnectionAdapter):
+        adapter = _separate(connection)
+    elif library is not None:
+        adapter = _module_of(library).adapter_for(connection)
+    elif isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+        adapter = ConnectionAdapter(_not_here)
+    if adapter is not None and adapter.is_async is is_async:
+        return adapter
+    kind = type(connection).__name__  # its repr could be a DSN with a password
+    if adapter is None:
+        raise TypeError(f"connection must not be of the type {kind}; {ACCEPTED}")
+    here, other = takers if is_async else takers[::-1]
+    how = "blocks" if is_async else "is asynchronous"
+    raise TypeError(f"a connection of the type {kind} {how}; use {other} for it, not {here}")
+
+
+async def asyncpg_connection_of(connection: object) -> asyncpg.Connection | PoolConnectionProxy:
+    """Return the connection of asyncpg that a caller passed, or that a library executes statements on.
+
+    Raises:
+        TypeError: There is none.
+    """
+    found = connection
+    if library_of(connection) == "sqlalchemy":
+        found = await _module_of("sqlalchemy").driver_connection_of(connection)
+    if isinstance(found, asyncpg.Connection | PoolConnectionProxy):
+        return found
+    raise TypeError(
+        f"connection must not be of the type {type(connection).__name__}; pass a connection of asyncpg, or "
+        "an AsyncSession or AsyncConnection of SQLAlchemy whose engine uses asyncpg"
+    )
+
+
+def _separate(adapter: ConnectionAdapter) -> ConnectionAdapter:
+    """Return an adapter of an application for one call: it may use another connection in each context.
+
+    What returns the transaction of a library's connection is equal for each call; a partial never is.
+    """
+    read = adapter.transaction
+    return adapter if read is None else ConnectionAdapter(adapter.run, adapter.is_async, partial(read))
+
+
+def link_of(connection: object) -> tuple[object, Any] | None:
+    """Return what leads to the database of a connection, with the module of its library.
+
+    That is the connection of a driver or the engine of a session: it leads to one database, and can be
+    referenced weakly. None for a connection of asyncpg and for a ConnectionAdapter.
+    """
+    library = library_of(connection)
+    if library is None:
+        return None
+    module = _module_of(library)
+    return module.link_of(connection), module
+
+
+@lru_cache(maxsize=len(LIBRARIES))
+def _module_of(library: str) -> Any:
+    return import_module(f"pg_scheduler.database.callers.{library}")
+
+
+def _not_here(_statement: str, _texts: Sequence[str]) -> Texts:
+    """Stand for a connection that the other class accepts."""
+    raise NotImplementedError

@@ -1,0 +1,271 @@
+"""Run the named statements on connections of other libraries, as on those of asyncpg.
+
+Values travel as texts, and each row as one text of JSON. So nothing that the owner of a connection has set
+can change them: no codec, adapter, row factory or time zone. The statement is rewritten once for each
+combination of types: a placeholder has the type of its value, and NULL is written out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.database.callers.adapter import EMPTY_ROWS, TEXT, ConnectionAdapter
+from pg_scheduler.database.faults import sqlstate_of
+
+TIME_COLUMNS: Final = frozenset(
+    {
+        "anchor",
+        "due",
+        "execution_time",
+        "last_beat",
+        "last_heartbeat",
+        "last_run",
+        "last_vacuum_run",
+        "lease_until",
+        "now",
+        "paused_until",
+        "resume_from",
+        "searched_from",
+    }
+)
+"""The columns with times, besides those whose names end with ``_at``."""
+
+MAX_INTEGER: Final = 2**31 - 1
+
+WIDEST: Final = ("float8", "int8")
+"""Types of arrays with numbers of several types."""
+
+NO_TRANSACTION: Final = "25P01"
+
+SAVEPOINT: Final = "pg_scheduler_savepoint"
+
+ROW: Final = "pg_scheduler_row"
+ROW_TEXT: Final = f"pg_catalog.row_to_json({ROW})::pg_catalog.text"
+
+_TOKEN: Final = re.compile(
+    r"""(?P<quoted>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<comment>--[^\n]*)|\$(?P<place>\d+)"""
+    r"""|(?<!\w)\(\$(?P<json>\d+)::pg_catalog\.text\)(?=::pg_catalog\.jsonb)|(?P<bracket>[()])"""
+    r"""|\b(?P<word>SELECT|INSERT|UPDATE|DELETE|RETURNING)\b"""
+)
+_NULL_OR_CLOCK: Final = re.compile(r"coalesce\(NULL, ([\w.]+\(\))\)")
+"""An expression that would be initialised at each execution."""
+
+
+class Rewritten(NamedTuple):
+    """A statement for other libraries.
+
+    Attributes:
+        text: Each placeholder occurs once, and their numbers ascend.
+        places: The values of the placeholders, by their places among those of the statement.
+        has_columns: Whether its rows have any columns.
+    """
+
+    text: str
+    places: tuple[int, ...]
+    has_columns: bool
+
+
+class Row(dict[str, Any]):
+    """A row that is read as those of asyncpg: by name or place, and by iterating over its values."""
+
+    def __getitem__(self, key: str | int) -> Any:
+        return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values())
+
+
+class ForeignConnection:
+    """A connection of another library, with the methods of asyncpg's that statements use."""
+
+    def __init__(self, adapter: ConnectionAdapter) -> None:
+        self._adapter = adapter
+
+    @property
+    def transaction_of(self) -> Callable[[], object] | None:
+        """What returns its open transaction; None if that is unknown, or no event loop could ask later."""
+        return self._adapter.transaction if self._adapter.is_async else None
+
+    async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> list[Row]:  # noqa: ARG002
+        """Run a statement and return its rows. The connection has time limits of its own."""
+        written = [_WRITE.get(type(value), _written)(value) for value in values]
+        rewritten = rewrite(statement, tuple([kind for kind, _ in written]))
+        rows = await self._run(rewritten.text, [written[place][1] for place in rewritten.places])
+        return [_row_from(row) for row in rows] if rewritten.has_columns else []
+
+    async def fetchval(self, statement: str, *values: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
+        """Run a statement and return the first value of its first row; None without rows."""
+        rows = await self.fetch(statement, *values)
+        return rows[0][0] if rows else None
+
+    async def execute(self, statement: str, *, timeout: float | None = None) -> None:  # noqa: ARG002
+        """Run a statement without values and rows."""
+        await self._run(statement, [])
+
+    @asynccontextmanager
+    async def savepoint(self, *, begins: bool = False) -> AsyncIterator[None]:
+        """Run the block within a savepoint.
+
+        Args:
+            begins: Whether a connection without a transaction begins one for the block.
+
+        Raises:
+            ValueError: The connection is not in a transaction, and does not begin one.
+        """
+        try:
+            await self.execute(f"SAVEPOINT {SAVEPOINT}")
+        except Exception as error:
+            if sqlstate_of(error) != NO_TRANSACTION:
+                raise
+            if begins:
+                async with self._transaction():
+                    yield
+                return
+            raise ValueError(
+                "connection is not in a transaction, which this call needs: it writes all of its jobs or "
+                "none; begin a transaction, or turn autocommit off"
+            ) from error
+        try:
+            yield
+        except Exception:
+            await self._undo_savepoint()
+            raise
+        except BaseException:  # its owner may catch the interruption and commit
+            with suppress(Exception):  # the interruption may have broken the connection
+                await self._undo_savepoint()
+            raise
+        await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+
+    async def _undo_savepoint(self) -> None:
+        await self.execute(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
+        await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[None]:
+        await self.execute("BEGIN")
+        try:
+            yield
+        except BaseException:  # whatever it was, the connection goes back to its owner
+            await self.execute("ROLLBACK")
+            raise
+        await self.execute("COMMIT")
+
+    async def _run(self, statement: str, texts: Sequence[str]) -> Iterable[str]:
+        rows = self._adapter.run(statement, texts)
+        if isinstance(rows, list):
+            return rows
+        return await rows if isinstance(rows, Awaitable) else rows
+
+
+def as_foreign(connection: object) -> ForeignConnection | None:
+    """Return a connection of another library, which stands for one of asyncpg; None for any other object."""
+    return connection if isinstance(connection, ForeignConnection) else None
+
+
+@lru_cache(maxsize=1000)
+def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
+    """Return a statement whose values are texts, and whose rows have one column, their JSON.
+
+    Args:
+        statement: A statement that PostgreSQL can prepare.
+        kinds: The types of its values; None for NULL.
+    """
+    places: list[int] = []
+    parts: list[str] = []
+    starts: dict[str, int] = {}  # of the words outside of brackets, in parts
+    depth = end = 0
+    for token in _TOKEN.finditer(statement):
+        parts.append(statement[end : token.start()])
+        end = token.end()
+        text = token[0]
+        match token.lastgroup:
+            case "comment":
+                text = ""
+            case "place" | "json":
+                kind = kinds[place := int(token["place"] or token["json"]) - 1]
+                if kind is not None:
+                    places.append(place)
+                text = "NULL" if kind is None else TEXT.format(len(places))
+                if kind is not None and token["place"]:  # a JSON text is cast by the statement
+                    text += f"::pg_catalog.{kind}"
+            case "bracket":
+                depth += 1 if text == "(" else -1
+            case "word" if depth == 0:
+                starts.setdefault(text, len(parts))
+        parts.append(text)
+    parts.append(statement[end:])
+    returning = starts.pop("RETURNING", None)
+    word, begin = min(starts.items(), key=lambda item: item[1])
+    before, body = "".join(parts[:begin]).strip(), _without_end(parts[begin:returning])
+    if word == "SELECT":
+        text = f"{before}," if before else "WITH"
+        text += f" {ROW} AS ({body})\nSELECT {ROW_TEXT} FROM {ROW}"
+    elif returning is None:
+        text = f"{before} {body}{EMPTY_ROWS}"
+    else:
+        columns = _without_end(parts[returning + 1 :]).strip()
+        row = f"(SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
+        if columns.isidentifier():  # a subquery costs the server 15 us more
+            row = f"pg_catalog.json_build_object('{columns}', {columns})::pg_catalog.text"
+        text = f"{before} {body} RETURNING {row}"
+    text = _NULL_OR_CLOCK.sub(r"\1", text.strip())
+    return Rewritten(text, tuple(places), word == "SELECT" or returning is not None)
+
+
+def _without_end(parts: Sequence[str]) -> str:
+    """Return a text without its semicolon, which comments may have followed."""
+    return "".join(parts).rstrip().removesuffix(";")
+
+
+def _written(value: Any) -> tuple[str | None, str]:
+    """Return the type and the text of a value of a subclass, or of an array."""
+    return next((write for base, write in _WRITE.items() if isinstance(value, base)), _array)(value)
+
+
+def _integer(value: int) -> tuple[str, str]:
+    return "int4" if -MAX_INTEGER <= value <= MAX_INTEGER else "int8", str(value)
+
+
+def _array(values: Iterable[Any]) -> tuple[str, str]:
+    elements = [_WRITE.get(type(element), _written)(element) for element in values]
+    kinds = {kind for kind, _ in elements if kind is not None} or {"text"}
+    kind = next((each for each in WIDEST if each in kinds), min(kinds))
+    text = ",".join(written if each is None else _quoted(written) for each, written in elements)
+    return f"{kind}[]", f"{{{text}}}"
+
+
+_WRITE: Final[Mapping[type, Callable[[Any], tuple[str | None, str]]]] = {
+    type(None): lambda _: (None, "NULL"),
+    str: lambda value: ("text", value),
+    bool: lambda value: ("bool", str(value)),
+    int: _integer,
+    float: lambda value: ("float8", repr(value)),
+    datetime: lambda value: ("timestamptz", value.isoformat()),
+}
+
+
+def _quoted(text: str) -> str:
+    """Return an element of an array."""
+    escaped = text.replace("\\", r"\\").replace('"', r"\"")
+    return f'"{escaped}"'
+
+
+def _row_from(text: str) -> Row:
+    row = Row(json.loads(text))
+    for name, value in row.items():
+        if value is not None and (name in TIME_COLUMNS or name.endswith("_at")):
+            row[name] = _time_from(value)
+    return row
+
+
+def _time_from(text: str) -> datetime:
+    """Return a time in UTC. In the time zone of the session it may be some hours after the year 9999."""
+    if not text.startswith("10000-01-01"):
+        return datetime.fromisoformat(text).astimezone(UTC)
+    return datetime.fromisoformat(f"9999-12-31{text[11:]}").astimezone(UTC) + timedelta(days=1)

@@ -1,0 +1,63 @@
+"""Run statements on connections of Django."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils.connection import ConnectionDoesNotExist, ConnectionProxy
+
+from pg_scheduler.base.dsn import Address
+from pg_scheduler.database.callers.adapter import ConnectionAdapter, has_rows, with_percent
+
+
+def adapter_for(connection: object) -> ConnectionAdapter | None:
+    """Return what runs statements on an alias or a connection; None for any other object.
+
+    Raises:
+        TypeError: The database is not PostgreSQL.
+        ValueError: There is no such alias.
+    """
+    found = _wrapper_of(connection)
+    if not isinstance(found, BaseDatabaseWrapper):
+        return None
+    if found.vendor != "postgresql":
+        raise TypeError(f"the connection {found.alias!r} leads to {found.vendor}, and not to PostgreSQL")
+    return ConnectionAdapter(partial(_run, found), is_async=False)
+
+
+def link_of(connection: object) -> Any:
+    """Return the connection of the driver behind an alias or a connection, which is opened."""
+    found = _wrapper_of(connection)
+    found.ensure_connection()
+    return found.connection
+
+
+def address_of(link: Any) -> Address | None:
+    """Return where the connection of a driver leads; None if that is unknown."""
+    info = link.info  # of psycopg and psycopg2
+    return Address.of(info.host, info.port, info.dbname)
+
+
+def _wrapper_of(connection: object) -> Any:
+    found: Any = _of_alias(connection) if isinstance(connection, str) else connection
+    return connections[found.alias] if isinstance(found, ConnectionProxy) else found  # django.db.connection
+
+
+def _of_alias(alias: str) -> BaseDatabaseWrapper:
+    try:
+        return connections[alias]
+    except ConnectionDoesNotExist:  # it could be a DSN with a password
+        known = ", ".join(map(repr, connections))
+        raise ValueError(f"connection is not an alias in Django's DATABASES, which has {known}") from None
+
+
+def _run(connection: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    if statement.startswith("ROLLBACK"):  # what an error has broken is usable afterwards
+        connection.needs_rollback = False
+    with connection.cursor() as cursor:
+        cursor.execute(with_percent(statement), texts)
+        return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []

@@ -1,0 +1,38 @@
+"""Run statements on connections of psycopg2."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from psycopg2.extensions import UNICODE, register_type
+from psycopg2.extensions import connection as Connection  # noqa: N812 - a class
+from psycopg2.extensions import cursor as Cursor  # noqa: N812 - a class
+
+from pg_scheduler.base.dsn import Address
+from pg_scheduler.database.callers.adapter import ConnectionAdapter, has_rows, with_percent
+
+
+def adapter_for(connection: object) -> ConnectionAdapter | None:
+    """Return what runs statements on a connection; None for any other object."""
+    if isinstance(connection, Connection) and not connection.async_:
+        return ConnectionAdapter(partial(_run, connection), is_async=False)
+    return None
+
+
+def link_of(connection: Connection) -> Connection:
+    """Return the connection of the driver behind one of this library."""
+    return connection
+
+
+def address_of(link: Connection) -> Address | None:
+    """Return where the connection of a driver leads; None if that is unknown."""
+    info = link.info
+    return Address.of(info.host, info.port, info.dbname)
+
+
+def _run(connection: Connection, statement: str, texts: Sequence[str]) -> list[str]:
+    with connection.cursor(cursor_factory=Cursor) as cursor:
+        register_type(UNICODE, cursor)  # the owner of the connection may have registered another one
+        cursor.execute(with_percent(statement), texts)
+        return [row[0] for row in cursor.fetchall()] if has_rows(statement) else []

@@ -1,0 +1,111 @@
+"""Run statements on sessions and connections of SQLAlchemy and SQLModel.
+
+SQLAlchemy begins a transaction with its own first statement. A statement on the connection of the driver
+would come before, and be committed alone: therefore SQLAlchemy executes each one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import Connection, CursorResult, Dialect, Engine
+from sqlalchemy.orm import Session, scoped_session
+
+from pg_scheduler.base.dsn import Address
+from pg_scheduler.database.callers.adapter import EMPTY_ROWS, ConnectionAdapter, with_percent
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
+OPTIONS: Final = {"stream_results": False, "yield_per": None}
+"""A stream would be a cursor in the server, which cannot insert. Each option begins one."""
+
+
+def adapter_for(connection: object) -> ConnectionAdapter | None:
+    """Return what runs statements on a session or connection; None for any other object."""
+    if isinstance(connection, Connection | Session | scoped_session):
+        return ConnectionAdapter(partial(_run, connection), is_async=False)
+    # Its import needs greenlet, which programs without asyncio may lack.
+    return _async_adapter_for(connection) if "sqlalchemy.ext.asyncio" in sys.modules else None
+
+
+def _async_adapter_for(connection: object) -> ConnectionAdapter | None:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session  # noqa: PLC0415
+
+    if isinstance(connection, AsyncConnection):
+        return ConnectionAdapter(
+            partial(_run_async, connection), transaction=MethodType(_transaction_of, connection)
+        )
+    if isinstance(connection, AsyncSession | async_scoped_session):
+        session = connection() if isinstance(connection, async_scoped_session) else connection
+        return ConnectionAdapter(
+            partial(_run_in_session, connection), transaction=session.sync_session.get_transaction
+        )
+    return None
+
+
+async def driver_connection_of(source: Any) -> object:
+    """Return the connection of the driver of an asynchronous session or connection, in its transaction.
+
+    None for any other object.
+    """
+    if _async_adapter_for(source) is None:
+        return None
+    is_connection = hasattr(source, "get_raw_connection")
+    connection: AsyncConnection = source if is_connection else await source.connection()
+    await connection.exec_driver_sql("SELECT 1")  # SQLAlchemy begins the transaction with a statement
+    return (await connection.get_raw_connection()).driver_connection
+
+
+def link_of(source: Any) -> Engine:
+    """Return the engine behind a session or connection."""
+    found = source.get_bind() if hasattr(source, "get_bind") else source  # a session
+    engine: Engine = getattr(found.engine, "sync_engine", found.engine)
+    return engine
+
+
+def address_of(link: Engine) -> Address | None:
+    """Return where the connections of an engine lead; None if that is unknown."""
+    settings = link.dialect.create_connect_args(link.url)[1]
+    database = settings.get("dbname") or settings.get("database")
+    return Address.of(settings.get("host"), settings.get("port"), database)
+
+
+def _transaction_of(source: AsyncConnection) -> object:
+    blocking = source.sync_connection
+    return None if blocking is None else blocking.get_transaction()
+
+
+async def _run_in_session(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    return await _run_async(await source.connection(), statement, texts)
+
+
+async def _run_async(connection: AsyncConnection, statement: str, texts: Sequence[str]) -> list[str]:
+    statement = _written(statement, connection.dialect)
+    return _rows(await connection.exec_driver_sql(statement, tuple(texts), OPTIONS))
+
+
+def _run(source: Any, statement: str, texts: Sequence[str]) -> list[str]:
+    connection = source if isinstance(source, Connection) else source.connection()
+    return _rows(connection.exec_driver_sql(_written(statement, connection.dialect), tuple(texts), OPTIONS))
+
+
+def _written(statement: str, dialect: Dialect) -> str:
+    """Return a statement with the placeholders of the driver.
+
+    Raises:
+        TypeError: The database is not PostgreSQL.
+    """
+    if dialect.name != "postgresql":
+        raise TypeError(f"connection leads to {dialect.name}, and not to PostgreSQL")
+    if dialect.paramstyle == "numeric_dollar":
+        return statement.removesuffix(EMPTY_ROWS)
+    return with_percent(statement)
+
+
+def _rows(result: CursorResult[Any]) -> list[str]:
+    return list(result.scalars()) if result.returns_rows else []

@@ -1,0 +1,90 @@
+"""Close the sockets of the parent's connections in forked children.
+
+The server ends a session when the last copy of its socket is closed. A forked child inherits copies, so a
+killed worker's liveness lock, and its sessions, would last as long as the child. The child replaces each copy
+by ``/dev/null`` and sends nothing: a Terminate message would end the session of the parent, and a
+transport that still writes to the descriptor does no harm.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+from weakref import WeakSet
+
+import asyncpg
+
+from pg_scheduler.database.asyncpg_private import file_number
+
+MAX_OPENINGS: Final = 5
+"""Connections opened in succession, if the process forks during each opening."""
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""Limit for closing a connection whose socket a child may have inherited."""
+
+
+class ConnectionOwner(Protocol):
+    """Has connections. An asyncpg pool cannot be referenced weakly."""
+
+    def open_connections(self) -> list[asyncpg.Connection]:
+        """Return the open connections."""
+
+
+class InheritedSockets:
+    """Finds the sockets that a forked child closes, in any thread of the parent."""
+
+    def __init__(self) -> None:
+        self._owners: WeakSet[ConnectionOwner] = WeakSet()
+        self._beside_pools: WeakSet[asyncpg.Connection] = WeakSet()
+        self._forks = 0
+        self._pid = os.getpid()
+        self._is_registered = False
+
+    def close_in_children(self, owner: ConnectionOwner) -> None:
+        """Close these connections, and those opened outside of a pool, in children forked from now on.
+
+        A child that was forked without the hooks of Python, as under uWSGI, closes those of its parent now.
+        """
+        if self._pid != os.getpid():
+            self.close()
+        self._owners.add(owner)
+        if not self._is_registered and hasattr(os, "register_at_fork"):
+            self._is_registered = True
+            os.register_at_fork(before=self.count_fork, after_in_child=self.close)
+
+    async def open(self, connect: Callable[[], Awaitable[asyncpg.Connection]]) -> asyncpg.Connection:
+        """Open a connection outside of the pool.
+
+        If the process forks meanwhile, the child has a socket that it cannot find. Then the connection is
+        closed, and another one opened.
+        """
+        openings = 0
+        while True:
+            openings, forks = openings + 1, self._forks
+            connection = await connect()
+            self._beside_pools.add(connection)
+            if self._forks == forks or openings == MAX_OPENINGS:
+                return connection
+            await connection.close(timeout=CLOSE_TIMEOUT_S)
+
+    def count_fork(self) -> None:
+        """Note that the process forks."""
+        self._forks += 1
+
+    def close(self) -> None:
+        """Replace every socket by ``/dev/null``, in the child, and forget them."""
+        self._pid = os.getpid()
+        connections = [*self._beside_pools]
+        for owner in self._owners:
+            connections += owner.open_connections()
+        self._owners.clear()
+        self._beside_pools.clear()
+        null = os.open(os.devnull, os.O_RDWR)
+        for connection in connections:
+            if (number := file_number(connection)) >= 0:
+                os.dup2(null, number, inheritable=False)
+        os.close(null)
+
+
+inherited_sockets: Final = InheritedSockets()

@@ -1,0 +1,168 @@
+"""Recognise connections of callers that lead to another database than the pool.
+
+A driver knows the address that it connected to, and mostly it is that of the pool. Behind a pooler, and by an
+alias, another address may lead to the same database: then both sessions are asked, once for each address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import Any, Final, NamedTuple
+from weakref import WeakSet
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from pg_scheduler.base.blocking import BlockingConnection
+from pg_scheduler.base.dsn import Address
+from pg_scheduler.base.sqlbuiltins import qualify_builtins
+from pg_scheduler.database.asyncpg_private import (
+    address_of,
+    address_of_pool,
+    connect_as_pool,
+    has_address,
+    opened_by_pool,
+)
+from pg_scheduler.database.callers.adapter import link_of
+from pg_scheduler.database.faults import connecting, translated
+from pg_scheduler.database.fork import inherited_sockets
+from pg_scheduler.database.session import Connection
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
+
+IDENTITY: Final = qualify_builtins(
+    """
+SELECT pg_postmaster_start_time()::text AS server, oid::text AS id, datname AS name,
+    coalesce(host(inet_server_addr()), 'a socket') AS host, current_setting('port') AS port
+FROM pg_catalog.pg_database
+WHERE datname = current_database()
+"""
+)
+"""What any role may read. No two servers have started at the same microsecond."""
+
+
+RETRY_DELAY_S: Final = 60.0
+"""Seconds in which no call asks a database again that was unavailable."""
+
+
+class Database(NamedTuple):
+    """A database as one of its sessions knows it.
+
+    Attributes:
+        server: When the server was started.
+        id: The object id of the database.
+        name: Its name.
+        host: The address of the server.
+        port: Its port.
+    """
+
+    server: str
+    id: str
+    name: str
+    host: str
+    port: str
+
+    def __str__(self) -> str:
+        return f"the database {self.name!r} of the server at {self.host}, port {self.port}"
+
+
+class CallersDatabases:
+    """Accepts the connections of callers that lead to the database of a pool.
+
+    Args:
+        pool: The pool. One that can open no connection has no database, so each is accepted.
+        timeout_s: Limit for connecting to its database, and for each query.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, timeout_s: float) -> None:
+        self._pool = pool
+        self._has_database = has_address(pool)
+        self._timeout_s = timeout_s
+        self._links: WeakSet[Any] = WeakSet()
+        self._addresses: set[Address] = set()
+        self._next_read_at = 0.0
+
+    async def check(self, given: object, connection: Connection) -> None:
+        """Check a connection, and remember what leads to the database of the pool.
+
+        Args:
+            given: What the caller passed.
+            connection: What stands for it.
+
+        Raises:
+            ConfigurationError: It leads to another database.
+        """
+        if not self._has_database:
+            return
+        source = given.connection if isinstance(given, BlockingConnection) else given
+        address: Address | None
+        if isinstance(source, asyncpg.Connection | PoolConnectionProxy):
+            link: Any = opened_by_pool(source)
+            if link is None or link in self._links:  # a connection that was released has none
+                return
+            address = address_of(link)
+        else:
+            with translated():
+                found = link_of(source)
+                if found is None or found[0] is None or found[0] in self._links:
+                    return
+                link, library = found
+                address = library.address_of(link)
+        if address is None or address not in self._addresses:
+            if address is None or address != address_of_pool(self._pool):
+                own = await self._own(is_blocking=isinstance(given, BlockingConnection))
+                if own is None:
+                    return
+                self._compare(await self._identify(connection), own)
+            if address is not None:
+                self._addresses.add(address)
+        self._links.add(link)
+
+    @staticmethod
+    def _compare(database: Database, own: Database) -> None:
+        if database[:2] != own[:2]:
+            raise ConfigurationError(
+                f"connection leads to {database}, and this Scheduler to {own}; pass a connection to the "
+                "latter, or use a Scheduler whose pool or DSN leads to the former"
+            )
+
+    async def _identify(self, connection: Connection) -> Database:
+        with translated():
+            row, *_ = await connection.fetch(IDENTITY, timeout=self._timeout_s)
+        return Database(*row)
+
+    async def _own(self, *, is_blocking: bool) -> Database | None:
+        """Return the database of the pool; None if it cannot be asked now.
+
+        A pool may have no connection left for this: the caller may hold the last one. A blocking call in a
+        coroutine cannot wait for another one.
+        """
+        if time.monotonic() < self._next_read_at or (is_blocking and _runs_event_loop()):
+            return None
+        try:
+            if not is_blocking:
+                return await self._read_own()
+            with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+                return runner.run(self._read_own())
+        except DatabaseUnavailableError:
+            self._next_read_at = time.monotonic() + RETRY_DELAY_S
+            return None
+
+    async def _read_own(self) -> Database:
+        with translated(), connecting():
+            async with asyncio.timeout(self._timeout_s):
+                connection = await inherited_sockets.open(partial(connect_as_pool, self._pool))
+                try:
+                    return await self._identify(connection)
+                finally:
+                    connection.terminate()
+
+
+def _runs_event_loop() -> bool:
+    """Return whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

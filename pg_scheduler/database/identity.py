@@ -1,0 +1,158 @@
+"""Recognise a copy of a database, so that no worker runs the jobs of the original a second time.
+
+A row has the database in which workers run these tables. A restored dump has the same row in a database of
+another system identifier or oid. Files that were copied, as by a standby, have the same identity.
+
+The first start of a worker writes the row. So does a start on a copy without unfinished jobs and schedules,
+such as one of a template for tests: nothing there can run twice.
+
+The tables may also be exchanged under a running worker. One that registers again compares the recorded
+database with that of its start: rows of another database are a copy, its own have moved to another server.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+from pg_scheduler.base.text.numbers import counted
+from pg_scheduler.database.audit import AuditRepository
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Statements, Transaction
+from pg_scheduler.errors import DatabaseCopyError, SchemaForbiddenError
+from pg_scheduler.events.log import logger, record_fields
+
+OnCopy = Literal["refuse", "adopt", "hold"]
+"""What a worker does in a copy of the database of its rows."""
+
+HELD: Final = "held by pg-scheduler adopt --hold"
+"""The note of the tasks and schedules that were paused because the database is a copy."""
+
+ADOPT: Final = "adopt_database"
+
+
+class Identity(NamedTuple):
+    """A database: the system identifier of its server if it may be read, its oid, its origin and its name."""
+
+    system: str | None
+    database: int
+    origin: str | None
+    name: str
+
+    def is_same(self, other: Identity) -> bool:
+        """Return whether both are one database, by what could be read of both."""
+        if self.system is not None and other.system is not None:
+            return (self.system, self.database) == (other.system, other.database)
+        return (self.origin, self.database) == (other.origin, other.database)
+
+
+class Held(NamedTuple):
+    """The numbers of the tasks and of the schedules that were paused."""
+
+    tasks: int
+    schedules: int
+
+
+class IdentityRepository:
+    """The statements about the database that the tables belong to."""
+
+    def __init__(self, statements: Statements, audit: AuditRepository) -> None:
+        self._statements = statements
+        self._audit = audit
+        self.started_in: Identity | None = None
+        """The database in which a worker has started; None if it has not, or does not look for copies."""
+
+    async def read(self, *, on: Connection | None = None) -> tuple[Identity, Identity | None]:
+        """Return this database, and the recorded one; None if no worker has started yet."""
+        (row,) = await self._statements.fetch("read_identity", on=on)
+        system = await self._statements.value("read_system", on=on) if row["has_system"] else None
+        this = Identity(system, row["database"], row["origin"], row["name"])
+        if row["recorded_database"] is None:
+            return this, None
+        recorded = (
+            row["recorded_system"],
+            row["recorded_database"],
+            row["recorded_origin"],
+            row["recorded_name"],
+        )
+        return this, Identity(*recorded)
+
+    async def guard(self, on_copy: OnCopy) -> None:
+        """Record the database at the first start, and refuse, adopt or hold a copy.
+
+        Raises:
+            DatabaseCopyError: It is a copy with unfinished jobs or schedules, and ``on_copy`` is "refuse".
+        """
+        try:
+            this, recorded = await self.read()
+            if recorded is None or (
+                not this.is_same(recorded) and not await self._statements.value("has_work")
+            ):
+                await self._record(this)
+                self.started_in = this
+                return
+        except SchemaForbiddenError as error:
+            logger.warning("copies of this database are not recognised: %s", error, extra=record_fields())
+            return
+        if this.is_same(recorded):
+            self.started_in = this
+            return
+        if on_copy == "refuse":
+            raise DatabaseCopyError(this.name, recorded.name)
+        held = await self.adopt(hold=on_copy == "hold")
+        self.started_in = this
+        logger.warning(
+            "adopted database %r, which is a copy of %r; paused %s and %s",
+            this.name,
+            recorded.name,
+            *(counted(number, noun) for number, noun in zip(held, ("task", "schedule"), strict=True)),
+            extra=record_fields(),
+        )
+
+    async def guard_again(self, on_copy: OnCopy) -> None:
+        """Guard a worker that runs, and whose row is missing: the tables may have been exchanged.
+
+        Raises:
+            DatabaseCopyError: Its tables are now a copy of those of another database, as for `guard()`.
+        """
+        if self.started_in is None:
+            return
+        this, recorded = await self.read()
+        if recorded is None or this.is_same(recorded) or not recorded.is_same(self.started_in):
+            await self.guard(on_copy)
+            return
+        logger.warning(
+            "database %r has moved to another server; execute pg-scheduler adopt there before the next start "
+            "of a worker",
+            this.name,
+            extra=record_fields(),
+        )
+
+    async def adopt(self, *, hold: bool) -> Held:
+        """Record this database as the one of its tables; pause all tasks and schedules first if ``hold``."""
+        now = self._statements.now
+
+        async def adopt(transaction: Transaction) -> Held:
+            connection, held = transaction.connection, Held(0, 0)
+            this, recorded = await self.read(on=connection)
+            if hold:
+                actor = self._statements.author.actor
+                held = Held(
+                    await self._statements.number("hold_tasks", HELD, actor, now, on=connection),
+                    await self._statements.number("hold_schedules", HELD, now, on=connection),
+                )
+            await self._record(this, on=connection)
+            details = {"copy_of": None if recorded is None else recorded.name, **held._asdict()}
+            await self._audit.record(ADOPT, this.name, on=connection, **details)
+            return held
+
+        return await self._statements.run_retrying(adopt)
+
+    async def held(self) -> tuple[list[str], list[str]]:
+        """Return the tasks and the schedules that a copy holds."""
+        tasks = await self._statements.fetch("held_tasks", HELD)
+        schedules = await self._statements.fetch("held_schedules", HELD)
+        return [row[0] for row in tasks], [row[0] for row in schedules]
+
+    async def _record(self, this: Identity, *, on: Connection | None = None) -> None:
+        values = *this, self._statements.author.actor, self._statements.now
+        await self._statements.fetch("record_database", *values, on=on)

@@ -1,0 +1,176 @@
+"""Recreate dropped tables, and lost records of the migrations, without touching the tables that exist.
+
+The migrations run again with every statement about an existing table redirected to an empty temporary table
+of the same name. A recreated table is therefore exactly the one that the migrations make. The privileges that
+other roles had on it are lost.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from pg_scheduler.base.sqltext import qualify, quote_identifier
+from pg_scheduler.database.migrations.plan import table_names
+from pg_scheduler.database.migrations.records import (
+    MIGRATION_TIMEOUT_S,
+    RECORDS,
+    create_records,
+    insert_record,
+)
+from pg_scheduler.database.migrations.shape import LATER_INDEXES
+from pg_scheduler.errors import SchemaMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pg_scheduler.database.migrations.plan import Migration
+    from pg_scheduler.database.migrations.records import AnyConnection
+
+
+_TABLES_OF_0_2: Final = ("scheduled_jobs", "vacuum_stats")
+
+_NAME: Final = re.compile(r"\{schema\}(\w+)")
+
+# The tables of pg-scheduler 0.2 have none of these columns.
+_IS_MIGRATED = """
+    SELECT EXISTS (
+        SELECT FROM pg_catalog.pg_attribute
+        WHERE (attrelid, attname) IN (
+                (pg_catalog.to_regclass($1), 'attempt'), (pg_catalog.to_regclass($2), 'deleted_expired')
+            )
+          AND NOT attisdropped
+    )
+"""
+_MISSING_PARTS = """
+    WITH relation AS (
+        SELECT class.oid, class.relnamespace, class.relname
+        FROM pg_catalog.pg_class AS class
+        WHERE class.relname = ANY ($2::text[])
+    ), part (schema, relation, kind, name) AS (
+        SELECT relnamespace, relname, 'column', attname
+        FROM relation
+        JOIN pg_catalog.pg_attribute ON attrelid = relation.oid AND attnum > 0 AND NOT attisdropped
+        UNION ALL
+        SELECT relation.relnamespace, relname, 'constraint', conname
+        FROM relation
+        JOIN pg_catalog.pg_constraint ON conrelid = relation.oid AND contype <> 'n'
+        UNION ALL
+        SELECT relation.relnamespace, relation.relname, 'index', index.relname
+        FROM relation
+        JOIN pg_catalog.pg_index ON indrelid = relation.oid
+        JOIN pg_catalog.pg_class AS index ON index.oid = indexrelid
+    )
+    SELECT concat_ws(' ', kind, name, 'of', relation)
+    FROM (
+        SELECT relation, kind, name
+        FROM part
+        WHERE schema = pg_catalog.pg_my_temp_schema() AND name <> ALL ($3::text[])
+        EXCEPT
+        SELECT relation, kind, name
+        FROM part
+        WHERE schema = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = $1)
+    ) AS missing
+    ORDER BY relation, kind, name
+"""
+# With resume_from, the planner computes the next fire time from now on.
+_RESTART_SCHEDULES: Final = """
+    UPDATE {schema}scheduler_schedules
+    SET anchor = now(), last_fire_at = NULL, next_fire_at = now(), resume_from = now()
+    WHERE owner = 'code'
+"""
+
+
+async def recreate_tables(
+    connection: AnyConnection, home: str, applied: Sequence[Migration], missing: Sequence[str]
+) -> None:
+    """Create the missing tables of a schema with these applied migrations.
+
+    If ``scheduled_jobs`` is among them, all schedules declared in code start over, as in pg-scheduler 0.2,
+    which keeps them in that table: missed fire times are not made up for. A disabled schedule remains
+    disabled.
+
+    Args:
+        connection: A connection in a transaction, with the migration lock.
+        home: The schema of the tables.
+        applied: The migrations that the database has, in order.
+        missing: The tables to create.
+    """
+    stand_ins = await _run_again(connection, home, applied, missing)
+    await _drop_stand_ins(connection, stand_ins)
+    if "scheduled_jobs" in missing:
+        await connection.execute(qualify(_RESTART_SCHEDULES, home), timeout=MIGRATION_TIMEOUT_S)
+
+
+async def restore_records(
+    connection: AnyConnection,
+    home: str,
+    shipped: Sequence[Migration],
+    existing: Iterable[str],
+    *,
+    is_new: bool,
+) -> bool:
+    """Record all migrations as applied if the records are empty and the tables have every migration.
+
+    Args:
+        connection: A connection in a transaction, with the migration lock.
+        home: The schema of the tables.
+        shipped: All migrations of this release.
+        existing: The tables that exist.
+        is_new: The table of the records was created in this transaction.
+
+    Returns:
+        False if no migration was ever applied: there are no tables, or those of pg-scheduler 0.2.
+
+    Raises:
+        SchemaMissingError: The tables lack a part, so it is unknown which migrations were applied.
+    """
+    tables = set(existing)
+    if tables <= set(_TABLES_OF_0_2):
+        names = [qualify(f"{{schema}}{table}", home) for table in _TABLES_OF_0_2]
+        if not await connection.fetchval(_IS_MIGRATED, *names, timeout=MIGRATION_TIMEOUT_S):
+            return False
+    compared = tables if is_new else tables | {RECORDS}
+    stand_ins = await _run_again(connection, home, shipped, [RECORDS] if is_new else [])
+    arguments = home, list(compared), list(LATER_INDEXES)
+    rows = await connection.fetch(_MISSING_PARTS, *arguments, timeout=MIGRATION_TIMEOUT_S)
+    if rows:
+        raise SchemaMissingError(
+            f"the records of the migrations are missing in schema {home!r}, and its tables lack parts of "
+            f"version {shipped[-1].version}: {', '.join(row[0] for row in rows)}; restore the table "
+            f"{RECORDS} from a backup, or drop all tables of pg_scheduler together with their jobs",
+            remedy="",
+        )
+    await _drop_stand_ins(connection, stand_ins)
+    for migration in shipped:
+        await connection.execute(insert_record(home, migration), timeout=MIGRATION_TIMEOUT_S)
+    return True
+
+
+async def _run_again(
+    connection: AnyConnection, home: str, migrations: Sequence[Migration], missing: Sequence[str]
+) -> list[str]:
+    """Run the migrations for the missing tables, and return the temporary tables in the place of others."""
+    tables = {*table_names(migrations), RECORDS, *missing}
+    if RECORDS not in missing:
+        await connection.execute(create_records("pg_temp"), timeout=MIGRATION_TIMEOUT_S)
+    for migration in migrations:
+        script = _redirect(migration.up, home, tables, missing)
+        await connection.execute(script, timeout=MIGRATION_TIMEOUT_S)
+    return sorted(tables.difference(missing))
+
+
+def _redirect(script: str, home: str, tables: Iterable[str], missing: Sequence[str]) -> str:
+    schema = quote_identifier(home)
+
+    def qualified(name: re.Match[str]) -> str:
+        # The name of an index begins with the name of its table.
+        owners = [table for table in tables if f"{name[1]}_".startswith(f"{table}_")]
+        return f"{schema if max(owners, key=len, default='') in missing else 'pg_temp'}.{name[1]}"
+
+    return _NAME.sub(qualified, script)
+
+
+async def _drop_stand_ins(connection: AnyConnection, tables: Iterable[str]) -> None:
+    names = ", ".join(f"pg_temp.{table}" for table in tables)
+    await connection.execute(f"DROP TABLE IF EXISTS {names}", timeout=MIGRATION_TIMEOUT_S)

@@ -1,0 +1,363 @@
+"""Compare the tables of a schema with those that the migrations make.
+
+A column, an index or a constraint may have been dropped. A view or a partitioned table may be in the place of
+a table, and rules or policies may change what statements do. Statements would fail later, or run jobs twice,
+so such a schema is rejected with an error that contains the remedy.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pg_scheduler.base.sqlbuiltins import qualify_builtins
+from pg_scheduler.base.sqltext import quote_identifier
+from pg_scheduler.database.migrations.plan import migrations_folder, shipped_migrations
+from pg_scheduler.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+
+LATER_INDEXES: Final = frozenset({"scheduled_jobs_unsuccessful"})
+"""Indexes that the migrations leave out on large tables, so that workers do without them."""
+
+
+class Part(NamedTuple):
+    """A fact about a table, as the catalogue has it.
+
+    Attributes:
+        table: The name of the table.
+        kind: The kind of the part, such as ``column``.
+        name: The name of the column, constraint, rule and so on.
+        value: The type of a column, the definition of an index.
+    """
+
+    table: str
+    kind: str
+    name: str
+    value: str = ""
+
+
+PARTS: Final = qualify_builtins("""
+    SELECT relname::text AS "table", part.kind, part.name, part.value
+    FROM (
+        SELECT class.oid, class.relname, class.relkind, class.relpersistence, class.relreplident,
+            namespace.nspname
+        FROM pg_catalog.pg_class AS class
+        JOIN pg_catalog.pg_namespace AS namespace ON namespace.oid = class.relnamespace
+        WHERE namespace.nspname = $1 AND class.relname = ANY ($2::text[])
+    ) AS relation
+    CROSS JOIN LATERAL (
+        SELECT 'relation', relkind::text, relpersistence::text
+        UNION ALL
+        SELECT 'column', attname::text, replace(format_type(atttypid, atttypmod), 'pg_catalog.', '')
+        FROM pg_catalog.pg_attribute
+        WHERE attrelid = relation.oid AND attnum > 0 AND NOT attisdropped
+        UNION ALL
+        SELECT 'constraint', conname::text, ''
+        FROM pg_catalog.pg_constraint
+        WHERE conrelid = relation.oid AND contype = 'c'
+        UNION ALL
+        SELECT 'index', '',
+            replace(replace(pg_get_indexdef(indexrelid), 'pg_catalog.', ''), 'OPERATOR(=)', '=')
+        FROM pg_catalog.pg_index
+        WHERE indrelid = relation.oid AND indisvalid
+        UNION ALL
+        SELECT 'rule', quote_ident(rulename::text), ''
+        FROM pg_catalog.pg_rewrite
+        WHERE ev_class = relation.oid AND ev_enabled <> 'D'
+        UNION ALL
+        SELECT 'child', format('%I.%I', spaces.nspname, child.relname), ''
+        FROM pg_catalog.pg_inherits
+        JOIN pg_catalog.pg_class AS child ON child.oid = inhrelid
+        JOIN pg_catalog.pg_namespace AS spaces ON spaces.oid = child.relnamespace
+        WHERE inhparent = relation.oid
+        UNION ALL
+        SELECT CASE WHEN key.is_primary THEN 'publication' ELSE 'keyless' END,
+            quote_ident(published.pubname::text), ''
+        FROM pg_catalog.pg_publication_tables AS published
+        JOIN pg_catalog.pg_publication AS publication ON publication.pubname = published.pubname
+        CROSS JOIN LATERAL (
+            SELECT coalesce(bool_or(indisprimary AND indisvalid), false) AS is_primary,
+                coalesce(bool_or(indisreplident AND indisvalid), false) AS is_identity
+            FROM pg_catalog.pg_index
+            WHERE indrelid = relation.oid
+        ) AS key
+        WHERE (relation.relreplident = 'n'
+               OR relation.relreplident = 'i' AND NOT key.is_identity
+               OR relation.relreplident = 'd' AND NOT key.is_primary)
+          AND published.schemaname = relation.nspname AND published.tablename = relation.relname
+          AND (publication.pubupdate OR publication.pubdelete)
+        UNION ALL
+        SELECT 'policy', quote_ident(current_user::text), ''
+        WHERE row_security_active(relation.oid) AND (
+            SELECT count(DISTINCT command.code) < 3 OR bool_or(NOT polpermissive)
+            FROM pg_catalog.pg_policy
+            JOIN (VALUES ('r'), ('w'), ('d')) AS command (code)
+                ON polcmd::text = ANY (ARRAY [command.code, '*'])
+            WHERE polrelid = relation.oid
+              AND (NOT polpermissive OR pg_get_expr(polqual, polrelid) = 'true')
+              AND EXISTS (
+                  SELECT FROM unnest(polroles) AS role
+                  WHERE role = 0 OR pg_has_role(role, 'USAGE')
+              )
+        )
+    ) AS part (kind, name, value)
+""")
+"""The query of the parts of the tables $2 in the schema $1.
+
+PostgreSQL qualifies built-in names in definitions if the search path hides them.
+"""
+
+_KINDS: Final = {
+    "p": ("partitioned table", "TABLE"),
+    "v": ("view", "VIEW"),
+    "m": ("materialized view", "MATERIALIZED VIEW"),
+    "f": ("foreign table", "FOREIGN TABLE"),
+    "S": ("sequence", "SEQUENCE"),
+    "c": ("composite type", "TYPE"),
+}
+
+_SHAPE: Final = (migrations_folder() / "schema.txt").read_text(encoding="utf-8")
+
+TABLES: Final[tuple[str, ...]] = tuple(re.findall(r"^table (\w+)$", _SHAPE, re.MULTILINE))
+"""The tables of the newest version, for tools that must not change them."""
+
+_ENTRY: Final = re.compile(r"^(?=table |function |    (?:column|constraint|CREATE|with) )", re.MULTILINE)
+_COLUMN: Final = re.compile(
+    r"(?P<type>.+?)(?P<is_set> NOT NULL)?(?: DEFAULT (?P<default>.+)| GENERATED ALWAYS AS IDENTITY)?"
+)
+_INDEX: Final = re.compile(
+    r"CREATE (?P<unique>UNIQUE )?INDEX (?P<name>.+?) ON .+? USING (?P<definition>\w+ (?P<columns>.+))"
+)
+_ALTER: Final = "ALTER TABLE {table} "
+_PRIMARY_KEY: Final = "_pkey"
+_STORAGE: Final = re.compile(r" WITH \([^)]*\)")
+
+_CAUSES: Final[dict[str, str]] = {
+    "rule": (
+        "{table} has the rule {name}, which changes the Scheduler's statements; execute as the owner of the "
+        "table: DROP RULE {name} ON {table}"
+    ),
+    "child": (
+        "{table} has the child table {name}, whose rows the Scheduler's statements would change too; execute "
+        "as the owner of the table: ALTER TABLE {name} NO INHERIT {table}"
+    ),
+    "publication": (
+        "{table} has no replica identity and is in the publication {name}, so the server rejects updates; "
+        "execute as the owner of the table: ALTER TABLE {table} REPLICA IDENTITY DEFAULT"
+    ),
+    "keyless": (
+        "{table} has no primary key and no other replica identity, and is in the publication {name}, so the "
+        "server rejects updates; execute as the owner of the table: ALTER TABLE {table} REPLICA IDENTITY FULL"
+    ),
+    "policy": (
+        "row-level security of {table} may hide rows from the role {name}; create permissive policies with "
+        "USING (true) for the role and no restrictive ones, or execute as a superuser: "
+        "ALTER ROLE {name} BYPASSRLS"
+    ),
+}
+
+
+ADDED_LATER: Final = frozenset({"keyless"})
+"""Kinds of parts that missing migrations may correct: an older schema has a table without a primary key."""
+
+
+def check_relations(parts: Iterable[Part], schema: str, *, ignored: Container[str] = ()) -> None:
+    """Raise an error unless each table is an ordinary one, and nothing changes or rejects its statements.
+
+    Args:
+        parts: The parts of the tables, from the catalogue.
+        schema: The schema of the tables.
+        ignored: The kinds of parts that are not looked at.
+
+    Raises:
+        SchemaMismatchError: The message names what differs and the remedy.
+    """
+    for part in parts:
+        table = f"{quote_identifier(schema)}.{part.table}"
+        if part.kind == "relation" and part.name != "r":
+            kind, command = _KINDS.get(part.name, ("relation of another kind", "TABLE"))
+            raise SchemaMismatchError(
+                f"{table} is a {kind}, not an ordinary table; drop it, or move it to another schema by "
+                f"ALTER {command} {table} SET SCHEMA ..., then call scheduler.initialize_db() or "
+                "start(), which creates the table"
+            )
+        if part.kind not in ignored and (cause := _CAUSES.get(part.kind)):
+            raise SchemaMismatchError(cause.format(table=table, name=part.name))
+
+
+def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] = LATER_INDEXES) -> None:
+    """Raise an error if a table lacks a part of the newest version, or a column has another type.
+
+    More columns, constraints and indexes are allowed. The name of an index does not matter.
+
+    Args:
+        parts: The parts of the tables, from the catalogue.
+        schema: The schema of the tables.
+        optional: The names of the indexes that may be missing.
+
+    Raises:
+        SchemaMismatchError: The message names every part that differs, and statements that repair it.
+    """
+    found = {_key(part): part.value for part in parts}
+    differences: list[str] = []
+    are_indexes = True
+    statements: list[str] = []
+    for part, add in _expected_parts():
+        table = f"{quote_identifier(schema)}.{part.table}"
+        value = found.get(_key(part))
+        if value is None and part.name in optional:
+            continue
+        if value is None:
+            differences.append(f"{part.kind} {part.name} of {part.table} is missing")
+            are_indexes = are_indexes and part.name in index_statements()
+            statements.append(add.format(table=table))
+        elif part.kind == "column" and value != part.value:
+            differences.append(
+                f"column {part.name} of {part.table} has the type {value}, expected {part.value}"
+            )
+            are_indexes = False
+            statements.append(_alter_type(part, add).format(table=table))
+    if differences:
+        remedy = (
+            "execute pg-scheduler migrate indexes, or call pg_scheduler.migrate.build_indexes(connection), "
+            "which builds them while jobs run"
+            if are_indexes
+            else "restore the tables that differ from a backup, or drop them, and start() creates them "
+            "again, empty"
+        )
+        raise SchemaMismatchError(
+            f"the tables of pg_scheduler in schema {schema!r} differ from version "
+            f"{shipped_migrations()[-1].version}: {', '.join(differences)}; {remedy}, or execute as their "
+            f"owner: {'; '.join(statements)}"
+        )
+
+
+class TableColumn(NamedTuple):
+    """A column of the newest version."""
+
+    name: str
+    type: str
+    is_nullable: bool
+    is_key: bool
+    """Whether it is part of the primary key."""
+
+
+@cache
+def table_columns() -> Mapping[str, Sequence[TableColumn]]:
+    """Return the columns of the newest version, by table."""
+    found: dict[str, list[TableColumn]] = {}
+    for table, text in zip(TABLES, re.split(r"^table ", _SHAPE, flags=re.MULTILINE)[1:], strict=True):
+        primary = re.search(r"^    constraint \w+ PRIMARY KEY \((.+)\)$", text, re.MULTILINE)
+        key = primary[1].split(", ") if primary else []
+        found[table] = [
+            TableColumn(name, column["type"], not column["is_set"], name in key)
+            for name, definition in re.findall(r"^    column (\w+) (.+)$", text, re.MULTILINE)
+            if (column := _COLUMN.fullmatch(definition))
+        ]
+    return found
+
+
+def missing_shipped_indexes(parts: Iterable[Part]) -> list[str]:
+    """Return the indexes of these tables that are still to be built, or that were dropped or are invalid."""
+    found = {_key(part) for part in parts}
+    tables = {table for table, *_ in found}
+    return [
+        part.name
+        for part, _ in _expected_parts()
+        if part.name in index_statements() and part.table in tables and _key(part) not in found
+    ]
+
+
+@cache
+def index_statements() -> Mapping[str, str]:
+    """Return by name the statement that builds each index while jobs run; ``{schema}`` precedes its table.
+
+    A primary key is a constraint whose index cannot be built alone.
+    """
+    return {
+        part.name: add.replace("INDEX", "INDEX CONCURRENTLY", 1)
+        .replace(" USING btree", "", 1)
+        .replace("COALESCE(", "coalesce(")
+        .format(table=f"{{schema}}{part.table}")
+        for part, add in _expected_parts()
+        if part.kind == "index" and not part.name.endswith(_PRIMARY_KEY)
+    }
+
+
+def unlogged_tables(parts: Iterable[Part]) -> list[str]:
+    """Return the tables that the server empties after a crash."""
+    return sorted(part.table for part in parts if part.kind == "relation" and part.value == "u")
+
+
+@cache
+def shipped_storage() -> Mapping[str, Mapping[str, str]]:
+    """Return the storage settings of the newest version, by table."""
+    storage: dict[str, dict[str, str]] = {}
+    table = ""
+    for entry in _ENTRY.split(_SHAPE):
+        kind, _, text = entry.strip().partition(" ")
+        if kind == "table":
+            table = text
+        elif kind == "with":
+            name, _, value = text.partition("=")
+            storage.setdefault(table, {})[name] = value
+    return storage
+
+
+def _key(part: Part) -> tuple[str, str, str]:
+    if part.kind != "index":
+        return part.table, part.kind, part.name
+    command, _, definition = part.value.partition(" USING ")
+    return part.table, command.partition(" INDEX ")[0], _STORAGE.sub("", definition)
+
+
+@cache
+def _expected_parts() -> tuple[tuple[Part, str], ...]:
+    """Return the parts of the newest version, each with the statement that adds it."""
+    return tuple(_parse(_SHAPE))
+
+
+def _parse(shape: str) -> Iterator[tuple[Part, str]]:
+    table = ""
+    for entry in _ENTRY.split(shape):
+        kind, _, text = " ".join(entry.split()).partition(" ")
+        name, _, value = text.partition(" ")
+        if kind == "table":
+            table = text
+        elif kind == "column" and (column := _COLUMN.fullmatch(value)):
+            yield Part(table, kind, name, column["type"]), _escape(f"ADD COLUMN {name} {value}")
+        elif kind == "constraint" and value.startswith("CHECK"):
+            yield Part(table, kind, name), _escape(f"ADD CONSTRAINT {name} {value}")
+        elif kind == "CREATE" and (index := _INDEX.fullmatch(f"{kind} {text}")):
+            add = _escape(f"ADD PRIMARY KEY {index['columns']}")
+            if not index["name"].endswith(_PRIMARY_KEY):
+                command = f"CREATE {index['unique'] or ''}INDEX {index['name']}"
+                add = f"{command} ON {{table}} USING {index['definition']}"
+            yield Part(table, "index", index["name"], f"{kind} {text}"), add
+
+
+def _escape(command: str) -> str:
+    return _ALTER + command.replace("{", "{{").replace("}", "}}")
+
+
+def _alter_type(column: Part, add: str) -> str:
+    """Return the statement that changes the type of a column.
+
+    Its default and the constraints that use it are removed before and added again after.
+    """
+    name = column.name
+    before, after = [], []
+    _, _, default = add.partition(" DEFAULT ")
+    if default:
+        before.append(f"ALTER COLUMN {name} DROP DEFAULT")
+        after.append(f"ALTER COLUMN {name} SET DEFAULT {default}")
+    for part, command in _expected_parts():
+        if (part.table, part.kind) == (column.table, "constraint") and re.search(rf"\b{name}\b", command):
+            before.append(f"DROP CONSTRAINT IF EXISTS {part.name}")
+            after.append(command.removeprefix(_ALTER))
+    commands = [*before, f"ALTER COLUMN {name} TYPE {column.value} USING {name}::{column.value}", *after]
+    return _ALTER + ", ".join(commands)

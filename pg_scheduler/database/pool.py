@@ -1,0 +1,579 @@
+"""Check out connections for statements, transactions and long use, with a limit on each wait.
+
+LISTEN and an advisory lock need a connection for long. It comes from ``direct_dsn`` if that is given (behind
+PgBouncer it must be), else from the pool, if the pool can spare one.
+
+A pool resets a connection at each release, which is one more transaction. Calls that follow one another share
+one reset of a sticky connection, and so do the steps of jobs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import ClassVar, Final
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from pg_scheduler.base.threads import resolve_at_once, resolve_in_threads
+from pg_scheduler.database.asyncpg_private import (
+    classes_of,
+    connect_as_pool,
+    loop_of,
+    open_connections,
+    prepare_as_pool,
+    server_host,
+)
+from pg_scheduler.database.callers.adapter import AnyConnection, asyncpg_connection_of
+from pg_scheduler.database.callers.connection import as_foreign
+from pg_scheduler.database.faults import (
+    ENDED_WHILE_IDLE,
+    connecting,
+    raise_translated,
+    reading_dsn,
+    translated,
+)
+from pg_scheduler.database.fork import inherited_sockets
+from pg_scheduler.database.held import DedicatedConnection
+from pg_scheduler.database.identities import CallersDatabases
+from pg_scheduler.database.opening import open_connection_to, probe_statements
+from pg_scheduler.database.options import (
+    ADMISSION_SETTINGS,
+    HOT_TRANSACTION_SETTINGS,
+    MIN_FREE_CONNECTIONS,
+    TRANSACTION_SETTINGS,
+    ConnectionOptions,
+)
+from pg_scheduler.database.session import (
+    Connection,
+    check_connection,
+    count_free,
+    ended_connection,
+    is_open,
+    is_own_session,
+    release_to,
+    take_from,
+    terminate,
+    terminate_unanswered,
+    transact,
+    transact_with,
+)
+from pg_scheduler.errors import (
+    ConfigurationError,
+    ConnectionLostError,
+    ConnectionRejectedError,
+    DatabaseUnavailableError,
+)
+from pg_scheduler.events.background import start_in_background
+
+EXIT_TIMEOUT_S: Final = 10.0
+"""Limit for what the end of the process writes."""
+
+RELEASE_TIMEOUT_S: Final = 1.0
+"""Seconds for which a shutdown waits for a call that uses a kept connection."""
+
+DEFAULT_OPTIONS: Final = ConnectionOptions()
+
+POOL_PER_STEP_CONNECTION: Final = 4
+"""The connections of a pool for each one that is kept for steps, so jobs find most of them free."""
+
+FOREIGN_LOOP: Final = (
+    "the call comes from another event loop or thread than that of the pool; await it in the event loop that "
+    "created the pool, from a thread with asyncio.run_coroutine_threadsafe(call, loop).result()"
+)
+
+
+class Connections:
+    """Check out connections of the pool, and open connections outside of it."""
+
+    limits_waits: ClassVar[bool] = True
+    """Whether each statement runs in a transaction of its own, for which it may set a lock timeout."""
+
+    def __init__(
+        self,
+        pool: asyncpg.Pool,
+        direct_dsn: str | None = None,
+        *,
+        keeper_dsn: str | None = None,
+        options: ConnectionOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        self.options: Final = options
+        self._pool = pool
+        self._callers_databases = CallersDatabases(pool, options.lease_timeout_s)
+        self._loop: Final = loop_of(pool)
+        resolve_in_threads(self._loop)
+        self._direct_dsn = direct_dsn
+        self._keeper_dsn = keeper_dsn
+        self._opened_dsns: set[str] = set()
+        size = pool.get_max_size()
+        self.dedicated_connection: Final = DedicatedConnection(pool, options)
+        self.hot_path: AbstractAsyncContextManager[Connection | None] = self.dedicated_connection
+        """Yields the connection of claims and completions; None where the pool cannot spare one."""
+        has_spare = size > MIN_FREE_CONNECTIONS + 2
+        self.sticky_connection: Final = StickyConnection(pool, options) if has_spare else None
+        self.admission_connection: Final = StickyConnection(pool, options) if has_spare else None
+        self.step_connections: Final = tuple(
+            StickyConnection(pool, options)
+            for _ in range(size // POOL_PER_STEP_CONNECTION if has_spare else 0)
+        )
+        self._sessions_are_own = False
+        in_use = (
+            1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
+        )  # statements, LISTEN, hot path
+        self._lock_holders = asyncio.Semaphore(max(size - in_use, 1))
+        self._step_slots = asyncio.Semaphore(
+            max(size - in_use - len(self.step_connections) - MIN_FREE_CONNECTIONS, 1)
+        )
+
+    @property
+    def pool(self) -> asyncpg.Pool:
+        """The user's pool."""
+        return self._pool
+
+    @property
+    def has_direct_dsn(self) -> bool:
+        """Whether connections for long use come from a DSN of their own."""
+        return self._direct_dsn is not None
+
+    @property
+    def can_spare_one(self) -> bool:
+        """Whether one connection can be held for long without starving the statements."""
+        return self._direct_dsn is not None or self._pool.get_max_size() > MIN_FREE_CONNECTIONS
+
+    @property
+    def can_open_lease_connection(self) -> bool:
+        """Whether the lease connection may be opened: a DSN is given, or the pool is large enough."""
+        return (
+            bool(self._keeper_dsn or self._direct_dsn) or self._pool.get_max_size() > MIN_FREE_CONNECTIONS + 1
+        )
+
+    @property
+    def can_hold_a_lock(self) -> bool:
+        """Whether an attempt can hold a connection while heartbeats continue."""
+        return self._direct_dsn is not None or self._pool.get_max_size() > 1
+
+    def close_in_children(self) -> None:
+        """Close the sockets of the pool and of connections outside of it in children forked from now on."""
+        inherited_sockets.close_in_children(self)
+
+    def run_at_exit(self, run: Callable[[Connection], Awaitable[None]]) -> None:
+        """Run statements on a connection of their own, in an event loop of their own, as the process ends.
+
+        The pool belongs to another event loop, which is closed by then.
+
+        Raises:
+            DatabaseUnavailableError: The server is unavailable.
+            Exception: The error of a statement, or of a password that is read in the event loop of the pool.
+        """
+
+        async def run_on_own() -> None:
+            resolve_at_once(asyncio.get_running_loop())
+            async with asyncio.timeout(EXIT_TIMEOUT_S):
+                with translated(), connecting():
+                    connection = await connect_as_pool(self._pool)
+                try:
+                    async with connection.transaction():
+                        await run(connection)
+                finally:
+                    connection.terminate()
+
+        with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+            runner.run(run_on_own())
+
+    def open_connections(self) -> list[asyncpg.Connection]:
+        """Return the open connections of the pool."""
+        return open_connections(self._pool)
+
+    def pool_use(self) -> tuple[int, int, int]:
+        """Return how many connections the pool has, how many of them are idle, and how many it may have."""
+        return self._pool.get_size(), self._pool.get_idle_size(), self._pool.get_max_size()
+
+    def server_host(self) -> str | None:
+        """Return the host of the server, as the pool connected to it; None before its first connection."""
+        opened = open_connections(self._pool)
+        return server_host(opened[0]) if opened else None
+
+    @property
+    def is_in_loop(self) -> bool:
+        """Whether the event loop of the pool runs the caller."""
+        return asyncio.get_running_loop() is self._loop
+
+    def check_loop(self) -> None:
+        """Raise RuntimeError unless the event loop of the pool runs the caller."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(FOREIGN_LOOP)
+
+    async def check_call(self, connection: AnyConnection | None) -> Connection | None:
+        """Return the connection of a caller for statements; None for those of the pool.
+
+        Raises:
+            ConfigurationError: It leads to another database than the pool.
+            RuntimeError: The event loop of the pool does not run the caller, and statements need it.
+            TypeError: It is no connection, or that of a caller without asyncio.
+            ValueError: It is an asyncpg connection that is not in a transaction.
+        """
+        checked = None if connection is None else check_connection(connection)
+        if checked is None or as_foreign(checked) is None:
+            self.check_loop()
+        if checked is not None and as_foreign(connection) is None:  # else it has been checked
+            await self._callers_databases.check(connection, checked)
+        return checked
+
+    async def check_pooler(self) -> None:
+        """Raise if prepared statements of the pool would fail later.
+
+        Raises:
+            ConfigurationError: The pool leads to a pooler in transaction mode, which loses the statements
+                that the pool caches.
+        """
+        async with self.acquire() as connection:
+            await probe_statements(self._pool, connection)
+
+    def check_thread(self) -> None:
+        """Raise RuntimeError unless the caller is in the event loop of the pool, or no loop runs."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self._loop and (running is not None or self._loop.is_running()):
+            raise RuntimeError(FOREIGN_LOOP)
+
+    @asynccontextmanager
+    async def acquire(self, *, reserved: bool = False) -> AsyncIterator[Connection]:
+        """Yield a connection for a short use, and translate the errors of the block.
+
+        Args:
+            reserved: For statements of the scheduler itself. If jobs use up the pool, the statement does not
+                wait for them: it runs on the connection of the hot path, with its short lock timeout. A
+                process that only enqueues has no such connection, and waits.
+        """
+        self.check_loop()
+        if reserved and self._is_starved:
+            async with self.dedicated_connection as held:
+                if held is not None:
+                    yield held
+                    return
+        try:
+            connection = await take_from(self._pool, self.options.call_timeout_s)
+            try:
+                with terminate_unanswered(connection):
+                    yield connection
+            finally:
+                await release_to(self._pool, connection, self.options.call_timeout_s)
+        except Exception as error:
+            raise_translated(error)
+            raise
+
+    def sticky(self, *, reserved: bool = False) -> AbstractAsyncContextManager[Connection]:
+        """Yield a connection that the next call is likely to reuse; ``reserved`` as in ``acquire()``.
+
+        A pool with none to spare gives an ordinary one.
+        """
+        if self.sticky_connection is None or (reserved and self._is_starved):
+            return self.acquire(reserved=reserved)
+        return self.sticky_connection
+
+    def step(self) -> AbstractAsyncContextManager[Connection]:
+        """Yield a connection for a step of a job; the next step is likely to reuse it.
+
+        Steps at the same time wait for one another only if they leave too few connections for others, as
+        while a lock of the whole table of steps stops them.
+        """
+        for held in self.step_connections:
+            if not held.is_in_use and not self._is_starved:
+                return held
+        return self._acquire_for_step()
+
+    @asynccontextmanager
+    async def _acquire_for_step(self) -> AsyncIterator[Connection]:
+        with translated():
+            async with asyncio.timeout(self.options.call_timeout_s):
+                await self._step_slots.acquire()
+        try:
+            async with self.acquire(reserved=True) as connection:
+                yield connection
+        finally:
+            self._step_slots.release()
+
+    @asynccontextmanager
+    async def transaction(
+        self,
+        *,
+        hot: bool = False,
+        reserved: bool = False,
+        savepoints: bool = True,
+        lock_timeout_ms: int | None = None,
+    ) -> AsyncIterator[Connection]:
+        """Yield a connection in a transaction with planner settings; ``reserved`` as in ``acquire()``.
+
+        If this process is suspended within the block, the server ends the transaction and frees its locks.
+        Without ``savepoints`` it begins in one round trip instead of two, and has no other within it. Where
+        it waits for a lock longer than ``lock_timeout_ms``, it fails; None for the setting of the session.
+        """
+        timeout_s = self.options.hot_timeout_s if hot else self.options.call_timeout_s
+        settings = HOT_TRANSACTION_SETTINGS if hot else TRANSACTION_SETTINGS
+        if lock_timeout_ms is not None:
+            settings = f"{settings}; SET LOCAL lock_timeout = {lock_timeout_ms}"
+        if not savepoints:
+            async with (
+                self.acquire(reserved=reserved) as connection,
+                transact_with(connection, settings, timeout_s),
+            ):
+                yield connection
+            return
+        async with self.acquire(reserved=reserved) as connection, transact(connection, timeout_s):
+            with terminate_unanswered(connection):
+                await connection.execute(settings, timeout=timeout_s)
+                yield connection
+
+    @asynccontextmanager
+    async def admission(self) -> AsyncIterator[Connection]:
+        """Yield a connection in a transaction that takes the locks of limits.
+
+        Admissions follow one another, so the connection stays out of the pool for a moment.
+        """
+        held, timeout_s = self.admission_connection, self.options.hot_timeout_s
+        source = self.acquire(reserved=True) if held is None or self._is_starved else held
+        async with source as connection, transact_with(connection, ADMISSION_SETTINGS, timeout_s):
+            yield connection
+
+    @asynccontextmanager
+    async def checkout(self, *, direct: bool = True) -> AsyncIterator[Connection]:
+        """Yield a connection for long use. Errors of the block may be a job's own and stay untranslated.
+
+        Args:
+            direct: Whether it comes from the ``direct_dsn`` if there is one, as for a session of its own.
+        """
+        self.check_loop()
+        timeout_s = self.options.call_timeout_s
+        with translated():
+            if self._direct_dsn is None or not direct:
+                connection: Connection = await take_from(self._pool, timeout_s)
+            else:
+                connection = await self._connect_directly(self._direct_dsn)
+        try:
+            yield connection
+        finally:
+            with suppress(DatabaseUnavailableError), translated():  # the connection is closed either way
+                if isinstance(connection, PoolConnectionProxy):
+                    await release_to(self._pool, connection, timeout_s)
+                else:
+                    await connection.close(timeout=timeout_s)
+
+    @asynccontextmanager
+    async def transaction_of_job(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Connection]:
+        """Yield a connection of the pool in a READ COMMITTED transaction, for the code of a job.
+
+        Errors of the block stay untranslated, unless the connection has ended. Those of the commit do not.
+        Where it waits for a lock longer than ``lock_timeout_ms``, it fails; None for that of the session.
+        """
+        timeout_s = self.options.call_timeout_s
+        async with self.checkout(direct=False) as connection:
+            transaction = connection.transaction(isolation="read_committed")
+            with translated(), terminate_unanswered(connection):
+                async with asyncio.timeout(timeout_s):
+                    await transaction.start()
+            try:
+                if lock_timeout_ms is not None:
+                    with translated(), terminate_unanswered(connection):
+                        settings = f"SET LOCAL lock_timeout = {lock_timeout_ms}"
+                        await connection.execute(settings, timeout=timeout_s)
+                yield connection
+            except BaseException as error:  # roll back whatever happened, cancellation included
+                # An error of the rollback would hide that of the block.
+                with suppress(Exception), terminate_unanswered(connection):
+                    async with asyncio.timeout(timeout_s):
+                        await transaction.rollback()
+                source = error.__cause__ if isinstance(error, DatabaseUnavailableError) else error
+                if isinstance(source, asyncpg.InterfaceError) and not is_open(connection):
+                    # The text of asyncpg is that of a connection that was released.
+                    raise ConnectionLostError(ENDED_WHILE_IDLE) from error
+                raise
+            with translated(), terminate_unanswered(connection):
+                async with asyncio.timeout(timeout_s):
+                    await transaction.commit()
+
+    async def check_transaction(self, given: object) -> Connection:
+        """Return the asyncpg connection of a caller, which must be in a READ COMMITTED transaction.
+
+        Raises:
+            ConfigurationError: It leads to another database than the pool.
+            TypeError: It is not one of asyncpg, nor of SQLAlchemy on asyncpg.
+            ValueError: It is not in a transaction, or has another isolation level.
+        """
+        with translated():
+            connection = await asyncpg_connection_of(given)
+        await self.check_call(connection)
+        with translated():
+            level: str = await connection.fetchval(
+                "SELECT pg_catalog.current_setting('transaction_isolation')",
+                timeout=self.options.call_timeout_s,
+            )
+        if level != "read committed":
+            raise ValueError(
+                f"connection is in a transaction at the isolation level {level.upper()}; begin it at READ "
+                "COMMITTED: at any other one, two jobs that end together may not see each other's end"
+            )
+        return connection
+
+    @asynccontextmanager
+    async def checkout_for_lock(self) -> AsyncIterator[Connection]:
+        """Yield a connection for an attempt that holds a lock, and keep enough of the pool free for services.
+
+        Raises:
+            ConfigurationError: The connection goes through a pooler.
+        """
+        async with AsyncExitStack() as stack:
+            if self._direct_dsn is None:
+                await stack.enter_async_context(self._lock_holders)
+            connection = await stack.enter_async_context(self.checkout())
+            if not self._sessions_are_own:
+                with translated():
+                    self._sessions_are_own = await is_own_session(connection, self.options.call_timeout_s)
+                if not self._sessions_are_own:
+                    raise ConfigurationError(
+                        "an advisory lock cannot be held behind a pooler in transaction mode, such as "
+                        "PgBouncer: it would stay in a session that others use; pass direct_dsn="
+                    )
+            yield connection
+
+    async def connect(self) -> Connection:
+        """Open a connection outside of the pool, in the caller's event loop, with the hooks of the pool."""
+        resolve_in_threads(asyncio.get_running_loop())
+        dsn = self._keeper_dsn or self._direct_dsn
+        if dsn:
+            connection = await self._open(dsn, "keeper_dsn" if self._keeper_dsn else "direct_dsn")
+        else:
+            connection = await inherited_sockets.open(partial(connect_as_pool, self._pool))
+        return await prepare_as_pool(self._pool, connection)
+
+    async def release_held(self) -> None:
+        """Release the dedicated and the sticky connections.
+
+        One that a call uses, which waits for a lock perhaps, is released by that call.
+        """
+        await self.dedicated_connection.release()
+        for sticky in (self.sticky_connection, self.admission_connection, *self.step_connections):
+            if sticky is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                        await sticky.release()
+
+    async def _connect_directly(self, dsn: str) -> Connection:
+        timeout_s = self.options.call_timeout_s
+        with connecting():
+            async with asyncio.timeout(timeout_s):
+                connection = await self._open(dsn, "direct_dsn")
+                return await prepare_as_pool(self._pool, connection)
+
+    async def _open(self, dsn: str, name: str) -> asyncpg.Connection:
+        """Open a connection to a DSN. What its options name may be missing later, which is an outage."""
+        try:
+            with reading_dsn(name):
+                connection = await inherited_sockets.open(
+                    partial(open_connection_to, dsn, name, **classes_of(self._pool))
+                )
+        except ConfigurationError as error:
+            if name in self._opened_dsns:
+                raise ConnectionRejectedError(str(error)) from error
+            raise
+        self._opened_dsns.add(name)
+        return connection
+
+    @property
+    def _is_starved(self) -> bool:
+        return self.dedicated_connection.is_in_use and count_free(self._pool) == 0
+
+
+class StickyConnection:
+    """Yield one connection of the pool to one user at a time, and release it when idle.
+
+    A class, not a generator: every single ``schedule()`` passes here.
+    """
+
+    def __init__(self, pool: asyncpg.Pool, options: ConnectionOptions) -> None:
+        self._pool = pool
+        self._options = options
+        self._turn = asyncio.Lock()
+        self._connection: PoolConnectionProxy | None = None
+        self._idle_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self.releasing: asyncio.Task[None] | None = None
+        """The task that last began to release an idle connection."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a connection is out of the pool."""
+        return self._connection is not None
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether another user would have to wait."""
+        return self._turn.locked()
+
+    async def __aenter__(self) -> PoolConnectionProxy:
+        await self._turn.acquire()
+        try:
+            if self._connection is None or not is_open(self._connection):
+                await self._return()
+                self._connection = await take_from(self._pool, self._options.call_timeout_s)
+        except BaseException as error:  # let the next user in
+            self._turn.release()
+            if isinstance(error, Exception):
+                raise_translated(error)
+            raise
+        return self._connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                loop = asyncio.get_running_loop()
+                self._idle_at = loop.time() + self._options.sticky_idle_s
+                if self._timer is None:  # one timer serves many uses: when it fires, it checks the last one
+                    self._timer = loop.call_at(self._idle_at, self._start_release)
+                return
+            with translated():
+                # After any error, the next user gets a fresh connection.
+                connection = self._connection
+                if connection is not None:
+                    if isinstance(error, TimeoutError | asyncio.CancelledError):
+                        terminate(connection)
+                    if isinstance(error, AttributeError) and not is_open(connection):
+                        error = ended_connection()
+                await self._return()
+                raise error
+        finally:
+            self._turn.release()
+
+    async def release(self) -> None:
+        """Return the connection to the pool now."""
+        async with self._turn:
+            if self._timer is not None:  # it would start a task, perhaps after the end of the loop
+                self._timer.cancel()
+                self._timer = None
+            with translated():
+                await self._return()
+
+    def _start_release(self) -> None:
+        self.releasing = start_in_background(self._release_if_idle(), "pg_scheduler release")
+
+    async def _release_if_idle(self) -> None:
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._idle_at and self._connection is not None:
+                self._timer = loop.call_at(self._idle_at, self._start_release)
+                return
+            self._timer = None
+            with suppress(DatabaseUnavailableError), translated():  # no caller waits; the pool closes it
+                await self._return()
+
+    async def _return(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await release_to(self._pool, connection, self._options.call_timeout_s)

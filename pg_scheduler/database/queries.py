@@ -1,0 +1,243 @@
+"""Load the statements of the files ``*.sql``, each in the folder of the modules that use it.
+
+A statement begins with its declarations::
+
+    -- name: renew_lease
+    -- route: shared, tuned
+    -- timeout: call
+
+``route`` names the connection that runs the statement (see ``Route``). ``shared, <route>`` tries the shared
+connection first. ``<route> | <route>`` leaves the choice to the method; the first is the default. ``timeout``
+is ``call`` or ``hot``, by default ``call``.
+
+``{schema}`` before a table's name becomes the quoted schema, so that statements mean the same tables whatever
+the search path of their connection is. ``{channel}`` becomes the notification channel of the schema, and
+``{name}`` the text after ``-- fragment: name``. Built-in functions, operators and types are qualified too;
+see ``sqlbuiltins``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from hashlib import md5
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from pg_scheduler.base.sqlbuiltins import qualify_builtins
+from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.database.options import LOCK_TIMEOUT_MS
+from pg_scheduler.jobs.model import JobPriority
+
+
+class Route(StrEnum):
+    """The connection that runs a statement, unless the caller passes one."""
+
+    CALLER = "caller"
+    """The connection of the transaction that the statement is part of; it has no other."""
+    CHECKOUT = "checkout"
+    """A connection that is held for long, because the statement changes its session."""
+    DEDICATED = "dedicated"
+    """The connection of the hot path."""
+    POOL = "pool"
+    """A connection of the pool, for this statement."""
+    RESERVED = "reserved"
+    """The same, or the dedicated connection while jobs use up the pool."""
+    STEP = "step"
+    """One of a few connections of the pool that are kept for a moment for steps; else as reserved."""
+    STICKY = "sticky"
+    """A connection of the pool that is kept for a moment, for the next call."""
+    STICKY_RESERVED = "sticky-reserved"
+    """The same, or the dedicated connection while jobs use up the pool."""
+    TUNED = "tuned"
+    """A transaction of its own with settings, on a reserved connection. It waits for a lock for a second."""
+
+
+class Timeout(StrEnum):
+    """The time limit of a statement; see ``ConnectionOptions``."""
+
+    CALL = "call"
+    HOT = "hot"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One statement, with its route and timeout.
+
+    Attributes:
+        name: Its name.
+        text: The SQL.
+        routes: The connections that may run it, the default first.
+        is_shareable: Whether it runs on the shared connection if that is free.
+        timeout: Its time limit.
+        is_recorded: Whether it also writes a record of what it does, for people.
+        limits_wait: Whether ``load_limited()`` gives it a lock timeout, so that a call repeats it.
+    """
+
+    name: str
+    text: str
+    routes: tuple[Route, ...]
+    is_shareable: bool
+    timeout: Timeout
+    is_recorded: bool = False
+    limits_wait: bool = False
+
+
+FOLDERS: Final = (
+    "database",
+    "queue",
+    "worker",
+    "admission",
+    "steps",
+    "schedules",
+    "statistics",
+    "inspect/store/sql",
+)
+"""The folders of the package that contain statements."""
+
+_MARK: Final = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
+_DECLARATION: Final = re.compile(r"-- (route|timeout): (.*)\n")
+_COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
+_PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
+_OF_RECORDS: Final = ("into_audit", "once_per_release")
+LEFT_OUT: Final = " AND job_id <> ALL ($16::text[])"
+"""The fragment of the claim of a worker that leaves out jobs; it is empty in that of all others."""
+
+LOCK_LIMIT: Final = f" AND (SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_MS}ms', true) IS NOT NULL)"
+"""The fragment by which a statement limits its waits for locks, before it reads the first row. It is empty in
+the transaction of a caller, for the rest of which the limit would last."""
+
+_PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
+
+
+def load_queries(schema: str) -> Mapping[str, Query]:
+    """Return every statement by name, for the tables in ``schema``."""
+    return MappingProxyType({name: load_query(schema, name) for name in _sources().texts})
+
+
+@cache
+def load_query(schema: str, name: str) -> Query:
+    """Return one statement. To load all would block the event loop for 14 ms."""
+    return compose_query(schema, name)
+
+
+@cache
+def load_unrecorded(schema: str, name: str) -> Query:
+    """Return a statement that writes no record of what it does."""
+    return compose_query(schema, name, **dict.fromkeys(_OF_RECORDS, ""))
+
+
+@cache
+def load_leaving_out(schema: str, name: str) -> Query:
+    """Return a statement that leaves out the jobs of one more argument, the last: $16."""
+    return compose_query(schema, name, left_out=LEFT_OUT)
+
+
+@cache
+def load_limited(schema: str, name: str, *, is_recorded: bool = True) -> Query:
+    """Return a statement that waits for no lock for long, for a transaction of its own."""
+    left_out = {} if is_recorded else dict.fromkeys(_OF_RECORDS, "")
+    return compose_query(schema, name, within_lock_limit=LOCK_LIMIT, **left_out)
+
+
+def names_by_text(schema: str) -> dict[str, str]:
+    """Return the names of the statements by their texts, of which some have several."""
+    names: dict[str, str] = {}
+    for name, query in load_queries(schema).items():
+        variants = [query]
+        if query.is_recorded:
+            variants.append(load_unrecorded(schema, name))
+        if query.limits_wait:
+            variants += [load_limited(schema, name), load_limited(schema, name, is_recorded=False)]
+        names |= {variant.text: name for variant in variants}
+    return names
+
+
+def compose_query(schema: str, name: str, **fragments: str) -> Query:
+    """Return one statement, with these texts instead of fragments of the files."""
+    sources = _sources()
+    channel = f"'{channel_of(schema)}'"
+    query = _query(name, sources.texts[name], {**sources.fragments, "channel": channel, **fragments})
+    return replace(query, text=qualify(query.text, schema))
+
+
+@cache
+def channel_of(schema: str) -> str:
+    """Return the notification channel of a schema. Its name has a fixed length."""
+    return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def load_fragment(name: str) -> str:
+    """Return one fragment."""
+    fragments = _sources().fragments
+    return _expand(fragments[name], fragments)
+
+
+class _Sources(NamedTuple):
+    """The texts of the files."""
+
+    texts: Mapping[str, str]
+    """The statements by name."""
+    fragments: Mapping[str, str]
+
+
+@cache
+def _sources() -> _Sources:
+    fragments, texts = dict(_PRIORITIES), {}
+    for kind, name, text in _parts():
+        if kind == "fragment":
+            fragments[name] = _COMMENT.sub("", text).strip()
+        elif name in texts:
+            raise LookupError(f"two statements are named {name!r}")
+        else:
+            texts[name] = text
+    return _Sources(texts, fragments)
+
+
+def _parts() -> Iterator[tuple[str, str, str]]:
+    for folder in FOLDERS:
+        for file in sorted(files("pg_scheduler").joinpath(folder).iterdir(), key=lambda file: file.name):
+            if file.name.endswith(".sql"):
+                _, *parts = _MARK.split(file.read_text(encoding="utf-8"))
+                yield from zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+
+
+def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
+    declared: dict[str, str] = {}
+    while found := _DECLARATION.match(text):
+        declared[found[1]] = found[2]
+        text = text[found.end() :]
+    if "route" not in declared:
+        raise LookupError(f"statement {name!r} declares no route; write '-- route: ...' below its name")
+    routes = declared["route"].removeprefix("shared, ")
+    is_recorded, limits_wait = "{into_audit}" in text, "{within_lock_limit}" in text
+    try:
+        text = _expand(text, fragments).strip()
+    except KeyError as error:
+        raise LookupError(f"statement {name!r} names an unknown fragment: {error}") from error
+    try:
+        text = qualify_builtins(text)
+    except ValueError as error:
+        raise LookupError(f"statement {name!r} depends on the search path: {error}") from error
+    try:
+        return Query(
+            name=name,
+            text=text,
+            routes=tuple(Route(route) for route in routes.split(" | ")),
+            is_shareable=routes != declared["route"],
+            timeout=Timeout(declared.get("timeout", Timeout.CALL)),
+            is_recorded=is_recorded,
+            limits_wait=limits_wait,
+        )
+    except ValueError as error:
+        raise LookupError(f"statement {name!r} has the invalid declaration {declared!r}: {error}") from error
+
+
+def _expand(text: str, fragments: Mapping[str, str]) -> str:
+    while _PLACEHOLDER.search(text):  # a fragment may contain others
+        text = _PLACEHOLDER.sub(lambda found: fragments[found[1]], text)
+    return text

@@ -1,0 +1,54 @@
+"""Convert rows to the values of the library."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.jobs.history import errors_from, instant_from
+from pg_scheduler.jobs.metadata import metadata_of
+from pg_scheduler.jobs.model import Job, JobPriority, Worker
+from pg_scheduler.jobs.payload import decode, object_from
+from pg_scheduler.jobs.progress import progress_from
+
+MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
+"""Longest timedelta in seconds. A column can hold more, and NaN, so this comes first in a ``min()``."""
+
+
+def job_from(row: Any, codec: PayloadCodec | None) -> Job:
+    """Convert a row of get_job or list_jobs. Arguments and other JSON in another format are omitted."""
+    values = dict(row)
+    task_data = values.pop("task_data")
+    no_args_reason = None
+    try:
+        args, kwargs = decode(task_data, codec, values["job_name"])
+    except PayloadError as error:
+        args, kwargs, no_args_reason = (), {}, str(error)
+    seconds = values.pop("timeout_seconds")
+    values["status"] = JobStatus(values["status"])
+    values["metadata"] = metadata_of(task_data)
+    values["errors"] = errors_from(values["errors"])
+    values["progress"] = progress_from(values["progress"], codec, values["job_name"])
+    values["fire_time"] = instant_from(values["fire_time"])
+    values["priority"] = JobPriority.from_db_value(values["priority"])
+    return Job(
+        args=args,
+        kwargs=kwargs,
+        no_args_reason=no_args_reason,
+        timeout=None if seconds is None else timedelta(seconds=min(MAX_TIMEDELTA_S, seconds)),
+        **values,
+    )
+
+
+def worker_from(row: Any) -> Worker:
+    """Convert a row of list_workers."""
+    values = dict(row)
+    for column in ("metadata", "settings", "health"):
+        values[column] = object_from(values[column])
+    names = values.pop("names")
+    if names is not None:  # written by hand, they may be NULL or nested
+        names = tuple(name for name in names if isinstance(name, str))
+    return Worker(**values, names=names)

@@ -1,0 +1,211 @@
+"""Check single connections, limit the time of their statements, and close them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from types import MethodType
+from typing import Final, TypeAlias, cast
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from pg_scheduler.base.blocking import BlockingConnection
+from pg_scheduler.database.asyncpg_private import is_initialized, local_port, open_transaction
+from pg_scheduler.database.callers.adapter import adapter_for
+from pg_scheduler.database.callers.connection import ForeignConnection, as_foreign
+from pg_scheduler.database.faults import raise_rejected
+from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+
+Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
+"""A connection of asyncpg, opened directly or by a pool, or a ForeignConnection, which stands for one."""
+
+NO_TRANSACTION: Final = (
+    "connection is not in a transaction, so the job would be committed at once; if another library, such as "
+    "SQLAlchemy, owns the connection, pass its session or connection instead; else call the method within "
+    "async with connection.transaction(), or omit connection="
+)
+
+NO_SAVEPOINT: Final = (
+    "connection is in a transaction that BEGIN began, in which asyncpg sets no savepoint, and this call "
+    "needs one; call it within async with connection.transaction() instead"
+)
+
+ENDED: Final = "the connection ended during a call"
+"""Replaces asyncpg's AttributeError when a connection ends between two steps of a call."""
+
+
+def check_connection(connection: object) -> Connection | None:
+    """Return what statements run on: an asyncpg connection, or what stands for one of another library.
+
+    Raises:
+        TypeError: It is no connection, or a call on it would block the event loop.
+        ValueError: It is an asyncpg connection that is not in a transaction.
+    """
+    if connection is None:
+        return None
+    if isinstance(connection, BlockingConnection):
+        return cast("Connection", ForeignConnection(adapter_for(connection.connection, is_async=False)))
+    if isinstance(connection, (asyncpg.Connection, PoolConnectionProxy)):
+        if is_open(connection) and not connection.is_in_transaction():
+            raise ValueError(NO_TRANSACTION)
+        return connection
+    if isinstance(connection, ForeignConnection):
+        return cast("Connection", connection)
+    return cast("Connection", ForeignConnection(adapter_for(connection, is_async=True)))
+
+
+def check_savepoints(connection: Connection) -> None:
+    """Raise ValueError if asyncpg sets no savepoint in the transaction of a caller."""
+    if as_foreign(connection) is None and is_open(connection) and open_transaction(connection) is True:
+        raise ValueError(NO_SAVEPOINT)
+
+
+def transaction_of(connection: Connection) -> Callable[[], object] | None:
+    """Return what reads the open transaction of a connection; None if that is unknown.
+
+    For one connection it is equal each time.
+    """
+    foreign = as_foreign(connection)
+    return MethodType(open_transaction, connection) if foreign is None else foreign.transaction_of
+
+
+def check_pool(pool: asyncpg.Pool) -> None:
+    """Raise if the pool cannot give connections, where a retry would not help.
+
+    Raises:
+        PoolClosedError: The pool is closed, and never opens again.
+        RuntimeError: The pool was not awaited.
+    """
+    if pool.is_closing():
+        raise PoolClosedError(
+            "the pool is closed, as at the end of Scheduler.connect(), but the scheduler still uses it; call "
+            "await scheduler.shutdown() before pool.close()"
+        )
+    if not is_initialized(pool):
+        raise RuntimeError(
+            "the pool is not initialized; write pool = await asyncpg.create_pool(...), "
+            "or async with asyncpg.create_pool(...) as pool:"
+        )
+
+
+async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy:
+    """Take a connection from the pool.
+
+    Raises:
+        PoolClosedError: The pool is closed, and never opens again.
+        RuntimeError: The pool was not awaited.
+    """
+    try:
+        return await pool.acquire(timeout=timeout_s)
+    except Exception as error:
+        if isinstance(error, asyncpg.InterfaceError):  # among others of a pool that cannot give connections
+            check_pool(pool)
+        raise_rejected(error)
+        raise
+
+
+async def release_to(pool: asyncpg.Pool, connection: PoolConnectionProxy, timeout_s: float) -> None:
+    """Return a connection to the pool, which resets it."""
+    try:
+        await pool.release(connection, timeout=timeout_s)
+    except Exception as error:
+        raise_rejected(error)
+        raise
+
+
+def count_free(pool: asyncpg.Pool) -> int:
+    """Return the number of connections that the pool can hand out without waiting."""
+    return pool.get_max_size() - pool.get_size() + pool.get_idle_size()
+
+
+def is_open(connection: Connection) -> bool:
+    """Return whether a held connection is open. The pool's proxy of a broken one rejects every call."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:
+        return False
+
+
+async def is_own_session(connection: Connection, timeout_s: float) -> bool:
+    """Return whether the session belongs to this connection. Behind a pooler the process ids differ."""
+    greeted = connection.get_server_pid()
+    backend: int = await connection.fetchval("SELECT pg_catalog.pg_backend_pid()", timeout=timeout_s)
+    return backend == greeted
+
+
+async def is_direct(connection: Connection, timeout_s: float) -> bool:
+    """Return whether the server sees this process's own end of the connection, and not that of a proxy."""
+    query = "SELECT pg_catalog.inet_client_port()"  # NULL for a Unix-domain socket
+    seen: int | None = await connection.fetchval(query, timeout=timeout_s)
+    return seen == local_port(connection)
+
+
+def terminate(connection: Connection) -> None:
+    """Close a connection without waiting for the server.
+
+    Of one that has ended, asyncpg may not have called the termination listeners, nor removed the others.
+    """
+    with suppress(asyncpg.InterfaceError):  # the pool's proxy of one that was released rejects every call
+        connection.terminate()
+
+
+@asynccontextmanager
+async def transact(connection: Connection, timeout_s: float) -> AsyncIterator[None]:
+    """Run a transaction, or a savepoint within one, with a timeout for each of its statements."""
+    if (foreign := as_foreign(connection)) is not None:
+        async with foreign.savepoint():
+            yield
+        return
+    transaction = connection.transaction()
+    # Not wait_for(): the connection may end before the first step of its task, and asyncpg fails on that.
+    async with asyncio.timeout(timeout_s):
+        await transaction.start()
+    try:
+        yield
+    except BaseException:  # roll back whatever happened, cancellation included
+        if is_open(connection):
+            async with asyncio.timeout(timeout_s):
+                await transaction.rollback()
+        raise
+    async with asyncio.timeout(timeout_s):
+        await transaction.commit()
+
+
+@asynccontextmanager
+async def transact_with(connection: Connection, settings: str, timeout_s: float) -> AsyncIterator[None]:
+    """Run a transaction with settings of its own, which begin it in one round trip, without savepoints."""
+    try:
+        with terminate_unanswered(connection):
+            await connection.execute(f"BEGIN; {settings}", timeout=timeout_s)
+            yield
+    except BaseException:  # roll back whatever happened, cancellation included
+        if is_open(connection):
+            await connection.execute("ROLLBACK", timeout=timeout_s)
+        raise
+    await connection.execute("COMMIT", timeout=timeout_s)
+
+
+@contextmanager
+def terminate_unanswered(connection: Connection) -> Iterator[None]:
+    """Terminate the connection if a statement in the block times out or is cancelled.
+
+    A connection that timed out will not answer a reset or a ROLLBACK either. A cancelled caller does not wait
+    for one: the server may be the reason for its cancellation.
+    """
+    try:
+        yield
+    except (TimeoutError, DatabaseUnavailableError, asyncio.CancelledError) as error:
+        if not isinstance(error, DatabaseUnavailableError) or isinstance(error.__cause__, TimeoutError):
+            terminate(connection)
+        raise
+    except AttributeError as error:
+        if is_open(connection):
+            raise
+        raise ended_connection() from error
+
+
+def ended_connection() -> asyncpg.ConnectionDoesNotExistError:
+    """Return the error for a connection that ended between two steps of a call."""
+    return asyncpg.ConnectionDoesNotExistError(ENDED)

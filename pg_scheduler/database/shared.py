@@ -1,0 +1,87 @@
+"""The LISTEN connection, shared with the statements of an idle worker.
+
+It is held anyway, and idle between two notifications. A statement on it is one transaction instead of two,
+because no pool resets the connection afterwards. It remains available when jobs use up the pool, and each
+answer shows that notifications can still arrive. A statement never waits for it: if it is busy or does not
+answer, the statement runs on a connection of the pool, so a heartbeat never queues behind a lock wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import asyncpg
+
+from pg_scheduler.database.faults import is_transient, raise_translated, translated
+from pg_scheduler.database.options import DEDICATED_RESET, ConnectionOptions
+from pg_scheduler.database.session import Connection, is_open, terminate
+from pg_scheduler.errors import DatabaseUnavailableError
+
+
+class SharedConnection:
+    """Run one statement at a time on a connection that another component holds."""
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._options = options
+        self._connection: Connection | None = None
+        self._has_settings = False
+        self._turn = asyncio.Lock()
+        self._answered_at = 0.0
+
+    @property
+    def connection(self) -> Connection | None:
+        """The shared connection, None if there is none."""
+        return self._connection
+
+    @property
+    def is_free(self) -> bool:
+        """Whether there is an open connection that no statement uses."""
+        connection = self._connection
+        return connection is not None and is_open(connection) and not self._turn.locked()
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since the last response of the server."""
+        return time.monotonic() - self._answered_at
+
+    def lend(self, connection: Connection) -> None:
+        """Share this connection. It must not lead to a pooler: statements change its session."""
+        self._connection, self._has_settings = connection, False
+        self._answered_at = time.monotonic()
+
+    async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
+        """Run a statement that may safely run again, because its answer may be lost.
+
+        Raises:
+            DatabaseUnavailableError: The connection is gone, or did not answer and was terminated.
+        """
+        timeout_s = self._options.answer_timeout_s
+        async with self._turn:
+            connection = self._connection
+            if connection is None:
+                raise DatabaseUnavailableError("the shared connection is not available")
+            try:
+                if not self._has_settings:
+                    await connection.execute(self._options.shared_settings, timeout=timeout_s)
+                    self._has_settings = True
+                rows = list(await connection.fetch(query, *args, timeout=timeout_s))
+            except Exception as error:
+                if is_transient(error) and not isinstance(error, asyncpg.PostgresError):  # which is an answer
+                    terminate(connection)
+                raise_translated(error)
+                raise
+            self._answered_at = time.monotonic()
+            return rows
+
+    async def take_back(self) -> None:
+        """Stop sharing, wait for the running statement and reset the settings."""
+        connection, self._connection = self._connection, None
+        async with self._turn:
+            if connection is not None and is_open(connection):
+                try:
+                    with translated():
+                        await connection.execute(DEDICATED_RESET, timeout=self._options.close_timeout_s)
+                except DatabaseUnavailableError:
+                    terminate(connection)

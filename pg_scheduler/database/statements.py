@@ -1,0 +1,429 @@
+"""Run named statements: choose the connection, limit the time, translate the errors."""
+
+from __future__ import annotations
+
+import platform
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import asyncpg
+
+from pg_scheduler.clock import Clock
+from pg_scheduler.database.author import Author, current_author, writes_records
+from pg_scheduler.database.faults import (
+    is_conflict,
+    is_lock_timeout,
+    is_locked_out,
+    is_refusal,
+    raise_translated,
+    translated,
+)
+from pg_scheduler.database.lock_retries import LockReports, LockRetries
+from pg_scheduler.database.migrations.verify import home_schema
+from pg_scheduler.database.options import (
+    DIVIDED_LOCK_TIMEOUT_MS,
+    LOCK_TIMEOUT_MS,
+    SHARED_LOCK_TIMEOUT_MS,
+)
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.queries import (
+    Query,
+    Route,
+    Timeout,
+    channel_of,
+    load_leaving_out,
+    load_limited,
+    load_query,
+    load_unrecorded,
+)
+from pg_scheduler.database.session import Connection, check_savepoints, transact
+from pg_scheduler.database.shared import SharedConnection
+from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.events import Event
+from pg_scheduler.jobs.codec import PayloadCodec
+
+MAX_ATTEMPTS: Final = 5
+"""Attempts of a statement that lost a deadlock."""
+
+T = TypeVar("T")
+
+Acquire = Callable[[], AbstractAsyncContextManager[Connection]]
+
+
+class Transaction(NamedTuple):
+    """A transaction in progress.
+
+    Attributes:
+        connection: Runs its statements.
+        events: To be published after the commit.
+    """
+
+    connection: Connection
+    events: list[Event]
+
+
+class CallersTransaction(Transaction):
+    """A transaction of the application, which may stay open for long."""
+
+
+class Statements:
+    """Run the named statements on the tables of one schema.
+
+    The schema is looked up at first use; each statement names it from then on.
+
+    Attributes:
+        get_author: Returns who makes a change if the caller's context names no one.
+        publish: Publishes the events of committed transactions.
+        codec: Decodes what rows have encoded; None for none.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        shared: SharedConnection,
+        schema: str | None,
+        clock: Clock | None,
+        codec: PayloadCodec | None = None,
+    ) -> None:
+        self.connections: Final = connections
+        self.call_timeout_s: Final = connections.options.call_timeout_s
+        self._hot_timeout_s = connections.options.hot_timeout_s
+        self._shared = shared
+        self._schema = schema
+        self.clock: Final = clock
+        self.codec: Final = codec
+        self.get_author: Callable[[], Author] = _user_of_this_host
+        self.publish: Callable[[Event], None] = _discard
+        self.clock_offset_s = 0.0
+        """Seconds by which the clock of this host is ahead of that of the server, as heartbeats measure it; 0
+        if they are close or hours apart, or if this process makes none."""
+        self.lock_reports: Final = LockReports()
+        self._acquire: Mapping[Route, Acquire] = {
+            Route.DEDICATED: partial(connections.transaction, hot=True),
+            Route.POOL: connections.acquire,
+            Route.RESERVED: partial(connections.acquire, reserved=True),
+            Route.STEP: connections.step,
+            Route.STICKY: connections.sticky,
+            Route.STICKY_RESERVED: partial(connections.sticky, reserved=True),
+            Route.TUNED: partial(
+                connections.transaction, reserved=True, lock_timeout_ms=SHARED_LOCK_TIMEOUT_MS
+            ),
+        }
+
+    @property
+    def now(self) -> datetime | None:
+        """The time in tests; None for the clock of the database."""
+        return None if self.clock is None else self.clock.override()
+
+    @property
+    def server_now(self) -> datetime:
+        """The time of the server, by the clock of this host and its offset."""
+        return datetime.now(UTC) - timedelta(seconds=self.clock_offset_s)
+
+    @property
+    def local_now(self) -> datetime:
+        """The time in tests, else that of the server as far as this process knows it."""
+        return self.now or self.server_now
+
+    @property
+    def author(self) -> Author:
+        """The author of the changes of the caller, for the audit."""
+        return current_author() or self.get_author()
+
+    async def schema(self, *, on: Connection | None = None) -> str:
+        """Return the schema of the tables."""
+        if self._schema is None:
+            if on is not None:
+                with translated():
+                    self._schema = await home_schema(on)
+            else:
+                async with self.connections.acquire() as connection:
+                    self._schema = await home_schema(connection)
+        return self._schema
+
+    async def channel(self, *, on: Connection | None = None) -> str:
+        """Return the notification channel of the schema."""
+        return channel_of(self._schema or await self.schema(on=on))
+
+    async def query(self, name: str, *, on: Connection | None = None) -> Query:
+        """Return a statement by name."""
+        return load_query(self._schema or await self.schema(on=on), name)
+
+    @asynccontextmanager
+    async def transaction(
+        self,
+        *,
+        within: Connection | Transaction | None = None,
+        reserved: bool = True,
+        savepoints: bool = True,
+        lock_timeout_ms: int | None = None,
+    ) -> AsyncIterator[Transaction]:
+        """Yield a transaction for statements that belong together; publish its events after the commit.
+
+        Within another transaction it is a savepoint, whose events are added to those of that one. Within the
+        connection of a caller they are discarded: it is unknown whether its transaction commits.
+
+        Args:
+            within: The other transaction, or the connection of a caller in one; None for none.
+            reserved: Whether it may use the connection of the hot path, which must be for a short time.
+            savepoints: Whether others may be within it.
+            lock_timeout_ms: The longest wait for a lock, after which it fails; None for that of the session.
+
+        Raises:
+            ValueError: The transaction of the connection of a caller was begun by a statement.
+        """
+        events: list[Event] = []
+        if within is not None:
+            outer = within if isinstance(within, Transaction) else CallersTransaction(within, [])
+            if outer is not within:
+                check_savepoints(outer.connection)
+            with translated():
+                async with transact(outer.connection, self.call_timeout_s):
+                    yield type(outer)(outer.connection, events)
+            outer.events.extend(events)
+            return
+        async with self.connections.transaction(
+            reserved=reserved, savepoints=savepoints, lock_timeout_ms=lock_timeout_ms
+        ) as connection:
+            yield Transaction(connection, events)
+        for event in events:
+            self.publish(event)
+
+    async def fetch(
+        self,
+        name: str,
+        *args: Any,
+        on: Connection | None = None,
+        route: Route | None = None,
+        left_out: Collection[str] = (),
+    ) -> list[asyncpg.Record]:
+        """Run a statement and return its rows.
+
+        Args:
+            name: The name of the statement.
+            args: Its arguments.
+            on: The connection to use instead of that of the route.
+            route: One of the statement's routes; None for the default.
+            left_out: The jobs that a claim leaves out.
+        """
+        query = load_query(self._schema or await self.schema(on=on), name)
+        if left_out:
+            query, args = load_leaving_out(await self.schema(on=on), name), (*args, list(left_out))
+        if query.is_recorded and not writes_records():
+            query = load_unrecorded(await self.schema(on=on), name)
+        if on is not None:
+            try:
+                return list(await on.fetch(query.text, *args, timeout=self.call_timeout_s))
+            except Exception as error:
+                raise_translated(error)
+                raise
+        if query.limits_wait and self.connections.limits_waits:
+            limited = load_limited(await self.schema(), name, is_recorded=writes_records())
+
+            async def attempt(connection: Connection | None, _: str | None) -> list[asyncpg.Record]:
+                if connection is None:
+                    return await self._fetch_from(limited, args, route)
+                with translated():
+                    return list(await connection.fetch(query.text, *args, timeout=self.call_timeout_s))
+
+            return await self.repeat_while_locked(name, attempt)
+        return await self._fetch_from(query, args, route)
+
+    async def _fetch_from(
+        self, query: Query, args: Sequence[Any], route: Route | None
+    ) -> list[asyncpg.Record]:
+        """Run a statement on the connection of a route."""
+        route = route or query.routes[0]
+        if route not in query.routes or route not in self._acquire:
+            raise LookupError(f"statement {query.name!r} does not run on route {route.value!r}; pass on=")
+        timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
+        if route is Route.DEDICATED:  # for services, which run in the event loop that start() has checked
+            async with self.connections.hot_path as held:
+                if held is not None:  # else the pool cannot spare a connection
+                    return list(await held.fetch(query.text, *args, timeout=timeout_s))
+        self.connections.check_loop()
+        if query.is_shareable and self._shared.is_free:
+            with suppress(DatabaseUnavailableError):  # another connection may not have the problem
+                return await self._shared.fetch(query.text, *args)
+        async with self._acquire[route]() as connection:
+            return list(await connection.fetch(query.text, *args, timeout=timeout_s))
+
+    def lock_retries(self, name: str) -> LockRetries:
+        """Return what repeats a call, of this name in messages, while another transaction holds a lock."""
+        return LockRetries(self.fetch, self.lock_reports, name, self.call_timeout_s)
+
+    async def repeat_while_locked(
+        self, name: str, attempt: Callable[[Connection | None, str | None], Awaitable[T]]
+    ) -> T:
+        """Run a statement of its own, and again while another transaction holds a lock that it needs.
+
+        Between two attempts the call holds no connection.
+
+        Args:
+            name: The name of the statement, for messages.
+            attempt: Runs the statement. At first it gets None, and a lock timeout that the statement itself
+                sets, None for no limit. Then it gets the connection of a transaction that has one.
+
+        Raises:
+            DatabaseUnavailableError: The lock was held until the time limit of the call.
+        """
+        if not self.connections.limits_waits:
+            return await attempt(None, None)
+        retries = self.lock_retries(name)
+        try:
+            return await attempt(None, f"{retries.lock_timeout_ms}ms")
+        except DatabaseUnavailableError as fault:
+            if not is_lock_timeout(fault):
+                raise
+            await retries.pause(fault)
+        while True:
+            try:
+                async with (
+                    self.connections.transaction(
+                        reserved=True, savepoints=False, lock_timeout_ms=retries.lock_timeout_ms
+                    ) as connection,
+                    retries.watching(connection),
+                ):
+                    return await attempt(connection, None)
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+                await retries.pause(fault)
+
+    async def fetch_retrying(
+        self, name: str, *args: Any, on: Connection | None = None, route: Route | None = None
+    ) -> list[asyncpg.Record]:
+        """Fetch, and run the statement again after a deadlock, unless it is part of a transaction."""
+        for _ in range(MAX_ATTEMPTS - 1 if on is None else 0):
+            try:
+                return await self.fetch(name, *args, route=route)
+            except DatabaseUnavailableError as fault:
+                if not is_conflict(fault):
+                    raise
+        return await self.fetch(name, *args, on=on, route=route)
+
+    async def run_retrying(
+        self,
+        run: Callable[[Transaction], Awaitable[T]],
+        *,
+        within: Connection | Transaction | None = None,
+        reserved: bool = True,
+        savepoints: bool = True,
+    ) -> T:
+        """Run statements in a transaction, and again after a deadlock or while another one holds a lock.
+
+        Those that are part of a transaction of the caller run once, and wait for locks as it does. The
+        arguments are those of ``transaction()``.
+        """
+        if within is not None:
+            async with self.transaction(within=within, savepoints=savepoints) as transaction:
+                return await run(transaction)
+        name = _name_of(run)
+        retries = self.lock_retries(name)
+        conflicts = 0
+        while True:
+            try:
+                async with (
+                    self.transaction(
+                        reserved=reserved, savepoints=savepoints, lock_timeout_ms=retries.lock_timeout_ms
+                    ) as transaction,
+                    retries.watching(transaction.connection),
+                ):
+                    return await run(transaction)
+            except DatabaseUnavailableError as fault:
+                if is_lock_timeout(fault):
+                    await retries.pause(fault)
+                    continue
+                conflicts += 1
+                if not is_conflict(fault) or conflicts >= MAX_ATTEMPTS:
+                    raise
+
+    async def run_divided(
+        self, job_ids: Collection[str], run: Callable[[Sequence[str], Transaction], Awaitable[None]]
+    ) -> dict[str, Exception]:
+        """Run statements for jobs in a transaction that waits for no lock for long, in halves if it fails.
+
+        Returns:
+            The jobs that are left, with the errors: another transaction holds a lock, or the table refused a
+            row.
+        """
+        parts = deque([list(job_ids)] if job_ids else [])
+        left: dict[str, Exception] = {}
+        lock_timeout_ms = LOCK_TIMEOUT_MS
+        while parts:
+            part = parts.popleft()
+            try:
+                async with self.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
+                    await run(part, transaction)
+            except (DatabaseUnavailableError, asyncpg.PostgresError, PayloadError) as error:
+                if not (is_refusal(error) or is_locked_out(error)):
+                    raise
+                lock_timeout_ms = DIVIDED_LOCK_TIMEOUT_MS
+                if len(part) == 1:
+                    left[part[0]] = error
+                else:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+        return left
+
+    async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:
+        """Run a statement and return the first value of its first row, or None."""
+        rows = await self.fetch(name, *args, on=on)
+        return rows[0][0] if rows else None
+
+    async def number(self, name: str, *args: Any, on: Connection | None = None) -> int:
+        """Run a statement and return the number in the first column of its only row."""
+        (row,) = await self.fetch(name, *args, on=on)
+        return int(row[0])
+
+    async def change(self, name: str, *args: Any, lock_timeout_ms: int | None = None) -> int:
+        """Run a statement that returns no rows on a connection of the pool; return how many it changed.
+
+        It fails if it waits for a lock longer than ``lock_timeout_ms``; None for the setting of the session.
+        """
+        query = await self.query(name)
+        self.connections.check_loop()
+        async with (
+            self.connections.acquire()
+            if lock_timeout_ms is None
+            else self.connections.transaction(lock_timeout_ms=lock_timeout_ms)
+        ) as connection:
+            tag: str = await connection.execute(query.text, *args, timeout=self.call_timeout_s)
+        return int(tag.rpartition(" ")[2])
+
+    async def execute(self, name: str, *, on: Connection) -> None:
+        """Run a statement that takes no arguments and returns no rows."""
+        query = await self.query(name, on=on)
+        with translated():
+            await on.execute(query.text, timeout=self.call_timeout_s)
+
+
+class Repository:
+    """Typed methods for the statements about one subject."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def _rows(
+        self, kind: Callable[..., T], name: str, *args: Any, on: Connection | None = None
+    ) -> list[T]:
+        """Run a statement and return its rows as values of a class that has their columns in order."""
+        return [kind(*row) for row in await self._statements.fetch(name, *args, on=on)]
+
+
+def _name_of(run: Callable[..., object]) -> str:
+    """Return the name of the method that runs statements, for messages."""
+    while isinstance(run, partial):
+        run = run.func
+    return getattr(run, "__qualname__", type(run).__name__).partition(".<locals>")[0]
+
+
+def _discard(_event: Event) -> None:
+    """Publish nothing, where no Scheduler has set where to."""
+
+
+def _user_of_this_host() -> Author:
+    return Author(platform.node())

@@ -1,1 +1,0 @@
-"""Validate jobs and write them to the database."""

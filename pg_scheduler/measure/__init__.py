@@ -1,1 +1,0 @@
-"""The counters, measurements and reports of a process about itself, with the standard library only."""

@@ -1,0 +1,132 @@
+"""Insert many jobs with few statements."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pg_scheduler.database.callers.connection import as_foreign
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Transaction
+from pg_scheduler.errors import JobConflictError
+from pg_scheduler.jobs.model import ConflictResolution
+from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob
+from pg_scheduler.jobs.task import JobSpec
+from pg_scheduler.jobs.validation import check_list
+from pg_scheduler.queue.prepare import JobPreparer
+from pg_scheduler.queue.unique_keys import MAX_ROUNDS
+from pg_scheduler.queue.writer import JobWriter, not_inserted
+from pg_scheduler.scheduler.store import Store
+
+PREPARE_BATCH: Final = 500
+"""Jobs that are validated before other tasks run: some two milliseconds."""
+
+MAX_FOREIGN_CHARACTERS: Final = 8 * 2**20
+"""Characters of arguments per statement on a connection of another library, which copies them more often."""
+
+
+class BulkInserter:
+    """Inserts the jobs of one call."""
+
+    def __init__(self, store: Store, preparer: JobPreparer, writer: JobWriter) -> None:
+        self._store = store
+        self._preparer = preparer
+        self._writer = writer
+
+    async def prepare(self, specs: Sequence[JobSpec]) -> list[AnyJob]:
+        """Validate many jobs, and yield to the event loop at intervals; those without a time have EPOCH."""
+        specs = check_list("jobs", specs, "list of JobSpec")  # the caller may change its list meanwhile
+        jobs: list[AnyJob] = []
+        for start in range(0, len(specs), PREPARE_BATCH):
+            if start:
+                await asyncio.sleep(0)
+            jobs += self._preparer.prepare(specs[start : start + PREPARE_BATCH], allows_now=True)
+        return jobs
+
+    async def insert(
+        self,
+        jobs: Sequence[AnyJob],
+        conflict_resolution: ConflictResolution,
+        batch_size: int,
+        connection: Connection | None,
+    ) -> list[str | None]:
+        """Insert many validated jobs; return their ids, None where one was not inserted."""
+        if as_foreign(connection) is not None and jobs:
+            largest = max(len(job.task_data) for job in jobs)
+            batch_size = min(batch_size, max(1, MAX_FOREIGN_CHARACTERS // largest))
+        chosen = _choose(jobs, conflict_resolution)
+        dependents = [job for job in chosen if isinstance(job, ExtendedJob) and job.after]
+        if dependents:
+            await self._writer.check_parents(dependents, jobs, connection)
+        if conflict_resolution is ConflictResolution.RAISE:
+            await self._insert_or_raise(chosen, batch_size, connection)
+            return [job.job_id for job in jobs]
+
+        async def write(within: Connection | Transaction | None) -> list[str | None]:
+            if conflict_resolution is ConflictResolution.REPLACE:
+                unique = await self._writer.replace(chosen, within, batch_size=batch_size)
+                return [unique.get(job.unique_key, job).job_id for job in jobs]
+            inserted = await self._writer.insert(chosen, within, batch_size=batch_size)
+            ids: list[str | None] = []
+            for job in jobs:  # of several jobs with one id, the first one was inserted
+                ids.append(job.job_id if job.job_id in inserted else None)
+                inserted.discard(job.job_id)
+            return ids
+
+        if dependents:  # all or none: a parent whose unique key is taken is not inserted
+            return await self._store.statements.run_retrying(write, within=connection, reserved=False)
+        return await write(connection)
+
+    async def _insert_or_raise(
+        self, jobs: Sequence[AnyJob], batch_size: int, connection: Connection | None
+    ) -> None:
+        """Insert all jobs in one transaction; first those that wait for none, which may be their parents."""
+        if not jobs:
+            return
+        first = [job for job in jobs if not _waits(job)]
+
+        async def write(transaction: Transaction) -> None:
+            for part in (first, [job for job in jobs if _waits(job)]):
+                left = part
+                for _ in range(MAX_ROUNDS):
+                    inserted = await self._writer.insert(left, transaction, batch_size=batch_size)
+                    left = [job for job in left if job.job_id not in inserted]
+                    if not left:
+                        break
+                    if (conflict := await self._writer.conflict(left, transaction.connection)) is not None:
+                        raise conflict
+                else:
+                    raise not_inserted(left[0])
+
+        await self._store.statements.run_retrying(write, within=connection, reserved=False)
+
+
+def _waits(job: AnyJob) -> bool:
+    return isinstance(job, ExtendedJob) and bool(job.after)
+
+
+def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> list[AnyJob]:
+    """Return each id once. The order of keys and ids is the same in every call, to avoid deadlocks."""
+    chosen: dict[str, AnyJob] = {}
+    generated: list[AnyJob] = []  # no other job has their ids
+    keys: set[str] = set()
+    for job in jobs:
+        if isinstance(job, GeneratedIdJob):
+            generated.append(job)
+            continue
+        if conflict_resolution is ConflictResolution.RAISE and (key := job.unique_key) is not None:
+            if key in keys:
+                raise JobConflictError(job.job_id, None, key)
+            keys.add(key)
+        if job.job_id not in chosen or conflict_resolution is ConflictResolution.REPLACE:
+            chosen[job.job_id] = job
+        elif conflict_resolution is ConflictResolution.RAISE:
+            raise JobConflictError(job.job_id, None)
+    return [*sorted(chosen.values(), key=_place), *generated]
+
+
+def _place(job: AnyJob) -> tuple[str, str]:
+    """Return what jobs are sorted by. Those with one unique key keep their order: the first is inserted."""
+    key = job.unique_key
+    return ("", job.job_id) if key is None else (key, "")

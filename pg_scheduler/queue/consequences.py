@@ -1,0 +1,177 @@
+"""Apply the consequences of jobs that have ended, in the transaction that ends them.
+
+The column ``on_end`` lists them. The fast completion refuses a job with ``on_end``, so every such end passes
+here; a job that expires in a claim follows a moment later, and a scan finds what a crash in between left
+behind. ``on_end`` is cleared with the consequences, so each is applied once.
+
+A running job that is cancelled ends in its row at once, and its attempt a moment later, or much later in a
+thread. If another job or a schedule depends on it, its consequences wait for that: ``on_end`` has the key
+``alive`` until the worker reports the end, or a scan finds that the worker is gone.
+
+A consequence is a handler for one key of ``on_end``. It may end further jobs, whose consequences follow.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import asyncpg
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.faults import SuppressedChangeError, is_refusal
+from pg_scheduler.database.statements import Statements, Transaction
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.payload import object_from
+
+LOCKED_PAUSE_S: Final = 4.0
+"""Seconds for which a scan leaves out a job of whose consequences a row is locked."""
+
+REFUSED_PAUSE_S: Final = 60.0
+"""The same for a job whose consequences the table refuses."""
+
+MAX_GENERATIONS: Final = 100
+"""Jobs that end because another one ended, in a row. The scan continues with the next ones."""
+
+
+class EndedJob(NamedTuple):
+    """A job that has ended.
+
+    Attributes:
+        error: The error message of its row.
+        on_end: The consequences, by key.
+        options: The options in its row.
+    """
+
+    job_id: str
+    job_name: str
+    status: JobStatus
+    attempt: int
+    error: str | None
+    on_end: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+Handler: TypeAlias = Callable[[Sequence[EndedJob], Transaction], Awaitable[Collection[str]]]
+"""Applies one consequence of jobs that have ended, within their transaction.
+
+It returns the ids of the jobs that it ended and that have consequences themselves.
+"""
+
+
+class Consequences:
+    """The consequences of jobs that have ended.
+
+    Attributes:
+        handlers: The functions to call in this order, by key of ``on_end``.
+    """
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+        self.handlers: Final[dict[str, Handler]] = {}
+        self._left: dict[str, float] = {}  # until when a scan leaves out a job, by the monotonic clock
+
+    async def run(self, job_ids: Collection[str], transaction: Transaction) -> None:
+        """Apply the consequences of those jobs that have ended.
+
+        Raises:
+            SuppressedChangeError: It could not be recorded that they are applied.
+        """
+        connection = transaction.connection
+        generations = 0
+        while job_ids and generations < MAX_GENERATIONS:
+            generations += 1
+            rows = await self._statements.fetch("lock_ended", list(job_ids), on=connection)
+            jobs = [_ended_job(row) for row in rows]
+            ended: list[str] = []
+            if jobs:
+                ids = [job.job_id for job in jobs]
+                cleared = await self._statements.fetch("clear_consequences", ids, on=connection)
+                if len(cleared) < len(ids):  # they would be applied again and again
+                    raise SuppressedChangeError
+            for key, handler in self.handlers.items():
+                if affected := [job for job in jobs if key in job.on_end]:
+                    ended += await handler(affected, transaction)
+            job_ids = ended
+
+    async def apply(self, job_ids: Collection[str]) -> None:
+        """Apply the consequences of jobs that have ended before, and publish the events.
+
+        Those that meet a lock of another transaction, or that the table refuses, are left for a later scan.
+        """
+        locked: set[str] = set()
+
+        async def run_unlocked(part: Sequence[str], transaction: Transaction) -> None:
+            """Leave out jobs of which a row is locked: thousands of them may precede one that is."""
+            rows = await self._statements.fetch("lock_settled", part, part, on=transaction.connection)
+            locked.update(row["job_id"] for row in rows)
+            await self.run([job_id for job_id in part if job_id not in locked], transaction)
+
+        errors = await self._statements.run_divided(job_ids, run_unlocked)
+        now = time.monotonic()
+        self._left |= dict.fromkeys(locked, now + LOCKED_PAUSE_S)
+        for job_id, error in errors.items():
+            is_refused = is_refusal(error)
+            self._left[job_id] = now + (REFUSED_PAUSE_S if is_refused else LOCKED_PAUSE_S)
+            if is_refused:
+                logger.error(
+                    "consequences of the end of job %s refused by the table, next attempt in %s s: %s",
+                    job_id,
+                    round(REFUSED_PAUSE_S),
+                    describe(error),
+                    extra=record_fields(job_id=job_id),
+                )
+
+    async def report_ends(
+        self, attempts: Mapping[str, int], worker_id: str, transaction: Transaction, *, follows: bool = True
+    ) -> None:
+        """Apply consequences that wait for the real end of attempts, which are given by job id.
+
+        Where ``follows`` is False, they no longer wait for it, and a scan applies them later.
+        """
+        args = list(attempts), list(attempts.values()), worker_id
+        rows = await self._statements.fetch("report_ends", *args, on=transaction.connection)
+        if follows:
+            await self.run([row["job_id"] for row in rows], transaction)
+
+    async def report_gone(self, worker_id: str, known: Mapping[str, int], limit: int) -> int:
+        """Let the consequences follow that wait for attempts of workers that are gone; return their number.
+
+        ``apply_lost()`` applies them.
+
+        Args:
+            worker_id: This worker, whose attempts end without a report if it lost its lease.
+            known: The attempts that it runs or has not reported, by job id.
+            limit: The maximum number of jobs.
+        """
+        args = worker_id, json.dumps(known), self._statements.now, limit
+        return len(await self._statements.fetch("report_gone", *args))
+
+    def next_attempt_in(self) -> float | None:
+        """Return the seconds until the first job is due that ``apply()`` left; None if it left none."""
+        if not self._left:
+            return None
+        return max(min(self._left.values()) - time.monotonic(), 0.0)
+
+    async def apply_lost(self, limit: int) -> int:
+        """Apply consequences that a crash, a lock or a change by hand left; return the number of jobs."""
+        now = time.monotonic()
+        self._left = {job_id: until for job_id, until in self._left.items() if until > now}
+        lost = [row[0] for row in await self._statements.fetch("find_ended", limit, list(self._left))]
+        await self.apply(lost)
+        return len(lost)
+
+
+def _ended_job(row: asyncpg.Record) -> EndedJob:
+    return EndedJob(
+        row["job_id"],
+        row["job_name"],
+        JobStatus(row["status"]),
+        row["attempt"],
+        row["error_message"],
+        object_from(row["on_end"]),
+        object_from(row["options"]),
+    )

@@ -1,0 +1,370 @@
+"""Jobs that wait for the end of other jobs: the edges of ``scheduler_after``.
+
+A job that waits has ``blocked_on = 'after'`` and one edge for each parent that has not ended. The transaction
+that ends a parent deletes its edges, and unblocks each job that has none left. It locks the children
+first, in the order of their ids: so of two parents that end at the same instant, the second one sees that
+the edge of the first one is gone.
+
+The state follows from the rows, so ``repair()`` corrects what was written by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from graphlib import CycleError, TopologicalSorter
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from pg_scheduler.admission.limits import LOCK_CLASS
+from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import CallersTransaction, Statements, Transaction
+from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.events import JobBlocked, JobCancelled
+from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.queue.consequences import Consequences, EndedJob
+from pg_scheduler.queue.locks import due_message
+from pg_scheduler.queue.passed_results import OF_CHILD, PASSED, Edge, PassedResultRepository
+
+AFTER: Final = "after"
+"""The ``blocked_on`` of a job that waits for others."""
+
+COMPLETED: Final = "completed"
+NOT_COMPLETED: Final = "job {!r}, after which this job was to run, ended as {!r}"
+NOT_FOUND: Final = "job {!r}, after which this job was to run, does not exist"
+KEEPS_NONE: Final = (
+    "job {!r} keeps no result that could be passed to job {!r}; pass keep_result= to the first one, "
+    "or omit pass_results= of the second one"
+)
+OWN_CHILD: Final = (
+    "job {!r} would wait for itself: a child of its step waits for it, or has its unique key; "
+    "change after= or unique= of the child"
+)
+CYCLE: Final = "job {!r} would wait for itself: a job that it comes after waits for it; change after="
+
+
+class ScanPosition(NamedTuple):
+    """Where a scan continues.
+
+    Attributes:
+        block: The first block of the table of edges.
+        job: The priority, the due time as text, and the id of the last job that was read.
+    """
+
+    block: int = 0
+    job: tuple[int, str, str] = (0, "-infinity", "")
+
+
+class DependencyRepository:
+    """The statements about jobs that wait for other jobs."""
+
+    def __init__(
+        self, statements: Statements, consequences: Consequences, passed: PassedResultRepository
+    ) -> None:
+        self._statements = statements
+        self._consequences = consequences
+        self._passed = passed
+        consequences.handlers["child"] = self.release_children
+
+    async def lock_unfinished(self, job_ids: Collection[str], transaction: Transaction) -> set[str]:
+        """Lock jobs that others are to wait for; return those that have not ended."""
+        rows = await self._lock_parents(job_ids, transaction)
+        return {row["job_id"] for row in rows if not row["has_ended"]}
+
+    async def _lock_parents(
+        self, job_ids: Collection[str], transaction: Transaction
+    ) -> Sequence[asyncpg.Record]:
+        """Return jobs that others are to wait for, and lock them until the edges are committed.
+
+        In a transaction of the library they do not end meanwhile. One of the application may stay open, so it
+        keeps them from being deleted only, and its commit marks them.
+        """
+        if isinstance(transaction, CallersTransaction):
+            return await self._statements.fetch("hold_parents", list(job_ids), on=transaction.connection)
+        return await self._statements.fetch("lock_parents", list(job_ids), on=transaction.connection)
+
+    async def mark_uncommitted(self) -> None:
+        """Mark the parents in the transaction of a test, whose commit never comes."""
+        rows = await self._statements.fetch("mark_uncommitted")
+        await self._consequences.apply([row["job_id"] for row in rows if row["has_ended"]])
+
+    async def keeping(self, job_ids: Collection[str], connection: Connection | None = None) -> set[str]:
+        """Return those of the jobs whose results are kept when they end."""
+        rows = await self._statements.fetch("keeping_jobs", list(job_ids), on=connection)
+        return {row["job_id"] for row in rows}
+
+    async def block(
+        self, jobs: Sequence[ExtendedJob], transaction: Transaction, *, replaced: bool = False
+    ) -> None:
+        """Let jobs that were just written wait for their parents, in the same transaction.
+
+        A parent that has ended counts at once, and its result is passed.
+
+        Args:
+            jobs: The jobs, each id once.
+            transaction: The transaction.
+            replaced: Whether the jobs may have existed before.
+
+        Raises:
+            JobNotFoundError: A parent does not exist. The caller rolls back.
+            ValueError: A job would wait for itself, or for the result of one that keeps none. The caller
+                rolls back.
+        """
+        connection, events = transaction
+        children = [job.job_id for job in jobs]
+        is_callers = isinstance(transaction, CallersTransaction)
+        if is_callers and replaced:
+            await self._statements.fetch("lock_dependents", children, on=connection)
+        await self._statements.fetch("delete_edges", children, on=connection)
+        parents = list(dict.fromkeys(parent for job in jobs for parent in job.after))
+        rows = await self._lock_parents(parents, transaction)
+        status = {row["job_id"]: JobStatus(row["status"]) for row in rows}
+        ended = {row["job_id"] for row in rows if row["has_ended"]}
+        if missing := [parent for parent in parents if parent not in status]:
+            raise JobNotFoundError(missing[0])
+        if readers := [job for job in jobs if job.passes_results]:
+            check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
+            prefixes = await self._passed.clear([job.job_id for job in readers], connection)
+            passed = [
+                Edge(parent, job.job_id, "") for job in readers for parent in job.after if parent in ended
+            ]
+            await self._passed.copy(passed, prefixes, connection)
+        edges: list[tuple[str, str, str]] = []
+        failed: dict[str, str] = {}
+        for job in jobs:
+            for parent in job.after:
+                if parent not in ended:
+                    edges.append((parent, job.job_id, job.after_outcome))
+                elif job.after_outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
+                    failed.setdefault(job.job_id, NOT_COMPLETED.format(parent, status[parent].value))
+        if edges:
+            await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=connection)
+            unfinished = {parent for parent, _, _ in edges}
+            if is_callers:  # its commit marks the others, which it must not lock
+                unfinished &= {*children}
+            if unfinished:
+                await self._statements.fetch("mark_parents", list(unfinished), on=connection)
+            await self._check_cycles(children, edges, connection, replaced=replaced)
+        waiting = {child for _, child, _ in edges}
+        free = [child for child in children if child not in waiting and child not in failed]
+        cancelled = await self._decide(free, failed, transaction)
+        events += [JobBlocked(job.job_id, job.job_name, 0, AFTER) for job in jobs if job.job_id in waiting]
+        await self._consequences.run(cancelled, transaction)
+
+    async def _check_cycles(
+        self,
+        children: Sequence[str],
+        edges: Collection[tuple[str, str, str]],
+        connection: Connection,
+        *,
+        replaced: bool,
+    ) -> None:
+        """Raise ValueError if a job would wait for itself. No job can wait for one that is new."""
+        if replaced:
+            locked = {*children, *(parent for parent, _, _ in edges)}
+            pairs = await self._ancestor_edges(children, locked, connection)
+        elif not {parent for parent, _, _ in edges}.isdisjoint(children):
+            pairs = [(parent, child) for parent, child, _ in edges]
+        else:
+            return
+        graph: TopologicalSorter[str] = TopologicalSorter()
+        for parent, child in pairs:
+            graph.add(child, parent)
+        try:
+            graph.prepare()
+        except CycleError as error:
+            raise ValueError(CYCLE.format(error.args[1][0])) from None
+
+    async def _ancestor_edges(
+        self, job_ids: Collection[str], locked: Collection[str], connection: Connection
+    ) -> list[tuple[str, str]]:
+        """Return the parent and child of every edge above jobs.
+
+        Another transaction may add an edge above a job that is not locked, and close a cycle with edges of
+        this one: neither sees those of the other, so one waits for the end of the other.
+        """
+        rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
+        if any(row["parent_id"] not in locked for row in rows):
+            await self._statements.fetch("lock_limits", LOCK_CLASS, [AFTER], on=connection)
+            rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
+        return [(row["parent_id"], row["child_id"]) for row in rows]
+
+    async def await_jobs(
+        self, job_id: str, definition: str, awaited: Collection[str], transaction: Transaction
+    ) -> bool:
+        """Let a job wait for jobs that its attempt has just inserted or found; return whether all have ended.
+
+        The results of those that have ended are passed at once.
+
+        Args:
+            job_id: The job, which is locked.
+            definition: The definition of the job, whose step waits.
+            awaited: The others.
+            transaction: The transaction.
+
+        Raises:
+            ValueError: The job would wait for itself. The caller rolls back.
+        """
+        connection = transaction.connection
+        locked = await self._statements.fetch("lock_parents", list(awaited), on=connection)
+        pairs = await self._ancestor_edges(awaited, awaited, connection)
+        if job_id in awaited or any(parent == job_id for parent, _ in pairs):
+            raise ValueError(OWN_CHILD.format(job_id))
+        ended = [row["job_id"] for row in locked if row["has_ended"]]
+        unfinished = [row["job_id"] for row in locked if not row["has_ended"]]
+        edges = [Edge(parent, job_id, definition) for parent in ended]
+        await self._passed.copy(edges, {job_id: OF_CHILD}, connection)
+        if unfinished:
+            await self._statements.fetch("await_jobs", unfinished, job_id, definition, on=connection)
+            await self._statements.fetch("mark_parents", unfinished, on=connection)
+        else:
+            await self._end_child_steps([job_id], connection)
+        return not unfinished
+
+    async def forget_children(self, job_ids: Collection[str], connection: Connection) -> None:
+        """Let jobs whose definitions were replaced wait no longer for the children of the former ones."""
+        await self._statements.fetch("delete_child_edges", list(job_ids), on=connection)
+
+    async def resolve(self, children: Collection[str], transaction: Transaction) -> None:
+        """Derive from the rows whether jobs still wait, and unblock or cancel those that do not.
+
+        The consequences of those that are cancelled follow.
+        """
+        connection = transaction.connection
+        locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
+        failed: dict[str, str] = {}
+        broken = await self._statements.fetch("take_broken_edges", list(children), on=connection)
+        await self._pass_results(broken, locked, connection)
+        for row in broken:
+            status = row["status"]
+            if row["outcome"] == COMPLETED and status != JobStatus.COMPLETED.value:
+                parent = row["parent_id"]
+                reason = NOT_COMPLETED.format(parent, status) if status else NOT_FOUND.format(parent)
+                failed.setdefault(row["child_id"], reason)
+        free = [each for each in children if each not in failed]
+        ended = await self._decide(free, failed, transaction)
+        await self._consequences.run(ended + await self._end_awaited(locked, connection), transaction)
+
+    async def release_children(
+        self, parents: Sequence[EndedJob], transaction: Transaction
+    ) -> Collection[str]:
+        """Unblock or cancel the jobs that waited for these, which have ended in this transaction.
+
+        Their results are passed first, to those that read them.
+        """
+        connection = transaction.connection
+        status = {parent.job_id: parent.status for parent in parents}
+        locked = await self._statements.fetch("lock_children", list(status), on=connection)
+        failed: dict[str, str] = {}
+        children: set[str] = set()
+        taken = await self._statements.fetch("take_edges", list(status), on=connection)
+        await self._pass_results(taken, locked, connection)
+        for parent, child, outcome, _ in taken:
+            children.add(child)
+            if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
+                failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))
+        ended = await self._decide(sorted(children - failed.keys()), failed, transaction)
+        return ended + await self._end_awaited(locked, connection)
+
+    async def _pass_results(
+        self, edges: Sequence[asyncpg.Record], locked: Sequence[asyncpg.Record], connection: Connection
+    ) -> None:
+        """Pass the results of jobs that have ended over their edges, and end the steps that waited."""
+        prefixes = _prefixes(locked)
+        await self._passed.copy(_edges(edges), prefixes, connection)
+        if readers := [job_id for job_id, prefix in prefixes.items() if prefix == PASSED]:
+            await self._end_child_steps(readers, connection)
+
+    async def _end_child_steps(self, job_ids: Sequence[str], connection: Connection) -> None:
+        """End the steps of jobs whose children have all ended, and let the jobs continue."""
+        now = self._statements.now
+        due = await self._statements.value("end_child_steps", job_ids, now, on=connection)
+        if due is not None:
+            await self._notify(due, connection)
+
+    async def _notify(self, due: datetime, connection: Connection) -> None:
+        """Notify workers at the commit of jobs that are due."""
+        await self._statements.fetch("notify", [due_message("", due)], on=connection)
+
+    async def repair(self, position: ScanPosition, *, blocks: int, jobs: int) -> ScanPosition:
+        """Read a part of the edges and of the jobs that wait; correct what does not agree with other rows.
+
+        Args:
+            position: Where to continue.
+            blocks: The number of blocks of edges to read.
+            jobs: The number of jobs to read.
+
+        Returns:
+            Where the next scan continues.
+        """
+        table = qualify("{schema}scheduler_after", await self._statements.schema())
+        size = await self._statements.value("table_blocks_of_edges", table)
+        end = position.block + blocks
+        broken = await self._statements.fetch("broken_edges", (position.block, 0), (end, 0))
+        page = await self._statements.fetch("blocked_jobs", *position.job, jobs)
+        suspects = {row[0] for row in broken} | {row["job_id"] for row in page if not row["waits"]}
+        if suspects:
+            await self._statements.run_divided(suspects, self.resolve)  # what is locked has the next scan
+        last = page[-1] if len(page) == jobs else None
+        return ScanPosition(
+            end if end < size else 0,
+            ScanPosition().job if last is None else (last["priority"], last["due"], last["job_id"]),
+        )
+
+    async def _end_awaited(self, locked: Sequence[asyncpg.Record], connection: Connection) -> list[str]:
+        """Return the jobs that were cancelled while they waited, and that wait for no other job any more."""
+        awaited = [row["job_id"] for row in locked if row["is_awaited"]]
+        rows = await self._statements.fetch("end_awaited", awaited, on=connection) if awaited else []
+        return [row["job_id"] for row in rows]
+
+    async def _decide(
+        self, free: Sequence[str], failed: Mapping[str, str], transaction: Transaction
+    ) -> list[str]:
+        """Unblock jobs unless they wait for others still, and cancel those that wait in vain.
+
+        The jobs must be locked by an earlier statement.
+
+        Args:
+            free: Jobs of which an edge was deleted, or which have none.
+            failed: The reasons why jobs are cancelled, by their ids.
+            transaction: The transaction.
+
+        Returns:
+            The cancelled jobs that have consequences.
+        """
+        connection, events = transaction
+        ended: list[str] = []
+        now = self._statements.now
+        unblocked = await self._statements.fetch("unblock_jobs", free, now, on=connection) if free else []
+        if unblocked:
+            await self._notify(min(row["due"] for row in unblocked), connection)
+        if failed:
+            ids, reasons = list(failed), list(failed.values())
+            await self._statements.fetch("delete_edges", ids, on=connection)
+            for row in await self._statements.fetch("cancel_blocked", ids, reasons, now, on=connection):
+                if row["ended"]:
+                    about = row["job_id"], row["job_name"], row["attempt"]
+                    events.append(JobCancelled(*about, reason=failed[row["job_id"]]))
+                if row["has_consequences"]:
+                    ended.append(row["job_id"])
+        return ended
+
+
+def _edges(rows: Sequence[asyncpg.Record]) -> list[Edge]:
+    return [Edge(row["parent_id"], row["child_id"], row["definition"]) for row in rows]
+
+
+def _prefixes(locked: Sequence[asyncpg.Record]) -> dict[str, str]:
+    """Return the prefixes of the names of passed results, by the jobs that read them."""
+    return {row["job_id"]: row["passed_to"] for row in locked if row["passed_to"] is not None}
+
+
+def check_kept(readers: Sequence[ExtendedJob], keeping: Collection[str]) -> None:
+    """Raise ValueError if jobs are to read the results of others that keep none."""
+    for job in readers:
+        for parent in job.after:
+            if parent not in keeping:
+                raise ValueError(KEEPS_NONE.format(parent, job.job_id))

@@ -1,0 +1,259 @@
+"""Insert validated jobs and notify workers of those that are due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final, TypeAlias, get_args
+
+from pg_scheduler.base.meter import Meter
+from pg_scheduler.base.settings import Notify
+from pg_scheduler.database.callers.adapter import AnyConnection
+from pg_scheduler.database.queries import Route
+from pg_scheduler.database.session import Connection
+from pg_scheduler.events import EventBus, JobScheduled
+from pg_scheduler.jobs.model import ConflictResolution
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
+from pg_scheduler.jobs.task import JobSpec
+from pg_scheduler.jobs.validation import check_count, check_kind
+from pg_scheduler.queue.bulk import PREPARE_BATCH, BulkInserter
+from pg_scheduler.queue.failure_alerts import FailureAlerts
+from pg_scheduler.queue.insert_batcher import InsertBatcher
+from pg_scheduler.queue.locked_inserts import LockedInserts
+from pg_scheduler.queue.outbox import Outbox
+from pg_scheduler.queue.prepare import JobPreparer
+from pg_scheduler.queue.unique_keys import MAX_ROUNDS
+from pg_scheduler.queue.writer import JobWriter, not_inserted
+from pg_scheduler.scheduler.store import Store
+
+InsertOne: TypeAlias = Callable[[AnyJob, Connection | None, Notify | None], Awaitable[bool]]
+
+NOTIFY: Final = get_args(Notify)
+
+METER_BATCH: Final = 10_000
+"""Jobs that are counted before other tasks run: some two milliseconds."""
+
+
+class Enqueuer:
+    """Inserts jobs and notifies workers of those that are due."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        outbox: Outbox,
+        preparer: JobPreparer,
+        meter: Meter | None = None,
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._outbox = outbox
+        self._meter = meter
+        jobs, locked = store.jobs, LockedInserts(store)
+        self._plain = InsertBatcher(partial(jobs.insert, route=Route.STICKY), locked, outbox)
+        self._delayed = InsertBatcher(jobs.enqueue, locked, outbox, is_delayed=True)
+        self._extended = InsertBatcher(jobs.insert_extended, locked, outbox)
+        self._delayed_extended = InsertBatcher(jobs.enqueue_extended, locked, outbox, is_delayed=True)
+        self._writer = JobWriter(store)
+        self._bulk = BulkInserter(store, preparer, self._writer)
+        FailureAlerts(store, preparer, self._writer).connect()
+
+    async def insert(
+        self,
+        job: AnyJob,
+        conflict_resolution: ConflictResolution,
+        connection: AnyConnection | None,
+        *,
+        is_delayed: bool = False,
+        notify: Notify | None = None,
+    ) -> str:
+        """Insert one validated job and return its id.
+
+        Args:
+            job: The job.
+            conflict_resolution: The reaction to an id that exists or a unique key that is taken.
+            connection: The transaction of the caller; None for none.
+            is_delayed: Whether the job is due a delay from now, see ``EPOCH``. The statement that inserts it
+                reads the clock, unless something needs the time before.
+            notify: How workers are notified of a job in the transaction of the caller; None for the setting.
+
+        Raises:
+            JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE.
+            JobNotFoundError: The job waits for one that does not exist.
+        """
+        connection = await self._store.connections.check_call(connection)
+        check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        if notify is not None:
+            _check_notify(notify, connection)
+        publishes = connection is None and self._events.wants(JobScheduled)
+        replaces = conflict_resolution is ConflictResolution.REPLACE
+        if not is_delayed and (delay := self._delay_of(job)) is not None:
+            job, is_delayed = job.due_at(EPOCH + delay), True
+        if is_delayed and needs_time(job, conflict_resolution):
+            job, is_delayed = await self.at_due_time(job, connection), False
+        due_job = job
+        if is_delayed and publishes:  # before the insert, so that a failure leaves no job behind
+            due_job = await self.at_due_time(job, connection)
+        if replaces:
+            unique = await self._writer.replace([job], connection)
+            job = unique.get(job.unique_key, job)
+            await self._outbox.notify_due(job.execution_time, connection, notify)
+        else:
+            insert = self._statement_of(job, is_delayed=is_delayed)
+            if not await insert(job, connection, notify):
+                existing = await self._find_or_insert(job, insert, conflict_resolution, connection, notify)
+                if existing is not None:
+                    return existing
+        if connection is None and self._meter is not None:
+            self._meter.record_scheduled(job.job_name)
+        if publishes:
+            self._events.publish(JobScheduled(job.job_id, job.job_name, 0, due_job.execution_time))
+        return job.job_id
+
+    async def at_due_time(self, job: AnyJob, connection: AnyConnection | None) -> AnyJob:
+        """Return a delayed job with its due time by the clock of the database, and its final id."""
+        checked = await self._store.connections.check_call(connection)
+        now = await self._store.jobs.clock(connection=checked)
+        return job.due_at(now + (job.execution_time - EPOCH))
+
+    def _delay_of(self, job: AnyJob) -> timedelta | None:
+        """Return the delay of a job that is still to come by the clock of this host, but not by the server's.
+
+        The caller has most likely added it to the time of this host, which is behind. The job would be late
+        when it is added, and might expire at once.
+        """
+        behind_s = -self._store.statements.clock_offset_s
+        if behind_s <= 0:
+            return None
+        delay = job.execution_time - datetime.now(UTC)
+        return delay if timedelta(0) <= delay < timedelta(seconds=behind_s) else None
+
+    def _by_server_time(self, job: AnyJob) -> AnyJob:
+        delay = self._delay_of(job)
+        return job if delay is None else job.due_at(self._store.statements.server_now + delay)
+
+    def _statement_of(self, job: AnyJob, *, is_delayed: bool) -> InsertOne:
+        """Return what inserts a job, unless its id exists or its unique key is taken."""
+        if isinstance(job, PlainJob):
+            return (self._delayed if is_delayed else self._plain).insert
+        if job.after:
+            return self._insert_dependent
+        return (self._delayed_extended if is_delayed else self._extended).insert
+
+    async def _insert_dependent(
+        self, job: AnyJob, connection: Connection | None, _: Notify | None = None
+    ) -> bool:
+        return bool(await self._writer.insert([job], connection))
+
+    async def _find_or_insert(
+        self,
+        job: AnyJob,
+        insert: InsertOne,
+        conflict_resolution: ConflictResolution,
+        connection: Connection | None,
+        notify: Notify | None,
+    ) -> str | None:
+        """Return the id of the job that exists instead; None if that one ended and this one was inserted."""
+        for _ in range(MAX_ROUNDS):
+            if conflict_resolution is ConflictResolution.IGNORE and job.unique_key is None:
+                return job.job_id
+            conflict = await self._writer.conflict([job], connection)
+            if conflict is not None and conflict_resolution is ConflictResolution.RAISE:
+                raise conflict
+            if conflict is not None:
+                return conflict.job_id
+            if await insert(job, connection, notify):
+                return None
+        raise not_inserted(job)
+
+    async def insert_all(
+        self,
+        specs: Sequence[JobSpec],
+        conflict_resolution: ConflictResolution,
+        batch_size: int,
+        connection: AnyConnection | None,
+        *,
+        notify: Notify | None = None,
+        change: Callable[[Sequence[AnyJob]], Awaitable[list[AnyJob]]] | None = None,
+    ) -> list[str | None]:
+        """Validate and insert many jobs; return their ids in order, None where one was not inserted.
+
+        Args:
+            specs: The jobs.
+            conflict_resolution: The reaction to ids and unique keys that exist.
+            batch_size: Jobs per statement.
+            connection: The transaction of the caller; None for none.
+            notify: As in ``insert()``.
+            change: Changes the validated jobs before they are inserted; None to leave them.
+
+        Raises:
+            JobConflictError: An id exists or occurs twice, or a unique key does, and the resolution is RAISE.
+                Nothing is inserted.
+            JobNotFoundError: A job waits for one that does not exist. Nothing is inserted.
+        """
+        connection = await self._store.connections.check_call(connection)
+        check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
+        check_count("batch_size", batch_size, least=1)
+        if notify is not None:
+            _check_notify(notify, connection)
+        jobs = await self._bulk.prepare(specs)
+        first_due = _first_due(jobs)
+        if first_due is not None and first_due <= EPOCH:  # some may be due now
+            now = await self._store.jobs.clock(connection=connection)
+            jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]
+            first_due = _first_due(jobs)
+        if self._store.statements.clock_offset_s < 0:
+            jobs = [self._by_server_time(job) for job in jobs]
+        if change is not None:
+            jobs = await change(jobs)
+        ids = await self._bulk.insert(jobs, conflict_resolution, batch_size, connection)
+        if first_due is not None:
+            await self._outbox.notify_due(first_due, connection, notify)
+        if connection is None and self._meter is not None:
+            await self._record_all(self._meter, jobs, ids)
+        if connection is None and self._events.wants(JobScheduled):
+            await self._publish_all(jobs, ids)
+        return ids
+
+    @staticmethod
+    async def _record_all(meter: Meter, jobs: Sequence[AnyJob], ids: Sequence[str | None]) -> None:
+        """Count the jobs that were inserted, and yield to the event loop at intervals."""
+        for start in range(0, len(jobs), METER_BATCH):
+            if start:
+                await asyncio.sleep(0)
+            batch = slice(start, start + METER_BATCH)
+            names = (job.job_name for job, job_id in zip(jobs[batch], ids[batch], strict=True) if job_id)
+            for name, number in Counter(names).items():
+                meter.record_scheduled(name, number)
+
+    async def _publish_all(self, jobs: Sequence[AnyJob], ids: Sequence[str | None]) -> None:
+        """Publish the jobs that were inserted, each id once, and yield to the event loop at intervals."""
+        # Of several jobs with one id under REPLACE, the last one was stored.
+        stored = {job_id: job for job, job_id in zip(jobs, ids, strict=True) if job_id is not None}
+        for place, (job_id, job) in enumerate(stored.items(), start=1):
+            self._events.publish(JobScheduled(job_id, job.job_name, 0, job.execution_time))
+            if place % PREPARE_BATCH == 0:
+                await asyncio.sleep(0)
+
+
+def _check_notify(notify: Notify, connection: Connection | None) -> None:
+    if notify not in NOTIFY:
+        raise ValueError(f"notify must be {', '.join(map(repr, NOTIFY))} or None, not {notify!r}")
+    if connection is None:
+        raise ValueError(
+            f"notify={notify!r} is for a job in a transaction of yours; pass connection= too, or omit notify="
+        )
+
+
+def _first_due(jobs: Sequence[AnyJob]) -> datetime | None:
+    return min((job.execution_time for job in jobs), default=None)
+
+
+def needs_time(job: AnyJob, conflict_resolution: ConflictResolution) -> bool:
+    """Return whether a delayed job needs its due time before the statement that inserts it."""
+    if isinstance(job, ExtendedJob) and (job.span is not None or job.after):
+        return True
+    return conflict_resolution is ConflictResolution.REPLACE

@@ -1,0 +1,118 @@
+"""Enqueue the ``on_failure`` task of a job in the transaction that writes its final failure, or its expiry.
+
+The transaction that clears ``on_end`` inserts the alert, so each failure has exactly one. Its id is derived
+from that of the failed job. If another job has that id, such as the alert of an earlier definition of the
+job, a random part is added, so that no alert is lost. An event about the failure may be lost; this job
+is not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from hashlib import sha256
+from typing import Final
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.statements import Transaction
+from pg_scheduler.jobs.rows import AnyJob, ExtendedJob
+from pg_scheduler.jobs.validation import MAX_ID_BYTES
+from pg_scheduler.queue.consequences import EndedJob
+from pg_scheduler.queue.locks import due_message
+from pg_scheduler.queue.prepare import JobPreparer
+from pg_scheduler.queue.writer import JobWriter
+from pg_scheduler.scheduler.store import Store
+
+SUFFIX: Final = ":failed"
+HASH_CHARACTERS: Final = 32
+RANDOM_BYTES: Final = 8
+"""The length of the random part of an id, which makes it unique."""
+
+FAILURES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
+"""The ends of a job that no caller asked for."""
+
+
+class FailureAlerts:
+    """Enqueues the jobs that follow the failure of other jobs."""
+
+    def __init__(self, store: Store, preparer: JobPreparer, writer: JobWriter) -> None:
+        self._store = store
+        self._preparer = preparer
+        self._writer = writer
+
+    def connect(self) -> None:
+        """Be called when a job with ``on_failure`` has ended."""
+        self._store.consequences.handlers["on_failure"] = self.enqueue
+
+    async def enqueue(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
+        """Enqueue the alerts of those jobs that failed or expired."""
+        failed = [job for job in ended if job.status in FAILURES and _task_of(job)]
+        if failed:
+            now = await self._store.jobs.clock(connection=transaction.connection)
+            alerts = [
+                self._preparer.prepare_alert(
+                    _task_of(job),
+                    now,
+                    {
+                        "job_id": job.job_id,
+                        "job_name": job.job_name,
+                        "error": job.error,
+                        "attempts": job.attempt,
+                    },
+                    job_id=alert_id(job.job_id),
+                    failed_tasks=_failed_tasks(job),
+                )
+                for job in failed
+            ]
+            await self._insert(alerts, now, transaction)
+        return ()
+
+    async def _insert(self, alerts: Sequence[AnyJob], now: datetime, transaction: Transaction) -> None:
+        """Insert alerts; those whose ids are taken under ids that are not.
+
+        An alert of a unique task is there already if another job has its key or the id of its time span.
+        """
+        message = due_message("", now)
+        ordered = sorted(alerts, key=lambda alert: alert.job_id)
+        inserted = await self._writer.insert(ordered, transaction.connection, message=message)
+        alerts_of_taken_ids = [
+            alert for alert in ordered if alert.job_id not in inserted and not _is_of_a_span(alert)
+        ]
+        if alerts_of_taken_ids:
+            renamed = [alert.with_id(distinct_alert_id(alert.job_id)) for alert in alerts_of_taken_ids]
+            await self._writer.insert(renamed, transaction.connection, message=message)
+
+
+def _is_of_a_span(alert: AnyJob) -> bool:
+    return isinstance(alert, ExtendedJob) and alert.span is not None
+
+
+def alert_id(job_id: str) -> str:
+    """Return the id of the alert of a failed job. A hash replaces the end of a job id that is too long."""
+    return _shortened(job_id, SUFFIX) + SUFFIX
+
+
+def distinct_alert_id(taken_id: str) -> str:
+    """Return an id that no other job has, for an alert whose id is taken."""
+    suffix = f":{os.urandom(RANDOM_BYTES).hex()}"
+    return _shortened(taken_id, suffix) + suffix
+
+
+def _shortened(job_id: str, suffix: str) -> str:
+    """Return an id to which a suffix can be appended."""
+    if len(job_id.encode()) + len(suffix) <= MAX_ID_BYTES:
+        return job_id
+    start = job_id.encode()[: MAX_ID_BYTES - len(suffix) - HASH_CHARACTERS].decode(errors="ignore")
+    return start + sha256(job_id.encode()).hexdigest()[:HASH_CHARACTERS]
+
+
+def _task_of(job: EndedJob) -> str:
+    """Return the name of the task to enqueue; an empty one for a value that was written by hand."""
+    name = job.on_end["on_failure"]
+    return name if isinstance(name, str) and len(name.encode()) <= MAX_ID_BYTES else ""
+
+
+def _failed_tasks(job: EndedJob) -> list[str]:
+    names = job.on_end.get("failed_tasks")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

@@ -1,0 +1,190 @@
+"""Insert the jobs of concurrent calls with one statement.
+
+A single call is inserted at once. Calls that arrive during a statement wait for it and share the next one:
+they wait for one statement at most, and thirty callers cost hardly more than one. Callers that shared a
+statement usually call again together, so all of them run before the next statement starts. Each caller gets
+its own result and its own error: a statement that is rejected, or waits for a lock, is divided.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import datetime
+from typing import Final, TypeAlias
+
+from pg_scheduler.base.settings import Notify
+from pg_scheduler.database.faults import ROW_ERRORS, is_lock_timeout
+from pg_scheduler.database.session import Connection
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, GeneratedIdJob
+from pg_scheduler.queue.answers import fail, start_answering
+from pg_scheduler.queue.locked_inserts import (
+    DIVIDED_WAIT,
+    GENERATED_WAIT,
+    SHARED_WAIT,
+    LockedInserts,
+    LockWait,
+)
+from pg_scheduler.queue.locks import due_message
+from pg_scheduler.queue.outbox import Outbox
+
+MAX_JOBS: Final = 1000
+"""Jobs per statement."""
+
+Insert: TypeAlias = Callable[..., Awaitable[set[str] | dict[str, datetime]]]
+"""Inserts jobs; returns the ids that were new, with the time of the call if the jobs are delayed."""
+
+Batch: TypeAlias = "dict[str, tuple[AnyJob, asyncio.Future[bool]]]"
+
+
+class InsertBatcher:
+    """Inserts one job per call by one kind of statement, and notifies workers of those that are due soon.
+
+    Args:
+        insert: The statement.
+        locked: The calls that wait for other transactions.
+        outbox: Sends the notifications that the statements do not send.
+        is_delayed: Whether its jobs have delays, to which the statement adds the time of the call.
+    """
+
+    def __init__(
+        self, insert: Insert, locked: LockedInserts, outbox: Outbox, *, is_delayed: bool = False
+    ) -> None:
+        self._insert = insert
+        self._locked = locked
+        self._outbox = outbox
+        self._is_delayed = is_delayed
+        self._origin = EPOCH if is_delayed else None
+        self._waiting: list[tuple[AnyJob, asyncio.Future[bool]]] = []
+        self._batch: Batch = {}
+        self._busy = False
+
+    async def insert(self, job: AnyJob, connection: Connection | None, notify: Notify | None = None) -> bool:
+        """Insert a job; return False if its id exists or its unique key is taken."""
+        if connection is not None:
+            return await self._insert_within(job, connection, notify)
+        if not (self._locked.names and self._locked.has(job)):
+            try:
+                if self._busy:
+                    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+                    self._waiting.append((job, answer))
+                    return await answer
+                self._busy = True
+                try:
+                    return bool(await self._write([job], self._wait_of([job], SHARED_WAIT)))
+                finally:
+                    self._busy = bool(self._waiting)
+                    if self._busy:
+                        self._insert_next()
+            except DatabaseUnavailableError as fault:
+                if not is_lock_timeout(fault):
+                    raise
+        return await self._locked.insert(job, self._write)
+
+    async def _insert_within(self, job: AnyJob, connection: Connection, notify: Notify | None) -> bool:
+        """Insert a job in the transaction of the caller, and notify workers by its commit or afterwards."""
+        due, message = job.execution_time, None
+        is_near = self._outbox.is_near(due, self._origin)
+        if is_near and self._outbox.is_sent_by_commit(connection, notify):
+            message = due_message("") if self._is_delayed else due_message("", due)
+        inserted = await self._insert([job], message=message, connection=connection)
+        if inserted and is_near and message is None:
+            due = min(inserted.values()) if isinstance(inserted, dict) else due
+            self._outbox.notify_due_after(connection, due, notify)
+        return bool(inserted)
+
+    async def _write(self, jobs: Sequence[AnyJob], wait: LockWait) -> Collection[str]:
+        """Insert jobs, and notify workers with the same statement if they are due soon and it is time."""
+        due = min([job.execution_time for job in jobs])
+        is_near = self._outbox.is_near(due, self._origin)
+        message = None
+        if is_near and wait.may_carry and self._outbox.may_carry():
+            message = self._outbox.message_to_carry(*(() if self._is_delayed else (due,)))
+        began = time.monotonic()
+        if wait.session is None:
+            inserted = await self._insert(jobs, message=message, lock_timeout=wait.timeout)
+        else:
+            async with wait.session() as connection:
+                inserted = await self._insert(jobs, lock_timeout=wait.timeout, connection=connection)
+        if inserted and is_near:
+            if isinstance(inserted, dict):
+                due = min(inserted.values())
+            if message:
+                self._outbox.carried(began, due)
+            else:
+                self._outbox.notify_due_later(due)
+        return inserted
+
+    def _wait_of(self, jobs: Sequence[AnyJob], wait: LockWait) -> LockWait:
+        """Return how long a statement waits for locks.
+
+        No other transaction has inserted generated ids, so only a trigger of the application can wait for a
+        lock then. While calls wait for such a lock, the next one is likely to wait too.
+        """
+        is_rare = wait is SHARED_WAIT and not self._locked.names
+        if is_rare and all(isinstance(job, GeneratedIdJob) for job in jobs):
+            return GENERATED_WAIT
+        return wait
+
+    def _insert_next(self) -> None:
+        start_answering(self._insert_waiting(), "pg_scheduler insert", self._failed)
+
+    async def _insert_waiting(self) -> None:
+        is_shared = False
+        while self._waiting or is_shared:
+            await asyncio.sleep(0)
+            self._batch = self._take()
+            is_shared = len(self._batch) > 1
+            if self._batch:
+                await self._answer(self._batch)
+        self._busy = False
+
+    def _failed(self, task: asyncio.Task[None]) -> list[asyncio.Future[bool]]:
+        left, self._batch = list(self._batch.values()), {}
+        if task.cancelled():  # the event loop may be ending
+            left += self._waiting
+            self._waiting = []
+        self._busy = bool(self._waiting)
+        if self._busy:
+            self._insert_next()
+        return [answer for _, answer in left]
+
+    def _take(self) -> Batch:
+        batch: Batch = {}
+        rest: list[tuple[AnyJob, asyncio.Future[bool]]] = []
+        for job, answer in self._waiting:
+            if job.job_id in batch or len(batch) == MAX_JOBS:  # of two jobs with one id, the second one waits
+                rest.append((job, answer))
+            else:
+                batch[job.job_id] = (job, answer)
+        self._waiting = rest
+        return batch
+
+    async def _answer(self, batch: Batch, wait: LockWait = SHARED_WAIT) -> None:
+        jobs = [job for job, _ in batch.values()]
+        try:
+            inserted = await self._write(jobs, self._wait_of(jobs, wait))
+        except (*ROW_ERRORS, DatabaseUnavailableError) as error:
+            if isinstance(error, DatabaseUnavailableError) and not is_lock_timeout(error):
+                raise
+            if len(batch) == 1:
+                for _, answer in batch.values():
+                    fail(answer, error)
+                return
+            for part in _divided(batch):
+                await self._answer(part, DIVIDED_WAIT)
+        else:
+            for job_id, (_, answer) in batch.items():
+                if not answer.done():
+                    answer.set_result(job_id in inserted)
+
+
+def _divided(batch: Batch) -> list[Batch]:
+    """Return two parts of a batch: those that hardly wait for a transaction and the others, or halves."""
+    generated = {job_id: each for job_id, each in batch.items() if isinstance(each[0], GeneratedIdJob)}
+    if 0 < len(generated) < len(batch):
+        return [generated, {job_id: each for job_id, each in batch.items() if job_id not in generated}]
+    items = list(batch.items())
+    return [dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])]

@@ -1,0 +1,494 @@
+"""Read and change jobs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.faults import REFUSALS, SuppressedChangeError, is_refusal
+from pg_scheduler.database.records import job_from
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Statements, Transaction
+from pg_scheduler.events.log import log_refusal
+from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.model import Job, JobCounts, Page
+from pg_scheduler.jobs.rows import ExtendedJob, PlainJob
+from pg_scheduler.queue.consequences import Consequences
+from pg_scheduler.queue.job_inserts import JobInserts
+from pg_scheduler.queue.unique_keys import UniqueKeyRepository, detecting_taken_keys
+
+MAX_EXAMINED_ROWS: Final = 20_000
+"""The maximum number of rows that one call with a metadata filter examines."""
+
+MAX_CANCELLED_JOBS: Final = 1000
+"""The maximum number of jobs that one statement cancels."""
+
+REFUSED_PAUSE_S: Final = 60.0
+"""Seconds for which a job is left out that the application refuses to let expire."""
+
+SET_BY_CALLER: Final = "status set by a caller"
+
+
+class JobFilters(NamedTuple):
+    """The values that selected jobs have; None for any value.
+
+    Attributes:
+        statuses: One of these statuses.
+        names: One of these names, of which a caller gave the first; a row may have that as a former name.
+        worker_id: The worker that runs them, or ran them last.
+        due_from: The first due time.
+        due_before: The due time before which they are due.
+        metadata: JSON text that their metadata contain.
+    """
+
+    statuses: Sequence[str] | None = None
+    names: Sequence[str] | None = None
+    worker_id: str | None = None
+    due_from: datetime | None = None
+    due_before: datetime | None = None
+    metadata: str | None = None
+
+
+class CancelledJob(NamedTuple):
+    """A job that was cancelled with others, and the worker that ran it and must be notified."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    worker_id: str | None
+
+
+class TouchedJob(NamedTuple):
+    """A job that was to be deleted or moved.
+
+    Attributes:
+        job_id: Its id.
+        status: Its status before.
+        changed: Whether it was deleted or moved.
+        execution_time: When it is due, if it was moved.
+    """
+
+    job_id: str
+    status: str
+    changed: bool
+    execution_time: datetime | None = None
+
+
+class OverdueName(NamedTuple):
+    """A name of overdue jobs.
+
+    Attributes:
+        name: The name.
+        jobs: The number of its overdue jobs that were counted.
+        due_since: When the first of them was due.
+        busy_workers: Other workers without a free slot, which may have registered the name.
+    """
+
+    name: str
+    jobs: int
+    due_since: datetime
+    busy_workers: int
+
+
+class ExpiredJob(NamedTuple):
+    """A job that expired before a worker could claim it."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChange:
+    """Whether a job was changed, and the worker that ran it and must be notified.
+
+    Attributes:
+        due: When the job is due whose status was set; None if it is unchanged or cancelled.
+    """
+
+    changed: bool
+    worker_id: str | None = None
+    job_name: str = field(default="", compare=False)
+    attempt: int = field(default=0, compare=False)
+    due: datetime | None = field(default=None, compare=False)
+
+
+class Uncorrected(NamedTuple):
+    """What a correction of due times may have left."""
+
+    is_left: bool
+    """Whether rows that it concerns are left: other transactions have locked them."""
+    is_open: bool
+    """Whether a transaction is open that began while the server's clock was ahead."""
+    oldest: int
+    """The id of the oldest transaction that has written and is open."""
+    newest: int
+    """The id of the newest one, which read this."""
+
+
+class JobRepository(JobInserts):
+    """The statements by which callers insert, read and change jobs."""
+
+    def __init__(
+        self, statements: Statements, consequences: Consequences, unique_keys: UniqueKeyRepository
+    ) -> None:
+        super().__init__(statements)
+        self._consequences = consequences
+        self._unique_keys = unique_keys
+        self._refused: dict[str, float] = {}  # until when a job is left out, by the monotonic clock
+
+    # -- replace ---------------------------------------------------------------------------------------
+
+    async def replace(self, jobs: Sequence[PlainJob], *, connection: Connection | None = None) -> None:
+        """Insert jobs, or give existing ones a new definition. The ids must differ."""
+
+        def values_of(job_ids: Collection[str]) -> list[object]:
+            columns = zip(*(job for job in jobs if job.job_id in job_ids), strict=True)
+            return [*columns, self._statements.now]
+
+        if jobs:
+            await self._replace("replace_jobs", {job.job_id for job in jobs}, values_of, connection)
+
+    async def replace_extended(
+        self, jobs: Sequence[ExtendedJob], *, connection: Connection | None = None
+    ) -> None:
+        """Insert jobs, or give existing ones a new definition. The ids must differ.
+
+        Raises:
+            UniqueKeyTakenError: Another unfinished job has one of the unique keys.
+        """
+
+        def values_of(job_ids: Collection[str]) -> list[object]:
+            chosen = [job for job in jobs if job.job_id in job_ids]
+            columns = zip(*(job.row for job in chosen), strict=True)
+            return [*columns, self._statements.now, *zip(*(job.extras for job in chosen), strict=True)]
+
+        with detecting_taken_keys():
+            await self._replace("replace_extended_jobs", {job.job_id for job in jobs}, values_of, connection)
+
+    async def _replace(
+        self,
+        name: str,
+        job_ids: Collection[str],
+        values_of: Callable[[Collection[str]], list[object]],
+        connection: Connection | None,
+    ) -> None:
+        """Replace jobs; before one that has ended, apply its consequences if a scan was to do that.
+
+        Raises:
+            SuppressedChangeError: A job was not written.
+        """
+        rows = await self._statements.fetch_retrying(name, *values_of(job_ids), on=connection)
+        left = {*job_ids} - {row["job_id"] for row in rows}
+
+        async def replace(transaction: Transaction) -> None:
+            # The first statement locks the rows that it leaves, so the second one leaves none of them.
+            rows = await self._statements.fetch(name, *values_of(left), on=transaction.connection)
+            if ended := left - {row["job_id"] for row in rows}:
+                await self._consequences.run(ended, transaction)
+                rows = await self._statements.fetch(name, *values_of(ended), on=transaction.connection)
+                if len(rows) < len(ended):
+                    raise SuppressedChangeError(change="insert or update")
+
+        if left:
+            await self._statements.run_retrying(replace, within=connection)
+
+    # -- change ----------------------------------------------------------------------------------------
+
+    async def cancel(
+        self, job_id: str, reason: str = BY_CALLER, within: Connection | Transaction | None = None
+    ) -> StatusChange:
+        """Cancel a pending or running job, for a reason that its row states."""
+        if within is not None and not isinstance(within, Transaction):
+            # The caller's transaction may have added jobs after this one, which only its commit marks.
+            await self._statements.fetch("mark_awaited", [job_id], on=within)
+        return await self._change("cancel_job", job_id, self._statements.now, reason, within=within)
+
+    async def retry(self, job_id: str, connection: Connection | None = None) -> datetime | None:
+        """Make a finished job due now and reset its retries and crashes; return its time, None without one.
+
+        Raises:
+            JobConflictError: Another unfinished job has its unique key.
+        """
+        fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now, on=connection)
+        rows = await self._unique_keys.restart(job_id, fetch, within=connection)
+        return rows[0]["due"] if rows else None
+
+    async def retry_from(
+        self, job_id: str, step: str, connection: Connection | None = None
+    ) -> datetime | None:
+        """Retry a job without one of its stored steps and the later ones; else as ``retry()``.
+
+        Raises:
+            JobConflictError: Another unfinished job has its unique key.
+            ValueError: The job has not stored that step. Nothing is changed.
+        """
+
+        async def retry(transaction: Transaction) -> datetime | None:
+            own = transaction.connection
+            due = await self.retry(job_id, own)
+            if due is None or await self._statements.fetch("delete_steps_from", [job_id], step, on=own):
+                return due
+            raise ValueError(
+                f"job {job_id!r} has not stored a step {step!r}; pass the name of a stored one, or no "
+                "from_step= to continue at the first step that is missing"
+            )
+
+        return await self._statements.run_retrying(retry, within=connection)
+
+    async def set_status(
+        self, job_id: str, status: JobStatus, lease_s: float, reason: str = SET_BY_CALLER
+    ) -> StatusChange:
+        """Set a status manually; ``running`` reserves the job for one lease.
+
+        A job that ends without success and has no error gets the reason.
+
+        Raises:
+            JobConflictError: Another unfinished job has its unique key.
+        """
+        args = status.value, lease_s, self._statements.now, reason
+        return await self._unique_keys.restart(job_id, lambda: self._change("set_status", job_id, *args))
+
+    async def _change(
+        self, name: str, job_id: str, *args: object, within: Connection | Transaction | None = None
+    ) -> StatusChange:
+        """Change one job; in a transaction if its end has consequences.
+
+        Raises:
+            SuppressedChangeError: The job was not changed.
+        """
+        connection = within.connection if isinstance(within, Transaction) else within
+        rows = await self._statements.fetch(name, job_id, *args, False, on=connection)
+        if rows and not rows[0]["changed"]:
+
+            async def change(transaction: Transaction) -> list[asyncpg.Record]:
+                found = await self._statements.fetch(name, job_id, *args, True, on=transaction.connection)
+                if found and not found[0]["changed"]:
+                    raise SuppressedChangeError
+                await self._consequences.run([job_id], transaction)
+                return found
+
+            rows = await self._statements.run_retrying(change, within=within)
+        if not rows:
+            return StatusChange(False)
+        (row,) = rows
+        return StatusChange(True, row["worker_id"], row["job_name"], row["attempt"], row.get("due"))
+
+    async def cancel_next(
+        self,
+        after: str | None,
+        filters: JobFilters,
+        reason: str = BY_CALLER,
+        within: Connection | None = None,
+    ) -> tuple[list[CancelledJob], str | None]:
+        """Cancel the matching pending and running jobs among the next rows.
+
+        Args:
+            after: The id after which the rows begin; None for the first ones.
+            filters: The jobs to cancel.
+            reason: The reason that the rows state.
+            within: The connection of a caller in a transaction; None for transactions of its own.
+
+        Returns:
+            The cancelled jobs, and the id after which to continue; None at the end.
+        """
+        found = await self._statements.fetch(
+            "find_unfinished", after, MAX_CANCELLED_JOBS, MAX_EXAMINED_ROWS, *filters, on=within
+        )
+        ids = [row["job_id"] for row in found if row["matches"]]
+        end = ids[-1] if len(ids) == MAX_CANCELLED_JOBS else _end_of(found)
+        if not ids:
+            return [], end
+        now, run = self._statements.now, self._statements.fetch_retrying
+        if within is not None:
+            await self._statements.fetch("mark_awaited", ids, on=within)
+        rows = await run("cancel_jobs", ids, now, reason, *filters, False, on=within)
+        if refused := [row["job_id"] for row in rows if not row["changed"]]:
+
+            async def cancel(transaction: Transaction) -> list[asyncpg.Record]:
+                changed = await self._statements.fetch(
+                    "cancel_jobs", refused, now, reason, *filters, True, on=transaction.connection
+                )
+                await self._consequences.run([row["job_id"] for row in changed], transaction)
+                return changed
+
+            rows += await self._statements.run_retrying(cancel, within=within)
+        return [_cancelled_job(row) for row in rows if row["changed"]], end
+
+    async def delete(self, job_ids: Collection[str]) -> list[TouchedJob]:
+        """Delete jobs that do not run and for which nothing waits; return those that existed."""
+        rows = await self._statements.fetch_retrying("delete_jobs", list(job_ids))
+        return [TouchedJob(*row) for row in rows]
+
+    async def move(
+        self,
+        job_ids: Collection[str],
+        *,
+        to: datetime | None = None,
+        by_s: float = 0,
+        connection: Connection | None = None,
+    ) -> list[TouchedJob]:
+        """Change when pending jobs are due; return those of the jobs that exist.
+
+        The caller notifies the workers if a job is due soon.
+
+        Args:
+            job_ids: The jobs.
+            to: The new time; None to move each from its own.
+            by_s: Seconds by which each is moved, at most a century.
+            connection: The transaction of a caller.
+        """
+        rows = await self._statements.fetch_retrying(
+            "move_jobs", list(job_ids), to, by_s, self._statements.now, on=connection
+        )
+        return [TouchedJob(*row) for row in rows]
+
+    async def expire(self, worker_id: str, names: Sequence[str], limit: int) -> list[ExpiredJob]:
+        """Expire pending jobs past their misfire grace time, with the reason.
+
+        Args:
+            worker_id: The worker that expires them.
+            names: The names of jobs that it can run.
+            limit: The maximum number of jobs.
+
+        A job that the table refuses to expire is left out for some time.
+        """
+        now = time.monotonic()
+        self._refused = {job_id: until for job_id, until in self._refused.items() if until > now}
+        about = worker_id, names, limit, self._statements.now
+        try:
+            rows = await self._statements.fetch("expire_jobs", *about, None, list(self._refused))
+        except REFUSALS as error:
+            if not is_refusal(error):
+                raise
+            rows = await self._expire_accepted(*about)
+        await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
+        return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
+
+    async def _expire_accepted(
+        self, worker_id: str, names: Sequence[str], limit: int, now: datetime | None
+    ) -> list[asyncpg.Record]:
+        """Expire those jobs that the table accepts, and leave the others out from now on."""
+        late = await self._statements.fetch("find_late", limit, now, list(self._refused))
+        parts, expired = deque([[row["job_id"] for row in late]]), []
+        while parts:
+            part = parts.popleft()
+            try:
+                expired += await self._statements.fetch("expire_jobs", worker_id, names, limit, now, part, [])
+            except REFUSALS as error:
+                if not is_refusal(error):
+                    raise
+                if len(part) > 1:
+                    parts += [part[: len(part) // 2], part[len(part) // 2 :]]
+                    continue
+                (job_id,) = part
+                self._refused[job_id] = time.monotonic() + REFUSED_PAUSE_S
+                log_refusal(f"job {job_id} not expired", error, pause_s=REFUSED_PAUSE_S, job_id=job_id)
+        return expired
+
+    # -- read ------------------------------------------------------------------------------------------
+
+    async def get_job(self, job_id: str, connection: Connection | None = None) -> Job | None:
+        """Return the job, or None if it does not exist."""
+        rows = await self._statements.fetch("get_job", job_id, on=connection)
+        return job_from(rows[0], self._statements.codec) if rows else None
+
+    async def get_jobs(self, job_ids: Collection[str]) -> list[Job]:
+        """Return the jobs of those ids that exist."""
+        rows = await self._statements.fetch("get_jobs", list(job_ids))
+        return [job_from(row, self._statements.codec) for row in rows]
+
+    async def list_jobs(
+        self,
+        *,
+        after: str | None,
+        statuses: Sequence[JobStatus] | None,
+        names: Sequence[str] | None,
+        worker_id: str | None,
+        due_from: datetime | None,
+        due_before: datetime | None,
+        limit: int,
+        metadata: str | None = None,
+    ) -> Page[Job]:
+        """Return a page of jobs in the order of their ids. Metadata bound the rows that are read."""
+        wanted = None if statuses is None else [status.value for status in statuses]
+        filters = JobFilters(wanted, names, worker_id, due_from, due_before, metadata)
+        if metadata is not None:
+            return await self._find_jobs(after, limit, filters)
+        rows = await self._statements.fetch("list_jobs", after, *filters[:5], limit + 1)
+        jobs = [job_from(row, self._statements.codec) for row in rows[:limit]]
+        return Page(jobs, next=jobs[-1].job_id if len(rows) > limit else None)
+
+    async def _find_jobs(self, after: str | None, limit: int, filters: JobFilters) -> Page[Job]:
+        rows = await self._statements.fetch("find_jobs", after, limit + 1, MAX_EXAMINED_ROWS, *filters)
+        jobs: list[Job] = []
+        for row in rows:
+            values = dict(row)
+            del values["place"]
+            if values.pop("matches"):
+                jobs.append(job_from(values, self._statements.codec))
+        return Page(jobs[:limit], next=jobs[limit - 1].job_id if len(jobs) > limit else _end_of(rows))
+
+    async def count_jobs(self, names: Sequence[str] | None) -> JobCounts:
+        """Count the jobs of each status, of names as in ``JobFilters`` or of all."""
+        rows = await self._statements.fetch("count_jobs", names)
+        return JobCounts(**{row[0]: row[1] for row in rows})
+
+    async def statuses_of(
+        self, job_ids: Collection[str], *, connection: Connection | None = None
+    ) -> dict[str, JobStatus]:
+        """Return the statuses of those ids that exist."""
+        rows = await self._statements.fetch("statuses_of", list(job_ids), on=connection)
+        return {row[0]: JobStatus(row[1]) for row in rows}
+
+    async def ids(self, *, due_at: datetime | None = None) -> set[str]:
+        """Return the ids of all jobs, or of those that are due at this time and can start."""
+        return {row[0] for row in await self._statements.fetch("job_ids", due_at)}
+
+    async def read_revoked(self, job_ids: Collection[str]) -> dict[str, tuple[JobStatus, bool]]:
+        """Return the statuses of those ids that exist, and whether the attempt's real end is awaited."""
+        rows = await self._statements.fetch("read_revoked", list(job_ids))
+        return {row["job_id"]: (JobStatus(row["status"]), row["is_awaited"]) for row in rows}
+
+    async def overdue_names(self, worker_id: str, names: Sequence[str], limit: int) -> list[OverdueName]:
+        """Return the names of overdue jobs that a worker cannot run, the longest overdue first.
+
+        Args:
+            worker_id: The worker.
+            names: The names of jobs that it can run.
+            limit: Jobs of each priority that are read, the oldest first.
+        """
+        return await self._rows(OverdueName, "overdue_names", self._statements.now, names, limit, worker_id)
+
+    async def correct_due_times(self, limit: int) -> int:
+        """Compute due times again that the server's clock gave before it was set back; return how many."""
+        now = self._statements.now
+        await self._statements.fetch("correct_waits", now, limit)
+        ((corrected,),) = await self._statements.fetch("correct_due_times", now, limit)
+        return int(corrected)
+
+    async def find_uncorrected(self) -> Uncorrected:
+        """Return what `correct_due_times()` may have left, without a lock."""
+        (row,) = await self._rows(Uncorrected, "find_uncorrected", self._statements.now)
+        return row
+
+    async def waiting_names(self) -> list[str]:
+        """Return the names of pending jobs."""
+        return [row[0] for row in await self._statements.fetch("waiting_names")]
+
+
+def _end_of(rows: Sequence[asyncpg.Record]) -> str | None:
+    """Return the id at which the rows that may be examined ended; None if they were the last ones."""
+    return rows[-1]["job_id"] if rows and rows[-1]["place"] == MAX_EXAMINED_ROWS else None
+
+
+def _cancelled_job(row: asyncpg.Record) -> CancelledJob:
+    return CancelledJob(row["job_id"], row["job_name"], row["attempt"], row["worker_id"])

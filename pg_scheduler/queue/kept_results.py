@@ -1,0 +1,143 @@
+"""Store and read the results that jobs keep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Statements, Transaction
+from pg_scheduler.errors import JobError, JobResult
+from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.jobs.payload import value_from
+from pg_scheduler.jobs.result import KeptResult, keep_seconds_of, kept_error, read_value
+from pg_scheduler.queue.consequences import Consequences, EndedJob
+
+NOT_KEPT = "the result was not kept, or its lifetime has ended; pass keep_result="
+
+SET_BY_HAND: Final = "the status was set by hand"
+
+
+class KeptResultRepository:
+    """The statements that store and read kept results."""
+
+    def __init__(self, statements: Statements, consequences: Consequences) -> None:
+        self._statements = statements
+        consequences.handlers["result"] = self.keep_ended
+
+    async def keep(self, kept: Mapping[str, KeptResult], connection: Connection) -> None:
+        """Store the results of jobs that ended in the caller's transaction, and announce their ids.
+
+        The first result of an end counts.
+        """
+        each = kept.values()
+        await self._statements.fetch(
+            "keep_results",
+            list(kept),
+            [result.seconds for result in each],
+            [result.value for result in each],
+            [result.no_value_reason for result in each],
+            [result.error for result in each],
+            on=connection,
+        )
+
+    async def keep_ended(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
+        """Store the results of jobs that ended without a value: failed, cancelled or expired.
+
+        The outcome of an attempt that failed has more to tell, and has been stored before.
+        """
+        kept = {
+            job.job_id: _kept_end(job, seconds)
+            for job in ended
+            if (seconds := keep_seconds_of(job.options)) is not None
+        }
+        if kept:
+            await self.keep(kept, transaction.connection)
+        return ()
+
+    async def get(
+        self, job_ids: Sequence[str], connection: Connection | None = None
+    ) -> dict[str, JobResult | None]:
+        """Return the results of those jobs that exist, by id; None for one that has not ended."""
+        rows = await self._statements.fetch("get_results", job_ids, self._statements.now, on=connection)
+        return {
+            row["job_id"]: _result_from(row, self._statements.codec)
+            for row in rows
+            if row["has_row"] or row["status"] is not None
+        }
+
+    async def vacuum(self, limit: int) -> int:
+        """Delete at most so many results past their lifetime; return their number."""
+        return await self._statements.number("vacuum_results", limit, self._statements.now)
+
+
+def _kept_end(job: EndedJob, seconds: float) -> KeptResult:
+    if job.status is JobStatus.COMPLETED:
+        return KeptResult(seconds, no_value_reason=SET_BY_HAND)
+    return KeptResult(seconds) if job.error is None else kept_error(seconds, job.error, None)
+
+
+def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
+    job_id = row["job_id"]
+    status = terminal(row["row_status"])
+    if row["has_row"] and status is None:
+        return None  # a result of an earlier run may exist
+    if (kept := terminal(row["status"])) is not None:
+        value, reason = read_value(row["value"], row["no_value_reason"], codec)
+        return JobResult(
+            job_id,
+            kept,
+            value=value,
+            no_value_reason=reason,
+            error=_error_of(row["error"]),
+            attempts=row["attempts"],
+            started_at=row["started_at"],
+            finished_at=row["finished_at"],
+            expires_at=row["expires_at"],
+        )
+    if status is None:  # written by hand
+        return None
+    message = row["row_error"]
+    return JobResult(
+        job_id,
+        status,
+        no_value_reason=NOT_KEPT if status is JobStatus.COMPLETED else None,
+        error=None if message is None else _row_error(message, row["row_error_type"]),
+        attempts=row["row_attempts"],
+        started_at=row["row_started_at"],
+        finished_at=row["row_finished_at"],
+    )
+
+
+def _row_error(message: str, kind: str | None) -> JobError:
+    """Return the error of a row, whose message starts with the class of the newest attempt if that failed."""
+    name, _, text = message.partition(": ")
+    if kind is None or not f".{kind}".endswith(f".{name}"):
+        return JobError("", message)
+    return JobError(name, text)
+
+
+def terminal(status: str | None) -> JobStatus | None:
+    """Return a terminal status; None for another, also for one that was written by hand."""
+    found = next((one for one in JobStatus if one.value == status), None)
+    return found if found is not None and found.is_finished else None
+
+
+def _error_of(document: str | None) -> JobError | None:
+    if document is None:
+        return None
+    try:
+        return error_from(value_from(document))
+    except ValueError:
+        return JobError("", document)
+
+
+def error_from(found: object) -> JobError:
+    """Return an error from its JSON, which may be written by hand."""
+    if not isinstance(found, dict):
+        return JobError("", json.dumps(found))
+    texts = [found.get(key) for key in ("type", "message", "traceback")]
+    kind, message, trace = (text if isinstance(text, str) else None for text in texts)
+    return JobError(kind or "", message or "", trace)

@@ -1,0 +1,108 @@
+"""Hold advisory locks and send notifications, such as that jobs are due."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.database.blockers import Blocker, watching
+from pg_scheduler.database.faults import REFUSALS, translated
+from pg_scheduler.database.session import Connection, is_open
+from pg_scheduler.database.statements import Repository, Statements
+from pg_scheduler.errors import DatabaseUnavailableError
+
+HOLDERS_TIMEOUT_S: Final = 1.0
+"""Longest time in which the sessions that hold locks on the tables are looked up, for a message."""
+
+HOLDERS_AGE_S: Final = 5.0
+"""Seconds for which the services of a worker share the result."""
+
+DUE: Final = "due"
+"""The message that a job is due, or will be soon; see ``worker/listener.py``."""
+
+
+def due_message(mark: str, *times: datetime | None) -> str:
+    """Return the message that jobs are due at these times, of which None is unknown.
+
+    A statement may append a blank and one more time.
+    """
+    return " ".join([DUE, mark, *("?" if each is None else f"{each.timestamp():.6f}" for each in times)])
+
+
+def earliest_due(times: str) -> datetime | None:
+    """Return the earliest of the times in a message about due jobs; None if one is unknown."""
+    try:
+        return min(datetime.fromtimestamp(float(each), UTC) for each in times.split(" "))
+    except (ValueError, OverflowError, OSError):  # none, unknown, or written by hand
+        return None
+
+
+class LockRepository(Repository):
+    """Advisory locks and notifications, which the server keeps outside of tables."""
+
+    def __init__(self, statements: Statements) -> None:
+        super().__init__(statements)
+        self._holders: tuple[str, ...] = ()
+        self._holders_until = float("-inf")
+        self._holder_search = asyncio.Lock()
+
+    async def channel(self, *, on: Connection | None = None) -> str:
+        """Return the notification channel of the schema."""
+        return await self._statements.channel(on=on)
+
+    async def notify(self, messages: Sequence[str], *, connection: Connection | None = None) -> None:
+        """Send messages to every process that listens, when the transaction commits."""
+        await self._statements.fetch("notify", messages, on=connection)
+
+    async def session_pid(self, connection: Connection) -> int:
+        """Return the id of the server process that runs the caller's transaction."""
+        return await self._statements.number("session_pid", on=connection)
+
+    async def find_holders(self) -> tuple[str, ...]:
+        """Return the sessions with the strongest locks on the tables, for a message; none if unknown.
+
+        Many services meet the lock of a table at the same time: one of them searches, the others wait for it
+        and share what it finds. If it finds none, the next one searches again.
+        """
+        async with self._holder_search:
+            now = time.monotonic()
+            if not self._holders or now >= self._holders_until:
+                self._holders_until, self._holders = now + HOLDERS_AGE_S, ()
+                with suppress(DatabaseUnavailableError, *REFUSALS, TimeoutError):
+                    async with asyncio.timeout(HOLDERS_TIMEOUT_S):
+                        table = qualify("{schema}scheduled_jobs", await self._statements.schema())
+                        self._holders = tuple(map(str, await self._rows(Blocker, "find_holders", table)))
+            return self._holders
+
+    async def blockers(self, pid: int) -> list[Blocker]:
+        """Return the sessions that a session waits for; none if it does not wait."""
+        return await self._rows(Blocker, "find_blockers", pid)
+
+    def watching(self, connection: Connection, blockers: list[Blocker]) -> AbstractAsyncContextManager[None]:
+        """Look up the sessions for which a transaction waits within the block, and add them to the list."""
+        return watching(self._statements.fetch, connection, blockers)
+
+    @asynccontextmanager
+    async def advisory_lock(self, key: int) -> AsyncIterator[bool]:
+        """Try to take a lock for the block; yield whether it was taken.
+
+        If the connection breaks, the lock is lost. The lock keeps attempts from overlapping; the fencing
+        token keeps their results apart.
+        """
+        take = await self._statements.query("take_advisory_lock")
+        drop = await self._statements.query("drop_advisory_lock")
+        timeout_s = self._statements.call_timeout_s
+        async with self._statements.connections.checkout_for_lock() as connection:
+            with translated():
+                is_held: bool = await connection.fetchval(take.text, key, timeout=timeout_s)
+            try:
+                yield is_held
+            finally:
+                if is_held and is_open(connection):
+                    with translated():
+                        await connection.fetchval(drop.text, key, timeout=timeout_s)

@@ -1,0 +1,322 @@
+"""Collect notifications for other nodes, and merge them before sending.
+
+A commit with a notification takes a database-wide lock, so not every insert sends one. Messages of a few
+milliseconds are merged into one notification, and only jobs that are due soon require one: the timers of
+other nodes find the rest. A separate notification is a commit that costs as much as an insert, so the next
+insert sends it if one follows in time.
+
+A commit of a caller that notifies holds that lock until it is on the disk, so such commits of an application
+follow each other. Therefore the outbox notifies after the end of the transaction, which it sees by asking
+the connection at growing intervals, unless the setting ``notify`` decides otherwise.
+
+An outbox needs no running Scheduler. While a service is attached, that service sends; otherwise the outbox
+sends its messages itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from types import MethodType
+from typing import Final
+
+from pg_scheduler.base.foreign import guarded
+from pg_scheduler.base.meter import Meter
+from pg_scheduler.base.settings import Notify
+from pg_scheduler.database.session import Connection, transaction_of
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
+from pg_scheduler.events import EventBus, ServiceRetrying
+from pg_scheduler.events.background import start_in_background
+from pg_scheduler.queue.locks import DUE, due_message
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.statements import PERIODIC
+from pg_scheduler.worker.listener import TASKS
+from pg_scheduler.worker.worker_rows import HEARTBEAT_REQUEST
+
+MAX_NOTIFICATION_BYTES: Final = 7000
+"""PostgreSQL takes less than 8,000."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """A transaction of a caller whose end the outbox looks for.
+
+    Attributes:
+        read: Returns the open transaction of its connection.
+        transaction: What that returned when a job was inserted.
+        due: When the first of its jobs is due; None if that is unknown.
+        wait_s: Seconds between the last look and the next one.
+        timer: The next look.
+    """
+
+    read: Callable[[], object]
+    transaction: object
+    due: datetime | None
+    wait_s: float
+    timer: asyncio.TimerHandle | None = None
+
+
+class Outbox:
+    """Send notifications to other nodes."""
+
+    gap_s = 0.005
+    """Seconds between two notifications."""
+    carrier_wait_s = 0.003
+    """Seconds after that in which an insert may carry the next one; timers may be a millisecond early."""
+    first_look_s = 0.001
+    """Seconds after which the outbox first asks whether the transaction of a caller has ended."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        *,
+        horizon_s: float,
+        mark: str = "",
+        notify: Notify = "hint",
+        meter: Meter | None = None,
+    ) -> None:
+        self._store = store
+        self._events = events
+        self._horizon_s = horizon_s
+        self.mark = mark
+        self._notify = notify
+        self._meter = meter
+        self._messages: dict[str, float] = {}  # when each was last added
+        self._due: datetime | None = None  # the earliest time of the message about due jobs
+        self._next_send = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._watched: dict[Callable[[], object], Watch] = {}  # the newest of each connection
+        self._on_due: Callable[[datetime | None], None] | None = None
+        self._on_message: Callable[[], None] | None = None
+
+    def attach(self, *, on_due: Callable[[datetime | None], None], on_message: Callable[[], None]) -> None:
+        """Let a service send, by calling ``flush()``, until ``detach()`` is called.
+
+        Args:
+            on_due: Called at once when a job is due within the horizon, for this process, with the time; None
+                if it is unknown.
+            on_message: Called when there is a message to send.
+        """
+        self._on_due, self._on_message = on_due, on_message
+
+    def detach(self) -> None:
+        """Stop relying on a service: the outbox sends its messages itself."""
+        self._on_due = self._on_message = None
+
+    @property
+    def flush_in(self) -> float | None:
+        """Seconds until the messages may be sent; None if the outbox is empty."""
+        return max(self._next_send - time.monotonic(), 0.0) if self._messages else None
+
+    def is_near(self, due: datetime, now: datetime | None = None) -> bool:
+        """Return whether a job due at this time requires a notification. Clocks may differ by the horizon.
+
+        In a process without heartbeats, whose offset is not known, a clock that is further behind costs a
+        notification, and one that is ahead adds some.
+        """
+        return (due - (now or self._store.statements.server_now)).total_seconds() <= self._horizon_s
+
+    def may_carry(self) -> bool:
+        """Return whether an insert of a job that is due soon should send the notification itself."""
+        return time.monotonic() >= self._next_send
+
+    def message_to_carry(self, *times: datetime) -> str:
+        """Return the message of an insert of jobs that are due then, which covers the queued notification."""
+        queued = [self._due] if DUE in self._messages else []
+        return due_message(self.mark, *queued, *times)
+
+    def carried(self, since: float, due: datetime | None) -> None:
+        """Record that an insert sent the notification of jobs that are due then.
+
+        The notification covers all jobs that were committed before that monotonic time.
+        """
+        self._next_send = time.monotonic() + self.gap_s
+        if self._meter is not None:
+            self._meter.count("notifications_sent")
+        if self._messages.get(DUE, since) < since:
+            del self._messages[DUE]
+            if not self._messages:
+                self._cancel_timer()
+        if self._on_due is not None:
+            self._on_due(due)
+
+    def notify_due_later(self, due: datetime | None) -> None:
+        """Notify workers of a due job with the next insert, or separately if none follows in time."""
+        self._queue_due(due)
+        self._set_timer()
+
+    async def notify_due(
+        self, due: datetime, connection: Connection | None = None, notify: Notify | None = None
+    ) -> None:
+        """Notify workers of a job that is due at this time: at once, or for a caller by ``notify``."""
+        if not self.is_near(due):
+            return
+        if connection is not None:
+            if self.is_sent_by_commit(connection, notify):
+                await self._store.locks.notify([due_message("", due)], connection=connection)
+            else:
+                self.notify_due_after(connection, due, notify)
+        elif self.may_carry():
+            self._queue_due(due)
+            await self._send_all()
+        else:
+            self.notify_due_later(due)
+
+    def is_sent_by_commit(self, connection: Connection, notify: Notify | None = None) -> bool:
+        """Return whether the commit of a caller notifies workers: by the setting, or since no one sees it.
+
+        The outbox sends by the pool, so it notifies after transactions in the event loop of that only. The
+        setting is that of the call; None for that of the Scheduler.
+        """
+        notify = notify or self._notify
+        if notify != "hint":
+            return notify == "commit"
+        return transaction_of(connection) is None or not self._store.connections.is_in_loop
+
+    def notify_due_after(
+        self, connection: Connection, due: datetime | None, notify: Notify | None = None
+    ) -> None:
+        """Notify workers of a due job once the transaction of the caller has ended, unless never."""
+        read = transaction_of(connection)
+        if (notify or self._notify) != "hint" or read is None:
+            return
+        loop, transaction = asyncio.get_running_loop(), guarded(read, lambda _: None)
+        of_one_connection = isinstance(read, MethodType)  # any other function may depend on its context
+        watch = self._watched.get(read) if of_one_connection else None
+        if watch is None or watch.transaction is not transaction:
+            watch = Watch(read, transaction, due, self.first_look_s)
+            if of_one_connection:
+                self._watched[read] = watch
+        else:
+            watch.due, watch.wait_s = _earliest(watch.due, due), self.first_look_s
+            if watch.timer is None or watch.timer.when() - loop.time() <= 2 * self.first_look_s:
+                return  # soon enough, so calls in succession cost no timers
+            watch.timer.cancel()
+        watch.timer = loop.call_later(watch.wait_s, self._look, watch)
+
+    def _look(self, watch: Watch) -> None:
+        current = guarded(watch.read, lambda _: None)  # a released or closed connection may raise anything
+        has_ended = not current or (current is not watch.transaction and current is not True)
+        if has_ended:
+            self._queue_due(watch.due)
+            self._announce_message(0.0)
+        elif watch.wait_s < self._horizon_s:
+            watch.wait_s *= 2
+            watch.timer = asyncio.get_running_loop().call_later(watch.wait_s, self._look, watch)
+            return
+        if isinstance(watch.read, MethodType) and self._watched.get(watch.read) is watch:
+            del self._watched[watch.read]
+
+    def add_due(self, due: datetime | None = None) -> None:
+        """Queue a notification of a job that is due at this time; None if it is unknown."""
+        self._queue_due(due)
+        self._announce_message()
+
+    async def notify_worker(self, worker_id: str, connection: Connection | None = None) -> None:
+        """Notify a worker that one of its running jobs was changed, by the commit of the caller if given."""
+        for message in _checks([worker_id]):
+            if connection is None:
+                await self._send(message)
+            else:
+                await self._store.locks.notify([message], connection=connection)
+
+    async def request_heartbeats(self, worker_ids: Collection[str]) -> None:
+        """Request heartbeats now. The workers' time to respond starts when this method returns."""
+        if messages := _checks(worker_ids):
+            await self._store.locks.notify(messages)
+
+    async def notify_schedules(self) -> None:
+        """Notify other nodes that a schedule was enabled or disabled."""
+        await self._send(PERIODIC)
+
+    async def notify_tasks(self) -> None:
+        """Notify other nodes that a task was paused or resumed."""
+        await self._send(TASKS)
+
+    def add_schedules(self) -> None:
+        """Queue a notification that a schedule was enabled or disabled."""
+        self._add(PERIODIC)
+
+    async def flush(self) -> None:
+        """Send all messages now.
+
+        Raises:
+            DatabaseUnavailableError: They were not sent, and go with the next ones.
+        """
+        self._cancel_timer()
+        messages, self._messages, due = self._messages, {}, self._due
+        if messages:
+            texts = [due_message(self.mark, due) if message == DUE else message for message in messages]
+            try:
+                await self._store.locks.notify(texts)
+            except BaseException:  # not sent
+                if DUE in messages:
+                    self._due = _earliest(due, self._due) if DUE in self._messages else due
+                self._messages = messages | self._messages
+                raise
+            if self._meter is not None:
+                self._meter.count("notifications_sent", by=len(messages))
+            self._next_send = time.monotonic() + self.gap_s
+
+    def _queue_due(self, due: datetime | None) -> None:
+        if self._on_due is not None:
+            self._on_due(due)
+        self._due = _earliest(self._due, due) if DUE in self._messages else due
+        self._messages[DUE] = time.monotonic()
+
+    def _add(self, message: str) -> None:
+        self._messages[message] = time.monotonic()
+        self._announce_message()
+
+    def _announce_message(self, carrier_wait_s: float = carrier_wait_s) -> None:
+        if self._on_message is not None:
+            self._on_message()
+        else:
+            self._set_timer(carrier_wait_s)
+
+    async def _send(self, message: str) -> None:
+        self._messages[message] = time.monotonic()
+        await self._send_all()
+
+    async def _send_all(self) -> None:
+        if self._on_message is not None:
+            self._on_message()
+            return
+        try:
+            await self.flush()
+        except (DatabaseUnavailableError, ConfigurationError) as fault:
+            # What the message is about is committed; others find it by polling.
+            self._events.publish(ServiceRetrying("notifier", fault, float("inf")))
+
+    def _set_timer(self, carrier_wait_s: float = carrier_wait_s) -> None:
+        if self._timer is None:
+            wait = (self.flush_in or 0.0) + carrier_wait_s
+            self._timer = asyncio.get_running_loop().call_later(wait, self._timer_fired)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        if self._on_message is not None:
+            self._on_message()
+        elif not self._store.connections.pool.is_closing():  # else the event loop may be closing too
+            self._sending = start_in_background(self._send_all(), "pg_scheduler notify")
+
+
+def _earliest(one: datetime | None, other: datetime | None) -> datetime | None:
+    """Return the earlier one of two due times, of which None means that it is unknown."""
+    return None if one is None or other is None else min(one, other)
+
+
+def _checks(worker_ids: Collection[str]) -> list[str]:
+    messages = (f"{HEARTBEAT_REQUEST} {worker_id}" for worker_id in worker_ids)
+    # A longer id was written by hand: no worker listens for it.
+    return [message for message in messages if len(message.encode()) <= MAX_NOTIFICATION_BYTES]

@@ -1,0 +1,145 @@
+"""Results of jobs, copied to the jobs that wait for them and read them.
+
+A copy is a row of ``scheduler_steps``, so it lives as long as the job that reads it. The transaction that
+ends the other job writes it, or the one that inserts the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Repository
+from pg_scheduler.errors import JobResult
+from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.jobs.payload import object_from
+from pg_scheduler.jobs.result import read_value
+from pg_scheduler.queue.kept_results import NOT_KEPT, error_from, terminal
+
+RESULTS_AT_ONCE: Final = 100
+"""Results that one statement should read: a value may have a megabyte."""
+
+PASSED: Final = "result:"
+"""The prefix of the names of results."""
+
+OF_CHILD: Final = "child:"
+"""The prefix of the names of results of children. They stay if the step of a child is repeated."""
+
+NEXT: Final = "next:"
+"""The prefix while the attempt of a former definition of the job runs."""
+
+
+class Edge(NamedTuple):
+    """Two jobs, of which the second one waits for the first.
+
+    Attributes:
+        parent_id: The job that ends.
+        child_id: The job that waits.
+        definition: The definition of the waiting job if one of its steps waits; an empty one for ``after=``;
+            None for an edge of an older release, which does not tell.
+    """
+
+    parent_id: str
+    child_id: str
+    definition: str | None
+
+
+class ChildResult(NamedTuple):
+    """The result of a job that a step waited for.
+
+    Attributes:
+        result: The result.
+        is_child: False if the job that ended had the id of a child, but was none of the step.
+    """
+
+    result: JobResult
+    is_child: bool
+
+
+class PassedResultRepository(Repository):
+    """The statements about results that are passed to other jobs."""
+
+    async def clear(self, job_ids: Sequence[str], connection: Connection) -> dict[str, str]:
+        """Delete what former jobs of these ids stored; return the prefixes for the results of each."""
+        running = await self._statements.fetch("clear_steps", job_ids, on=connection)
+        return dict.fromkeys(job_ids, PASSED) | {row["job_id"]: NEXT for row in running}
+
+    async def copy(self, edges: Iterable[Edge], prefixes: Mapping[str, str], connection: Connection) -> None:
+        """Pass the results of jobs that have ended to jobs that are locked.
+
+        Args:
+            edges: What the jobs waited for, each once. Results for jobs without a prefix are not passed.
+            prefixes: The prefixes of the names, by the jobs that read them.
+            connection: That of the transaction.
+        """
+        if passed := [edge for edge in edges if edge.child_id in prefixes]:
+            parents, readers, definitions = zip(*passed, strict=True)
+            names = [prefixes[reader] for reader in readers]
+            now = self._statements.now
+            await self._statements.fetch(
+                "pass_results", parents, readers, names, now, definitions, on=connection
+            )
+
+    async def take_over(self, job_ids: Sequence[str], connection: Connection) -> None:
+        """Delete what the former definitions of jobs stored, and pass the results to the new ones."""
+        await self._statements.fetch("take_over_results", job_ids, on=connection)
+
+    async def names(self, job_id: str) -> list[str]:
+        """Return the names of the results that were passed to a job, in the order of the other jobs' ids."""
+        return [row["name"] for row in await self._statements.fetch("passed_names", job_id)]
+
+    async def get(self, job_id: str, names: Sequence[str]) -> list[JobResult]:
+        """Return those of the results that were passed to a job, in the order of the names."""
+        results = await self._read(job_id, names)
+        return [each.result for name in names if (each := results.get(name)) is not None]
+
+    async def of_children(self, job_id: str, children: Collection[str]) -> dict[str, ChildResult]:
+        """Return those of the results of children that were passed to a job, by the ids of the children."""
+        names = [OF_CHILD + sha256(each.encode()).hexdigest() for each in dict.fromkeys(children)]
+        found: dict[str, ChildResult] = {}
+        for start in range(0, len(names), RESULTS_AT_ONCE):
+            page = await self._read(job_id, names[start : start + RESULTS_AT_ONCE])
+            found |= {passed_result.result.job_id: passed_result for passed_result in page.values()}
+        return found
+
+    async def _read(self, job_id: str, names: Sequence[str]) -> dict[str, ChildResult]:
+        """Return those of the results that were passed to a job, by name."""
+        rows = await self._statements.fetch("passed_results", job_id, names)
+        codec = self._statements.codec
+        results = {row["name"]: _passed_from(row, codec) for row in rows}
+        return {name: result for name, result in results.items() if result is not None}
+
+
+def _passed_from(row: Any, codec: PayloadCodec | None) -> ChildResult | None:
+    """Return a result; None for one that was written by hand and is none."""
+    end = object_from(row["described"])
+    status, attempts, error = terminal(end.get("status")), end.get("attempts"), end.get("error")
+    if status is None:
+        return None
+    value, reason = read_value(row["value"], end.get("no_value_reason"), codec)
+    if row["value"] is None and status is JobStatus.COMPLETED:
+        reason = NOT_KEPT
+    result = JobResult(
+        str(end.get("job_id")),
+        status,
+        value=value,
+        no_value_reason=reason,
+        error=None if error is None else error_from(error),
+        attempts=attempts if isinstance(attempts, int) else 0,
+        started_at=_instant(end.get("started_at")),
+        finished_at=_instant(end.get("finished_at")),
+    )
+    return ChildResult(result, end.get("is_child") is not False)
+
+
+def _instant(text: object) -> datetime | None:
+    """Return a time; None outside of the calendar of Python."""
+    if isinstance(text, str):
+        with suppress(ValueError):
+            return datetime.fromisoformat(text)
+    return None

@@ -1,0 +1,368 @@
+"""Write jobs, each kind by its own statements, and find what they conflict with.
+
+Plain jobs with generated ids are copied if there are many. Jobs that wait for others, and unique jobs that
+replace others, are written in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+from pg_scheduler.database.faults import SuppressedChangeError
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Transaction
+from pg_scheduler.errors import JobConflictError, JobNotFoundError, SchedulerError
+from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob, PlainJob
+from pg_scheduler.queue.dependencies import check_kept
+from pg_scheduler.queue.unique_keys import ENDED, MAX_ROUNDS, UniqueKeyTakenError
+from pg_scheduler.scheduler.store import Store
+
+MIN_COPY_JOBS: Final = 100
+"""Jobs from which on COPY is faster than INSERT, including its further round trip."""
+
+BATCH_SIZE: Final = 1000
+"""Jobs per statement by default."""
+
+J = TypeVar("J")
+
+
+class Kinds(NamedTuple):
+    """Jobs by what writes them.
+
+    Attributes:
+        plain: Jobs without extras.
+        copied: Those with generated ids, if COPY is faster.
+        extended: Jobs with extras that wait for no others.
+        dependents: Jobs that wait for others.
+    """
+
+    plain: list[PlainJob]
+    copied: list[GeneratedIdJob]
+    extended: list[ExtendedJob]
+    dependents: list[ExtendedJob]
+
+
+def split(jobs: Sequence[AnyJob]) -> Kinds:
+    """Divide jobs by what writes them."""
+    kinds = Kinds([], [], [], [])
+    for job in jobs:
+        if isinstance(job, GeneratedIdJob):
+            kinds.copied.append(job)
+        elif isinstance(job, PlainJob):
+            kinds.plain.append(job)
+        elif job.after:
+            kinds.dependents.append(job)
+        else:
+            kinds.extended.append(job)
+    if len(kinds.copied) < MIN_COPY_JOBS:
+        return kinds._replace(plain=[*kinds.plain, *kinds.copied], copied=[])
+    return kinds
+
+
+class Queue(NamedTuple):
+    """New jobs of one schedule, in order.
+
+    Attributes:
+        jobs: The jobs.
+        last_job_id: The unfinished job that they wait for; None for none.
+        is_ordered: Whether each waits for the end of the one before.
+        is_unique: Whether other jobs may exclude them.
+    """
+
+    jobs: Sequence[ExtendedJob]
+    last_job_id: str | None
+    is_ordered: bool
+    is_unique: bool
+
+
+class Queued(NamedTuple):
+    """The jobs of a schedule that were inserted.
+
+    Attributes:
+        jobs: The jobs.
+        conflict: Why the last of the others was not, if jobs are unique; None for no conflict.
+    """
+
+    jobs: list[ExtendedJob]
+    conflict: JobConflictError | None = None
+
+
+class JobWriter:
+    """Writes jobs with different ids."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def insert(
+        self,
+        jobs: Sequence[AnyJob],
+        within: Connection | Transaction | None,
+        *,
+        message: str | None = None,
+        batch_size: int = BATCH_SIZE,
+    ) -> set[str]:
+        """Insert jobs; return the ids of those whose id and unique key were free.
+
+        Args:
+            jobs: The jobs.
+            within: The transaction of the caller, or one in progress; None for none.
+            message: A message that the inserts send; None for none.
+            batch_size: Jobs per statement.
+
+        Raises:
+            JobNotFoundError: A job waits for one that does not exist.
+            ValueError: A job would wait for itself.
+        """
+        kinds, repository = split(jobs), self._store.jobs
+        connection = within.connection if isinstance(within, Transaction) else within
+        inserted = {job.job_id for job in kinds.copied}
+        for plain in _batches(kinds.plain, batch_size):
+            inserted |= await repository.insert(plain, message=message, connection=connection)
+        for extended in _batches(kinds.extended, batch_size):
+            inserted |= await repository.insert_extended(extended, message=message, connection=connection)
+        await repository.copy(kinds.copied, batch_size, connection=connection)
+        if kinds.dependents:
+            write = partial(self._insert_and_block, kinds.dependents, batch_size=batch_size)
+            inserted |= await self._store.statements.run_retrying(write, within=within)
+        return inserted
+
+    async def replace(
+        self,
+        jobs: Sequence[AnyJob],
+        within: Connection | Transaction | None,
+        *,
+        batch_size: int = BATCH_SIZE,
+    ) -> dict[str | None, ExtendedJob]:
+        """Insert jobs, or give existing ones a new definition.
+
+        A unique job replaces the one that holds its key, whatever the id of that is. Of several jobs with one
+        key, the last definition gets the id of the first.
+
+        Returns:
+            The unique jobs by key, with the ids of their rows.
+
+        Raises:
+            JobConflictError: The id of a job is that of one row, and another job holds its key.
+            JobNotFoundError: A job waits for one that does not exist.
+            ValueError: A job would wait for itself.
+        """
+        unique: dict[str | None, ExtendedJob] = {}
+        for job in jobs:
+            if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
+                unique[key] = job.with_id(unique[key].job_id) if key in unique else job
+        kinds, repository = split([job for job in jobs if job.unique_key is None]), self._store.jobs
+        connection = within.connection if isinstance(within, Transaction) else within
+        for plain in _batches(kinds.plain, batch_size):
+            await repository.replace(plain, connection=connection)
+        for extended in _batches(kinds.extended, batch_size):
+            await repository.replace_extended(extended, connection=connection)
+        await repository.copy(kinds.copied, batch_size, connection=connection)
+        unique_first = not any(job.after for job in unique.values())
+        if unique_first:
+            unique = await self._replace_unique(unique, within, batch_size)
+        if kinds.dependents:
+            await self._replace_dependents(kinds.dependents, within, batch_size)
+        if not unique_first:
+            unique = await self._replace_unique(unique, within, batch_size)
+        return unique
+
+    async def check_parents(
+        self, jobs: Sequence[ExtendedJob], inserted: Iterable[AnyJob], connection: Connection | None
+    ) -> None:
+        """Check that each parent exists, or is inserted by the same call.
+
+        Raises:
+            JobNotFoundError: A parent does not exist.
+            ValueError: A parent keeps no result, but a job reads it.
+        """
+        keeps = {job.job_id: isinstance(job, ExtendedJob) and job.keeps_result for job in inserted}
+        parents = {parent: None for job in jobs for parent in job.after if parent not in keeps}
+        if parents:
+            found = await self._store.jobs.statuses_of(parents, connection=connection)
+            for parent in parents:
+                if parent not in found:
+                    raise JobNotFoundError(parent)
+        if readers := [job for job in jobs if job.passes_results]:
+            keeping = {job_id for job_id, keeps_result in keeps.items() if keeps_result}
+            check_kept(readers, keeping | await self._store.dependencies.keeping(parents, connection))
+
+    async def conflict(
+        self, jobs: Sequence[AnyJob], connection: Connection | None
+    ) -> JobConflictError | None:
+        """Return the first conflict of jobs that were not inserted; None if it has passed."""
+        keys = [key for job in jobs if (key := job.unique_key) is not None]
+        if not keys:
+            job_id = jobs[0].job_id
+            statuses = await self._store.jobs.statuses_of([job_id], connection=connection)
+            status = statuses.get(job_id)
+            return None if status is None else JobConflictError(job_id, status.value)
+        found = await self._store.unique_keys.find_conflicts(
+            [job.job_id for job in jobs], keys, connection=connection
+        )
+        by_id = {each.job_id: each for each in found}
+        by_key = {each.unique_key: each for each in found if each.is_unfinished}
+        for job in jobs:
+            if (each := by_id.get(job.job_id)) is not None:
+                return JobConflictError(each.job_id, each.status)
+            if (key := job.unique_key) is not None and (each := by_key.get(key)) is not None:
+                return JobConflictError(each.job_id, each.status, key)
+        return None
+
+    # -- jobs of schedules ---------------------------------------------------------------------------------
+
+    async def insert_queues(
+        self, queues: Sequence[Queue], transaction: Transaction, *, message: str | None = None
+    ) -> list[Queued]:
+        """Insert the jobs of schedules: those of unique tasks one by one, all others with one statement.
+
+        Each statement that inserts a job sends the message; None for none. The commit sends it once.
+        """
+        jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
+        connection = transaction.connection
+        inserted = await self._store.jobs.insert_extended(jobs, message=message, connection=connection)
+        new = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
+        if waiting := [job for each in new for job in each if job.after]:
+            await self._store.dependencies.block(waiting, transaction)
+        return [
+            await self._insert_unique(queue, transaction, message) if queue.is_unique else Queued(each)
+            for queue, each in zip(queues, new, strict=True)
+        ]
+
+    async def _insert_unique(self, queue: Queue, transaction: Transaction, message: str | None) -> Queued:
+        """Insert unique jobs one by one: no job waits for one that was rejected."""
+        inserted: list[ExtendedJob] = []
+        last_job_id, conflict = queue.last_job_id, None
+        for job in queue.jobs:
+            (linked,) = _linked(queue._replace(jobs=[job], last_job_id=last_job_id))
+            if await self._insert_and_block([linked], transaction, message=message):
+                inserted.append(linked)
+                last_job_id = linked.job_id
+            else:
+                conflict = await self.conflict([linked], transaction.connection) or conflict
+        return Queued(inserted, conflict)
+
+    # -- jobs that wait for others -------------------------------------------------------------------------
+
+    async def _insert_and_block(
+        self,
+        jobs: Sequence[ExtendedJob],
+        transaction: Transaction,
+        *,
+        batch_size: int = BATCH_SIZE,
+        message: str | None = None,
+    ) -> set[str]:
+        """Insert jobs, and block those that wait for others."""
+        inserted: set[str] = set()
+        for batch in _batches(jobs, batch_size):
+            inserted |= await self._store.jobs.insert_extended(
+                batch, message=message, connection=transaction.connection
+            )
+        if waiting := [job for job in jobs if job.after and job.job_id in inserted]:
+            await self._store.dependencies.block(waiting, transaction)
+        return inserted
+
+    async def _replace_dependents(
+        self, jobs: Sequence[ExtendedJob], within: Connection | Transaction | None, batch_size: int
+    ) -> None:
+        async def write(transaction: Transaction) -> None:
+            for batch in _batches(jobs, batch_size):
+                await self._store.jobs.replace_extended(batch, connection=transaction.connection)
+            await self._store.dependencies.block(jobs, transaction, replaced=True)
+
+        await self._store.statements.run_retrying(write, within=within)
+
+    # -- unique jobs that replace others -------------------------------------------------------------------
+
+    async def _replace_unique(
+        self,
+        jobs: dict[str | None, ExtendedJob],
+        within: Connection | Transaction | None,
+        batch_size: int,
+    ) -> dict[str | None, ExtendedJob]:
+        """Write unique jobs, and return them with the ids of their rows.
+
+        The transaction locks the holders of the keys, so that none ends before it has the new definition.
+        """
+        in_order = sorted(jobs.values(), key=lambda job: job.unique_key or "")
+
+        async def write(transaction: Transaction) -> list[ExtendedJob]:
+            written: list[ExtendedJob] = []
+            for batch in _batches(in_order, batch_size):
+                written += await self._write_unique(batch, transaction)
+            if waiting := [job for job in written if job.after]:
+                await self._store.dependencies.block(waiting, transaction, replaced=True)
+            return written
+
+        if not jobs:
+            return {}
+        written = await self._store.statements.run_retrying(write, within=within)
+        return {job.unique_key: job for job in written}
+
+    async def _write_unique(self, jobs: Sequence[ExtendedJob], transaction: Transaction) -> list[ExtendedJob]:
+        connection = transaction.connection
+        written: list[ExtendedJob] = []
+        left = jobs
+        for _ in range(MAX_ROUNDS):
+            inserted = await self._store.jobs.insert_extended(left, connection=connection)
+            written += [job for job in left if job.job_id in inserted]
+            left = [job for job in left if job.job_id not in inserted]
+            targets = await self._targets(left, connection) if left else {}
+            if targets:
+                try:
+                    async with self._store.statements.transaction(within=transaction):
+                        await self._store.jobs.replace_extended([*targets.values()], connection=connection)
+                except UniqueKeyTakenError:
+                    continue
+                written += targets.values()
+                done = {job.unique_key for job in targets.values()}
+                left = [job for job in left if job.unique_key not in done]
+            if not left:
+                return written
+        raise not_inserted(left[0])
+
+    async def _targets(self, jobs: Sequence[ExtendedJob], connection: Connection) -> dict[str, ExtendedJob]:
+        """Return the jobs by the id of the row to replace, each row once."""
+        keys = [key for job in jobs if (key := job.unique_key) is not None]
+        holders = await self._store.unique_keys.lock_holders(keys, connection)
+        existing = await self._store.jobs.statuses_of([job.job_id for job in jobs], connection=connection)
+        targets: dict[str, ExtendedJob] = {}
+        for job in jobs:
+            holder = holders.get(job.unique_key or "")
+            if holder is None and job.job_id not in existing:
+                continue  # the holder has ended in between
+            if holder is not None and holder.job_id != job.job_id and job.job_id in existing:
+                raise JobConflictError(holder.job_id, holder.status, holder.unique_key)
+            target = job.job_id if holder is None else holder.job_id
+            targets.setdefault(target, job.with_id(target))
+        return targets
+
+
+def not_inserted(job: AnyJob) -> SchedulerError:
+    """Return the error about a job that was not inserted, although no other job is in its way."""
+    if job.unique_key is None:
+        return SuppressedChangeError(change="insert")
+    return JobConflictError(job.job_id, ENDED, job.unique_key)
+
+
+def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[ExtendedJob]:
+    """Return the jobs that were inserted, in order; all if None is given.
+
+    The job of a fire time may exist: ``backfill()`` enqueued it. A job that waits for such a one waits for
+    the newest job of the schedule too.
+    """
+    found: list[ExtendedJob] = []
+    before = newest = queue.last_job_id
+    for job in queue.jobs:
+        job_id = job.row.job_id
+        if inserted is None or job_id in inserted:
+            parents = tuple(dict.fromkeys(each for each in (before, newest) if each is not None))
+            found.append(job.queued_after(parents) if queue.is_ordered and parents else job)
+            newest = job_id
+        before = job_id
+    return found
+
+
+def _batches(jobs: Sequence[J], size: int) -> Iterator[Sequence[J]]:
+    return (jobs[start : start + size] for start in range(0, len(jobs), size))

@@ -1,0 +1,112 @@
+"""Collect the facts about the health of a worker, and its gauges, from memory and in any thread."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from pg_scheduler.base.health import HealthFacts, State, WorkerFacts
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.scheduler.lifecycle import Lifecycle
+from pg_scheduler.scheduler.runtime import Runtime
+from pg_scheduler.worker.worker_rows import DRAIN
+
+
+def facts_about(life: Lifecycle) -> HealthFacts:
+    """Return the facts about a Scheduler at this instant."""
+    runtime, fault = life.runtime, life.fault
+    worker = None if runtime is None else _of_parts(runtime)
+    return HealthFacts(
+        time.monotonic(), _state(life), None if fault is None else type(fault).__name__, worker
+    )
+
+
+def _state(life: Lifecycle) -> State:
+    if life.is_shutting_down:
+        return "draining"
+    if life.is_starting:
+        return "starting"
+    return "running" if life.is_running else "stopped"
+
+
+def _of_parts(runtime: Runtime) -> WorkerFacts:
+    config, lease = runtime.node.config, runtime.node.lease
+    heartbeat, claimer, listener = runtime.heartbeat, runtime.claimer, runtime.listener
+    blockage = runtime.watchdog.find_blockage()
+    claim = blockage.claim if blockage else None
+    slots = config.max_concurrent_jobs if config.runs_jobs else 0
+    return WorkerFacts(
+        slots=slots,
+        slots_busy=slots - runtime.executor.free if config.runs_jobs else 0,
+        runs_jobs=config.runs_jobs,
+        is_claiming=claimer.is_running,
+        must_drain=runtime.reporter.wanted == DRAIN,
+        claimed_at=claimer.ended_at,
+        next_due_at=claimer.next_due_at,
+        longest_sleep_s=max(config.polling.max_interval, config.polling.semaphore_full_interval),
+        heartbeat_at=heartbeat.renewed_at,
+        heartbeats_since=heartbeat.steady_since,
+        heartbeat_interval_s=lease.renewal_interval,
+        lease_renewed_at=lease.renewed_at,
+        lease_trusted_until=lease.trusted_until,
+        lease_s=lease.seconds,
+        blocked_s=blockage.seconds if blockage else None,
+        blocking_job=(claim.job_name, claim.job_id) if claim else None,
+        max_loop_block_s=config.max_loop_block,
+        listener=None if listener.is_receiving else listener.refusal or "connecting",
+        has_liveness_lock=lease.liveness_key is not None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """The values of a Scheduler at one instant; all 0 while it is stopped, but those of the pool.
+
+    Attributes:
+        slots: Jobs that it runs at the same time.
+        slots_busy: Slots that are taken.
+        results_waiting: Outcomes of attempts that are not yet written.
+        lease_remaining_s: Seconds until other workers may reclaim its jobs.
+        loop_lag_s: Seconds for which the event loop kept a callback waiting at the last heartbeat.
+        clock_offset_s: Seconds by which the clock of the host is ahead of that of the server.
+        is_listening: Whether notifications arrive.
+        is_accepting: Whether it claims jobs.
+        pool_used: Connections of the pool that are in use.
+        pool_idle: Those that are idle.
+        pool_max: Connections that the pool may have.
+    """
+
+    slots: int
+    slots_busy: int
+    results_waiting: int
+    lease_remaining_s: float
+    loop_lag_s: float
+    clock_offset_s: float
+    is_listening: bool
+    is_accepting: bool
+    pool_used: int
+    pool_idle: int
+    pool_max: int
+
+
+def gauges_of(life: Lifecycle, connections: Connections) -> Gauges:
+    """Return the values of a Scheduler."""
+    size, idle, most = connections.pool_use()
+    pool = (size - idle, idle, most)
+    runtime = life.runtime
+    if runtime is None:
+        return Gauges(0, 0, 0, 0, 0, 0, False, False, *pool)
+    node = runtime.node
+    slots = node.config.max_concurrent_jobs if node.config.runs_jobs else 0
+    is_accepting = life.is_running and runtime.claimer.is_running and runtime.reporter.state == "running"
+    return Gauges(
+        slots,
+        slots - min(runtime.executor.free, slots),
+        len(node.in_flight.unwritten()),
+        max(node.lease.trusted_until - time.monotonic(), 0.0),
+        runtime.reporter.lag_s,
+        node.clock.offset_s or 0.0,
+        runtime.listener.is_receiving,
+        is_accepting,
+        *pool,
+    )

@@ -1,0 +1,139 @@
+"""Start and stop a worker. Concurrent calls share one start or one shutdown.
+
+A shutdown runs in a task of its own: it completes even if its caller is cancelled, or is a job that the
+shutdown interrupts. An error that ends a part shuts the worker down; ``wait()`` raises it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from pg_scheduler.errors import NotRunningError, SchedulerError
+from pg_scheduler.events import Event, EventBus, ServiceFaulted, WorkerStarted, WorkerStopped
+from pg_scheduler.events.background import log_failure
+from pg_scheduler.scheduler.runtime import Runtime
+
+
+class Lifecycle:
+    """Start and stop one worker."""
+
+    def __init__(self, events: EventBus, worker_id: str, build: Callable[[], Awaitable[Runtime]]) -> None:
+        self._events = events
+        events.subscribe(self._break_down, ServiceFaulted)
+        self.worker_id = worker_id
+        self._build = build
+        self._starting = asyncio.Lock()
+        self._stopping: asyncio.Task[None] | None = None
+        self._stopped = asyncio.Event()
+        self.runtime: Runtime | None = None
+        self.fault: BaseException | None = None
+        self.is_running = False
+        self.is_starting = False
+        """Whether ``start()`` is in progress; ``is_running`` is True before it has claimed the first job."""
+        self._last: Runtime | None = None
+
+    @property
+    def has_left_jobs(self) -> bool:
+        """Whether jobs run on after the last shutdown."""
+        return self._last is not None and self._last.node.in_flight.has_left
+
+    @property
+    def is_shutting_down(self) -> bool:
+        """Whether a shutdown is in progress."""
+        return self._stopping is not None
+
+    async def start(self) -> None:
+        """Build and start the parts; a no-op while they run."""
+        async with self._starting:
+            if self._stopping:
+                await asyncio.wait([self._stopping])
+            if self.is_running:
+                return
+            self.fault = None
+            self._stopped.clear()
+            self.is_starting = True
+            try:
+                self.runtime = runtime = await self._build()
+                await runtime.start(partial(self._announce, runtime))
+                await self._stop_if_broken(runtime)
+            except BaseException:  # whatever it was, nothing runs
+                self.runtime = None
+                self._retract()
+                raise
+            finally:
+                self.is_starting = False
+
+    async def shutdown(self) -> None:
+        """Stop the parts; a no-op while they do not run."""
+        async with self._starting:
+            if not self.is_running and self._stopping is None:
+                return
+            stopping = self._stopping or self._begin_shutdown()
+        if self.runtime is None or not self.runtime.runs_the_caller():  # a job cannot wait for its own end
+            await asyncio.shield(stopping)
+
+    def hurry(self) -> None:
+        """Make a shutdown, in progress or later, cancel the running jobs without waiting for them."""
+        if self.runtime is not None:
+            self.runtime.executor.hurry()
+
+    async def wait(self) -> None:
+        """Wait until every part has stopped; raise the error that stopped the worker, if any.
+
+        Raises:
+            NotRunningError: The worker was not started.
+        """
+        async with self._starting:  # a start in progress counts
+            if not (self.is_running or self._stopping or self._stopped.is_set()):
+                raise NotRunningError(
+                    "the Scheduler was not started: call await scheduler.start() before wait()"
+                )
+        if self.is_running or self._stopping:
+            await self._stopped.wait()
+        if self.fault is not None:
+            raise self.fault
+
+    def _announce(self, runtime: Runtime) -> None:
+        self.is_running = True
+        self._events.publish(WorkerStarted(self.worker_id, identity=runtime.node.config.identity))
+
+    def _retract(self) -> None:
+        if self.is_running:  # the start failed after it was announced
+            self.is_running = False
+            self._events.publish(WorkerStopped(self.worker_id))
+
+    def _break_down(self, event: Event) -> None:
+        if isinstance(event, ServiceFaulted) and self.fault is None:
+            self.fault = event.error
+        if self.is_running and self._stopping is None and not self._starting.locked():
+            self._begin_shutdown()  # else the start or the shutdown in progress stops the parts
+
+    async def _stop_if_broken(self, runtime: Runtime) -> None:
+        if self.fault is not None:  # a part broke while later ones were starting
+            await runtime.stop()
+            raise self.fault
+
+    def _begin_shutdown(self) -> asyncio.Task[None]:
+        self.is_running = False
+        self._stopping = asyncio.create_task(self._shut_down(), name="pg_scheduler shutdown")
+        self._stopping.add_done_callback(self._log_failure)
+        return self._stopping
+
+    def _log_failure(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if not isinstance(error, SchedulerError) or type(error) is not type(self.fault):  # reported already
+            log_failure(task)
+
+    async def _shut_down(self) -> None:
+        try:
+            if self.runtime is not None:
+                self.fault = self.fault or self.runtime.rejection
+                await self.runtime.stop()
+        finally:
+            self._last, self.runtime = self.runtime, None
+            self._stopping = None
+            self._stopped.set()
+            self._events.publish(WorkerStopped(self.worker_id))
+            self._events.end_streams()

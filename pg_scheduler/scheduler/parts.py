@@ -1,0 +1,105 @@
+"""The parts that the methods of `Scheduler` share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pg_scheduler.base.meter import Meter
+from pg_scheduler.base.settings import SchedulerConfig
+from pg_scheduler.database.author import Author, release_of
+from pg_scheduler.errors import NotRunningError
+from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.middleware import Middleware, check_middleware
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.queue.enqueuer import Enqueuer
+from pg_scheduler.queue.headers import Sender, SendingEnqueuer
+from pg_scheduler.queue.outbox import Outbox
+from pg_scheduler.queue.prepare import JobPreparer
+from pg_scheduler.queue.result_waiters import ResultWaiters
+from pg_scheduler.scheduler.lifecycle import Lifecycle
+from pg_scheduler.scheduler.runtime import Runtime
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.declarations import DeclaredSchedules
+from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.worker.runners.call import JobExecutor
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class Parts:
+    """The parts of a Scheduler, from construction on; its worker has more while it runs."""
+
+    config: SchedulerConfig
+    store: Store
+    events: EventBus
+    cluster_events: EventBus
+    tasks: TaskRegistry
+    outbox: Outbox
+    preparer: JobPreparer
+    enqueuer: Enqueuer | SendingEnqueuer
+    declared: DeclaredSchedules
+    schedule_jobs: ScheduleJobs
+    waiters: ResultWaiters
+    retry_policy: RetryPolicy
+    executors: Mapping[str, JobExecutor]
+    meter: Meter | None
+    life: Lifecycle
+    middleware: tuple[Middleware, ...] = ()
+    starts_draining: bool = False
+    """Whether the worker claims no jobs from its start on, until it is resumed."""
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """The parts of the worker; None while it is stopped."""
+        return self.life.runtime
+
+    @property
+    def actor(self) -> str:
+        """The name of the caller in the audit."""
+        return self.store.statements.author.actor
+
+    def get_author(self) -> Author:
+        """Return the author of changes for which the caller names none."""
+        actor = self.config.identity or self.life.worker_id
+        return Author(actor, release=release_of(self.config.metadata))
+
+    def running(self) -> Runtime:
+        """Return the parts of the worker.
+
+        Raises:
+            NotRunningError: It is stopped.
+        """
+        if self.runtime is None:
+            raise NotRunningError("the Scheduler is not running: call await scheduler.start() first")
+        self.store.connections.check_loop()
+        return self.runtime
+
+    def use_middleware(self, middleware: Sequence[Middleware]) -> None:
+        """Use this middleware, the outermost first. Attempts have it from the next start on."""
+        self.middleware = check_middleware(middleware)
+        sender = Sender(self.middleware, self.store.statements.codec)
+        if sender.is_used:
+            inner = self.enqueuer
+            if isinstance(inner, SendingEnqueuer):
+                inner = inner.enqueuer
+            self.enqueuer = SendingEnqueuer(inner, sender)
+            self.schedule_jobs.sender = sender
+
+    async def announce_tasks(self) -> None:
+        """Make this node and the others read which tasks are paused."""
+        if self.runtime is not None:
+            self.runtime.node.signals.tasks_changed()
+        await self.outbox.notify_tasks()
+
+    async def announce_schedules(self) -> None:
+        """Make this node and the others read the schedules."""
+        if self.runtime is not None:
+            self.runtime.node.signals.schedules_changed()
+        await self.outbox.notify_schedules()
+
+
+class SchedulerMethods:
+    """A group of methods of `Scheduler`, whose constructor sets the parts."""
+
+    _parts: Parts

@@ -1,0 +1,198 @@
+"""Build the parts of a worker, start them in order, and stop them in reverse order.
+
+They are built anew at each start, so settings that were changed in between take effect. There is no leader:
+every node of a role has the same parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Protocol
+
+from pg_scheduler.admission.admission import Admission
+from pg_scheduler.admission.feeder import Feeder
+from pg_scheduler.admission.pause_watcher import PauseWatcher
+from pg_scheduler.admission.unblocker import Unblocker
+from pg_scheduler.cluster_events.relay import EventRelay
+from pg_scheduler.errors import ConnectionRejectedError, PoolClosedError
+from pg_scheduler.events import KeeperLost
+from pg_scheduler.jobs.context import current
+from pg_scheduler.schedules.planner import Planner
+from pg_scheduler.statistics.service import StatisticsWriter
+from pg_scheduler.worker.claimer import Claimer
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.cursor import HeadScanner
+from pg_scheduler.worker.due_times import DueTimeCorrector
+from pg_scheduler.worker.executor import Executor
+from pg_scheduler.worker.heartbeat import Heartbeat
+from pg_scheduler.worker.keeper import TOO_SMALL, LeaseKeeper
+from pg_scheduler.worker.lease_connection import LeaseConnection
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.notifications import Listener, Notifier
+from pg_scheduler.worker.overdue import DeadlineScanner, Expirer
+from pg_scheduler.worker.progress_writer import ProgressWriter
+from pg_scheduler.worker.reporter import Reporter
+from pg_scheduler.worker.rescuer import Rescuer
+from pg_scheduler.worker.service import Service
+from pg_scheduler.worker.vacuum import Vacuum
+from pg_scheduler.worker.watchdog import LoopWatchdog
+
+
+class Runtime:
+    """The parts of one worker, from start to stop."""
+
+    executor_class: ClassVar[type[Executor]] = Executor
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        config, store = node.config, node.store
+        progress = ProgressWriter(node)
+        self.completer = Completer(node, progress)
+        self.executor = self.executor_class(node, self.completer, progress)
+        self.unblocker = Unblocker(node)
+        self.feeder = Feeder(node)
+        self.admission = Admission(node, self.executor, self.unblocker)
+        self.claimer = Claimer(node, self.executor, self.admission)
+        self.head = HeadScanner(node, self.claimer.cursor, isolated_from=self.claimer.isolated_from)
+        self.watchdog = LoopWatchdog(node.events, node.in_flight)
+        self.reporter = Reporter(node, self.watchdog)
+        self.heartbeat = Heartbeat(node, self.reporter)
+        lease_connection = LeaseConnection(
+            store.workers, store.connections, node.worker_id, config.lease_seconds
+        )
+        keeper = LeaseKeeper(node, lease_connection, self.watchdog, self.reporter)
+        self.relay = EventRelay(node)
+        self.notifier = Notifier(node)
+        self.listener = Listener(node, self.relay)
+        self.rescuer = Rescuer(node)
+        self.expirer = Expirer(node)
+        self.scanner = DeadlineScanner(node)
+        self.planner = Planner(node)
+        self.pauses = PauseWatcher(node)
+        self.due_times = DueTimeCorrector(node)
+        deleted = node.results.deleted
+        vacuum = Vacuum(store, node.events, config.vacuum, node.worker_id, deleted=deleted)
+        # In the order of their start. Stopped backwards, claims end first and heartbeats last.
+        self.parts: list[Part] = [
+            self.heartbeat,
+            *([] if node.meter is None else [StatisticsWriter(node, node.meter)]),  # needs the worker's row
+            self.relay,
+            *([keeper] if store.connections.can_open_lease_connection else []),
+            *([vacuum] if config.vacuum_enabled else []),
+            progress,
+            self.unblocker,
+            self.completer,
+            self.executor,
+            self.admission,
+            self.notifier,
+            self.listener,
+            self.rescuer,
+            self.expirer,
+            self.scanner,
+            *([self.planner] if config.plans else []),
+            self.pauses,
+            self.due_times,
+            *([self.feeder, self.head, self.claimer] if config.runs_jobs else []),
+        ]
+        self.supervisor = Supervisor(self.parts)
+        for part in self.parts:
+            if isinstance(part, Service):
+                part.find_holders = store.locks.find_holders
+
+    @property
+    def rejection(self) -> ConnectionRejectedError | None:
+        """The error of the last claim, else heartbeat, if its connection was rejected."""
+        outage = self.claimer.outage if self.node.config.runs_jobs else self.heartbeat.outage
+        return outage if isinstance(outage, ConnectionRejectedError) else None
+
+    async def start(self, announce: Callable[[], None]) -> None:
+        """Start every part of the role; return when jobs are being claimed.
+
+        Args:
+            announce: Called before the first job is claimed.
+        """
+        try:
+            await self.supervisor.start(announce)
+        except BaseException:  # whatever it was, no part runs that could use them
+            await self.node.store.connections.release_held()
+            raise
+        if self.node.config.runs_jobs:
+            self.node.routing.warn_of_patterns()
+        if not self.node.store.connections.can_open_lease_connection:
+            self.node.events.publish(KeeperLost(TOO_SMALL))
+
+    async def stop(self) -> None:
+        """Stop every part, write every result, and notify other workers of released jobs."""
+        self.reporter.is_stopping = True
+        try:
+            await self.supervisor.stop()
+            await self.node.outbox.flush()
+        finally:
+            await self.node.store.connections.release_held()
+
+    def runs_the_caller(self) -> bool:
+        """Return whether the caller is a job that this worker runs."""
+        job = current.get(None)
+        return job is not None and self.node.in_flight.holds(job[0].job_id, job[0].attempt)
+
+
+class Part(Protocol):
+    """A part that starts and stops."""
+
+    async def start(self) -> None:
+        """Start the part; return when it runs."""
+
+    async def stop(self) -> None:
+        """Stop the part and everything that it started."""
+
+
+class Supervisor:
+    """The parts of one Scheduler."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = parts
+
+    async def start(self, before_last: Callable[[], None] = lambda: None) -> None:
+        """Start all parts. If one fails, stop those that were started.
+
+        Args:
+            before_last: Called before the last part starts.
+        """
+        for index, part in enumerate(self._parts):
+            if index == len(self._parts) - 1:
+                before_last()
+            try:
+                await part.start()
+            except BaseException:  # whatever it was, no started part may run on
+                await self._stop(self._parts[: index + 1])
+                raise
+
+    def retry(self) -> None:
+        """End the backoff of every service: the database is available."""
+        for part in self._parts:
+            if isinstance(part, Service):
+                part.retry()
+
+    async def stop(self) -> None:
+        """Stop all parts, in reverse order.
+
+        Raises:
+            DatabaseUnavailableError: The database was unavailable and results could not be written. Every
+                service has stopped.
+        """
+        await self._stop(self._parts)
+
+    @staticmethod
+    async def _stop(parts: Sequence[Part]) -> None:
+        faults: list[BaseException] = []
+        for part in reversed(parts):
+            try:
+                await part.stop()
+            except BaseException as fault:  # noqa: BLE001 - whatever it was, the others must stop too
+                faults.append(fault)
+        # Other errors say more than that the pool is closed, such as which results are lost.
+        faults.sort(key=lambda fault: isinstance(fault, PoolClosedError))
+        if faults:
+            for other in faults[1:]:
+                faults[0].add_note(f"another part could not stop either: {other!r}")
+            raise faults[0]

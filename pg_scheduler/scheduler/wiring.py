@@ -1,0 +1,56 @@
+"""The one table of which signal wakes which part.
+
+A wake-up that comes before the sleep ends that sleep at once, so no signal is lost between two passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pg_scheduler.scheduler.runtime import Runtime
+from pg_scheduler.worker.signals import Signal
+
+Wiring = tuple[tuple[Signal, tuple[Callable[..., None], ...]], ...]
+
+
+def wiring(to: Runtime) -> Wiring:
+    """Return every signal with the methods that it calls, in their order."""
+    signals, outbox = to.node.signals, to.node.outbox
+    return (
+        (signals.due, (to.claimer.announce, to.head.announce, to.feeder.announce)),
+        (signals.head_skipped, (to.head.begin,)),
+        (signals.slot_free, (to.claimer.wake,)),
+        (signals.crashed_job_ended, (to.claimer.wake,)),
+        (signals.attempt_lost, (to.claimer.reconcile_claims,)),
+        (signals.results_waiting, (to.completer.wake,)),
+        (signals.jobs_released, (outbox.add_due,)),
+        (signals.switches_written, (outbox.add_schedules,)),
+        (signals.schedules_changed, (to.planner.wake,)),
+        (signals.tasks_changed, (to.pauses.wake,)),
+        (signals.heartbeat_requested, (to.heartbeat.wake,)),
+        (signals.lease_suspect, (to.heartbeat.suspect,)),
+        (signals.worker_silent, (to.rescuer.scan_locks,)),
+        (signals.worker_gone, (to.scanner.wake,)),
+        (signals.end_overlooked, (to.scanner.wake,)),
+        (signals.lease_expired, (to.rescuer.scan_jobs,)),
+        (signals.limits_blocked, (to.unblocker.request_scan,)),
+        (signals.tenants_waiting, (to.feeder.request_scan,)),
+        (signals.shared_claimed, (to.feeder.wake,)),
+        (signals.grace_expired, (to.expirer.wake,)),
+        (
+            signals.notifications_up,
+            (to.supervisor.retry, to.claimer.rescan, to.heartbeat.wake, to.planner.wake, to.pauses.wake),
+        ),
+        (signals.clock_stepped, (to.planner.check_fire_times, to.pauses.wake)),
+        (signals.clock_set_back, (to.due_times.correct,)),
+        (signals.schedule_was_ahead, (to.due_times.correct,)),
+        (signals.subscriptions_changed, (to.relay.follow,)),
+        (signals.worker_registered, (to.relay.announce_again, to.planner.declare_again)),
+        (signals.database_up, (to.supervisor.retry,)),
+    )
+
+
+def connect(to: Runtime) -> None:
+    """Connect every signal to its receivers in the table."""
+    for signal, receivers in wiring(to):
+        signal.connect(*receivers)

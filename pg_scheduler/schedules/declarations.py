@@ -1,0 +1,423 @@
+"""The schedules of one Scheduler: declared in code, stored in the database, enabled and disabled by calls."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import sys
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from pg_scheduler.database.author import with_record
+from pg_scheduler.database.faults import is_locked_out
+from pg_scheduler.database.session import Connection
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.declared import (
+    PeriodicCatalogue,
+    PeriodicJobConfig,
+    is_as_declared,
+    new_row,
+    plan_sync,
+    reported_declarations,
+    service_among,
+    service_of,
+    split_module,
+)
+from pg_scheduler.schedules.row import ScheduleRow
+from pg_scheduler.schedules.statements import PERIODIC
+from pg_scheduler.triggers.serialization import kinds_of
+from pg_scheduler.worker.worker_rows import DECLARED_FUNCTIONS
+
+LOCK_TIMEOUT_MS: Final = 100
+"""Longest wait for the lock of a schedule that the code declares."""
+
+APART_TIMEOUT_MS: Final = 10
+"""The same of a transaction that leaves the schedules whose locks others hold."""
+
+UNWRITTEN: Final = (
+    "schedules not stored at the end of the process: %s: %s; switch them again, and call await "
+    "scheduler.shutdown() before the end"
+)
+
+RETIRED: Final = (
+    "schedule %r of the task %r fires no more: no live worker declares it, because its function, its "
+    "@periodic or its dedup key was removed or changed; pg-scheduler schedules remove %s deletes it, and "
+    "code that declares it again continues it"
+)
+
+
+class Switches(dict[str, bool]):
+    """The schedules that this process has enabled or disabled and not written yet, by dedup key.
+
+    What is left at the end of the process is written then: a Scheduler that is not started need not have an
+    event loop, and the pool may be closed by then.
+
+    Attributes:
+        configs: The declarations of these schedules, which may have no row yet.
+    """
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self._store = store
+        self._process = 0
+        self.configs: dict[str, PeriodicJobConfig] = {}
+
+    def __setitem__(self, dedup_key: str, enabled: bool) -> None:
+        super().__setitem__(dedup_key, enabled)
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            atexit.register(self._write_at_exit)
+
+    def __delitem__(self, dedup_key: str) -> None:
+        super().__delitem__(dedup_key)
+        if not self:
+            self._process = 0
+            atexit.unregister(self._write_at_exit)
+
+    def _write_at_exit(self) -> None:
+        if self._process != os.getpid():  # a forked child, whose parent writes them
+            return
+        try:
+            self._store.connections.run_at_exit(self._write)
+        except Exception as error:  # noqa: BLE001 - the end of the process has no caller that handles it
+            states = (f"{key!r} {'enabled' if enabled else 'disabled'}" for key, enabled in self.items())
+            logger.warning(UNWRITTEN, ", ".join(states), describe(error), extra=record_fields())
+
+    async def _write(self, connection: Connection) -> None:
+        schedules = self._store.schedules
+        for dedup_key, enabled in self.items():
+            if enabled:
+                changed = await schedules.resume(dedup_key, from_now=True, on=connection)
+            else:
+                changed = await schedules.pause(dedup_key, None, on=connection)
+            if changed is None:  # no node has written the schedule yet
+                config = self.configs[dedup_key].switched(enabled=enabled)
+                row = new_row(config, await schedules.now(on=connection))
+                await schedules.insert(row, sorted(kinds_of(config.trigger)), on=connection, via="code")
+        await self._store.locks.notify([PERIODIC], connection=connection)
+
+
+class DeclaredSchedules:
+    """Keeps the schedules of this process, by dedup key."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalogue: PeriodicCatalogue,
+    ) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._synced_version: int | None = None
+        self._late: set[str] = set()
+        """The schedules that the last ``sync()`` could not write, because another transaction holds them."""
+        self.ids: list[str] = []
+        """The ids of the schedules that the last ``sync()`` wrote or found unchanged."""
+        self.worker_id: str | None = None
+        """The worker of this process, if it plans. The code of one that has started later decides."""
+        self._service: str | None = None
+        """The mark of the service for rows without one, which the first process of a service invents."""
+        self._switches = Switches(store)
+        self._rows: dict[str, ScheduleRow] = {}
+
+    def configs(self) -> dict[str, PeriodicJobConfig]:
+        """Return the configs, each with the name by ``@job``, and ``enabled`` as a call set it last."""
+        known = self._catalogue.configs()
+        given = {config.job_name for config in known.values() if config.named}
+        return {
+            key: config.switched(
+                enabled=self._is_enabled(config),
+                job_name=config.job_name if config.task in {config.function, *given} else config.task,
+            )
+            for key, config in known.items()
+        }
+
+    def check_locks(self) -> None:
+        """Raise ConfigurationError if a schedule uses an advisory lock and the pool cannot hold one."""
+        locked = [key for key, config in self.configs().items() if config.use_advisory_lock]
+        if locked and not self._store.connections.can_hold_a_lock:
+            raise ConfigurationError(
+                f"periodic jobs {locked} use an advisory lock, which keeps a connection during each attempt, "
+                "but the pool has max_size=1; create the pool with max_size=2 or more, or pass direct_dsn="
+            )
+
+    def status(self, dedup_key: str) -> dict[str, Any] | None:
+        """Return a description of one schedule, or None if the key is unknown in this process."""
+        config = self.configs().get(dedup_key)
+        if config is None:
+            return None
+        row = self._rows.get(dedup_key)
+        when = (
+            {"interval": config.interval.total_seconds()}
+            if config.interval is not None
+            else {"cron": config.cron, "timezone": str(config.timezone)}
+            if config.cron is not None
+            else {"trigger": str(config.trigger)}
+        )
+        return {
+            "job_name": config.job_name,
+            "enabled": config.enabled,
+            "priority": config.priority.value,
+            "max_retries": config.max_retries,
+            "dedup_key": config.dedup_key,
+            "use_advisory_lock": config.use_advisory_lock,
+            "function_name": config.func.__name__,
+            "function_module": config.func.__module__,
+            **when,
+            "next_fire_at": row.next_fire_at if row and config.enabled and row.resume_from is None else None,
+            "last_fire_at": row.last_fire_at if row else None,
+        }
+
+    def enable(self, dedup_key: str, enabled: bool) -> bool:
+        """Enable or disable a schedule in memory; return False for an unknown key."""
+        if dedup_key not in self._catalogue.configs():
+            return False
+        self._switches.configs[dedup_key] = self.configs()[dedup_key]
+        self._switches[dedup_key] = enabled
+        return True
+
+    @property
+    def version(self) -> int:
+        """The number of the last change of the schedules that the code declares."""
+        return self._catalogue.version
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the code declares schedules since the last ``sync()``, as after an import."""
+        return self._synced_version not in {None, self._catalogue.version}
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the database has all schedules declared in code, enabled as in this process."""
+        return self._synced_version == self._catalogue.version and not self._switches
+
+    @property
+    def has_unwritten_switches(self) -> bool:
+        """Whether a switch of this process is not in the database yet."""
+        return bool(self._switches)
+
+    async def write_switches(self) -> bool:
+        """Write which schedules this process enabled or disabled; return whether a row changed."""
+        written = False
+        for dedup_key, enabled in dict(self._switches).items():
+            switch = partial(self._switch, dedup_key, enabled=enabled)
+            if not await with_record(f"the record of schedule {dedup_key!r}", switch):
+                continue  # no node has written the schedule yet; the next sync does
+            written = True
+            if row := self._rows.get(dedup_key):
+                self._rows[dedup_key] = replace(row, paused_at=None if enabled else row.updated_at)
+            if self._switches.get(dedup_key) is enabled:
+                del self._switches[dedup_key]
+        return written
+
+    async def _switch(self, dedup_key: str, *, enabled: bool) -> bool:
+        """Write one switch; return False if no row has it, or another transaction holds the row."""
+        schedules, statements = self._store.schedules, self._store.statements
+        try:
+            async with statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as (connection, _):
+                if enabled:
+                    switched = await schedules.resume(dedup_key, from_now=True, on=connection)
+                else:
+                    switched = await schedules.pause(dedup_key, None, on=connection)
+        except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault):
+                raise
+            return False
+        return switched is not None
+
+    def forget_sync(self) -> None:
+        """Make the next ``sync()`` compare every schedule again."""
+        self._synced_version = None
+        self._late.clear()
+
+    async def sync(self) -> None:
+        """Write the schedules declared in code to the database, unless they are unchanged.
+
+        A transaction that writes schedules excludes others, so it begins only if there is a change, and waits
+        for no lock longer than a moment. A schedule that another transaction holds is left to the next call.
+        """
+        version = self._catalogue.version
+        if self._synced_version != version:
+            configs = self._catalogue.configs()
+            changed = await self._changed(configs) if configs else set()
+            if changed:
+                changed = await self._write_with_record(configs, changed, creates=True)
+            self._late = changed
+            self.ids = [key for key in configs if key not in changed]
+            self._synced_version = None if changed else version
+
+    async def restore(self) -> bool:
+        """Write those schedules again that a worker of another release has left behind as its code has them.
+
+        While that worker lives, its code decides if it has started later. A schedule without a row stays
+        without one, since a person may have removed it. Reads nothing while the rows of the last
+        ``refresh()`` are as declared. Returns whether no schedule is left to the next call.
+        """
+        configs = self._catalogue.configs()
+        if self._synced_version != self._catalogue.version:
+            return False
+        if all(
+            key in self._rows and is_as_declared(config, self._rows[key]) for key, config in configs.items()
+        ):
+            return True
+        changed = await self._changed(configs, creates=False)
+        if changed:
+            changed = await self._write_with_record(configs, changed, creates=False)
+        return not changed
+
+    async def _write_with_record(
+        self, configs: Mapping[str, PeriodicJobConfig], changed: set[str], *, creates: bool
+    ) -> set[str]:
+        write = partial(self._write_unlocked, configs, changed, creates=creates)
+        return await with_record("the records of declared schedules", write)
+
+    async def _write_unlocked(
+        self, configs: Mapping[str, PeriodicJobConfig], changed: set[str], *, creates: bool
+    ) -> set[str]:
+        """Write the schedules that no other transaction holds for long; return those of the others."""
+        if not changed <= self._late:
+            try:
+                return await self._write(configs, apart=False, creates=creates)
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+        try:
+            return await self._write(configs, apart=True, creates=creates)
+        except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault):
+                raise
+            return changed  # another process writes its schedules, or the table is being vacuumed
+
+    async def _write(
+        self, configs: Mapping[str, PeriodicJobConfig], *, apart: bool, creates: bool
+    ) -> set[str]:
+        """Write schedules in one transaction; return those that another one holds.
+
+        Args:
+            configs: The schedules that the code declares.
+            apart: Whether to leave those that are locked. Otherwise a lock is an error.
+            creates: Whether those without a row get one.
+        """
+        schedules = self._store.schedules
+        timeout_ms = APART_TIMEOUT_MS if apart else LOCK_TIMEOUT_MS
+        async with schedules.declaring(lock_timeout_ms=timeout_ms) as transaction:
+            connection = transaction.connection
+            rows, _ = await schedules.declared(configs, on=connection)
+            new = [key for key in configs if creates and key not in rows]
+            plan_with = partial(
+                plan_sync,
+                configs,
+                chained=await schedules.chained_runs(new, on=connection),
+                now=await schedules.now(on=connection),
+                service=self._service_of(configs, rows),
+                creates=creates,
+                left=await self._left_to_later_workers(rows, on=connection),
+            )
+            plan = plan_with(rows)
+            # A planner may have advanced a row in the meantime: read those to change again, locked.
+            ids = {row.schedule_id for row in plan.write} | {*plan.delete}
+            locked = await schedules.lock(ids, skip_locked=apart, on=connection)
+            held = (ids & rows.keys()) - locked.keys()
+            rows |= {key: row for key, (row, _) in locked.items()}
+            plan = plan_with(rows)
+            late: set[str] = set()
+            for row in plan.write:
+                key, former = row.schedule_id, plan.moved.get(row.schedule_id)
+                if key in held or former in held:
+                    late.add(key)
+                    continue
+                try:
+                    async with (
+                        self._store.statements.transaction(within=transaction) if apart else nullcontext()
+                    ):
+                        if former is not None:
+                            await schedules.remove(former, on=connection, via="code")
+                        kinds = sorted(kinds_of(configs[key].trigger))
+                        if not await schedules.insert(row, kinds, on=connection, via="code"):
+                            await schedules.write(row, kinds, on=connection, via="code")
+                except DatabaseUnavailableError as fault:
+                    if not (apart and is_locked_out(fault)):
+                        raise
+                    late.add(key)
+            return late
+
+    async def _changed(self, configs: Mapping[str, PeriodicJobConfig], *, creates: bool = True) -> set[str]:
+        """Return the schedules whose rows are not as the code declares them, without those to leave."""
+        rows, now = await self._store.schedules.declared(configs)
+        if now is None:
+            return {*configs} if creates else set()
+        service = self._service_of(configs, rows)
+        plan_with = partial(plan_sync, configs, rows, now=now, chained={}, service=service, creates=creates)
+        plan = plan_with()
+        if plan.write and (left := await self._left_to_later_workers(rows)):
+            plan = plan_with(left=left)
+        return {row.schedule_id for row in plan.write}
+
+    async def _left_to_later_workers(
+        self, schedule_ids: Collection[str], *, on: Connection | None = None
+    ) -> Collection[str]:
+        """Return those of the schedules that live workers declare which have started later than this one."""
+        if self.worker_id is None or not schedule_ids:
+            return ()
+        return await self._store.schedules.declared_later(schedule_ids, self.worker_id, on=on)
+
+    def _service_of(self, configs: Mapping[str, PeriodicJobConfig], rows: Mapping[str, ScheduleRow]) -> str:
+        """Return the mark of the service that this process belongs to: that of its rows, or a new one."""
+        if (service := service_among(configs, rows)) is not None:
+            return service
+        if self._service is None:
+            self._service = secrets.token_hex(4)
+        return self._service
+
+    async def retire(self) -> None:
+        """Mark schedules whose functions were removed from modules that this process has imported.
+
+        Another service may declare those of other modules, and no worker of it may be alive now. So may one
+        that has modules of the same names: the marks in the rows tell it from this service, unless this
+        process declares no schedule.
+        """
+        ids = self._catalogue.configs()
+        schedules = self._store.schedules
+        services = {service_of(row) for row in self._rows.values()}
+        modules = [
+            text
+            for text in await schedules.undeclared_modules(ids)
+            for module, service in [split_module(text)]
+            if _is_imported(module) and (not services or service is None or service in services)
+        ]
+        if not modules:
+            return
+        for schedule_id, task in await schedules.retire(ids, modules, await self._moving()):
+            logger.warning(RETIRED, schedule_id, task, schedule_id, extra=record_fields())
+
+    async def _moving(self) -> set[str]:
+        """Return the schedules that live workers will move to keys of their code, which have no row."""
+        rows, _ = await self._store.schedules.declared([])
+        moving: set[str] = set()
+        for worker in await self._store.workers.list_workers():
+            declarations = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS))
+            for key in declarations.keys() - rows.keys() if worker.is_alive else ():
+                former = declarations[key].find_former_rows(declarations, rows)
+                moving.update(row.schedule_id for row in former)
+        return moving
+
+    async def refresh(self) -> None:
+        """Read the rows of the schedules of this process."""
+        known = self._catalogue.configs()
+        self._rows = await self._store.schedules.read(known) if known else {}
+
+    def _is_enabled(self, config: PeriodicJobConfig) -> bool:
+        row = self._rows.get(config.dedup_key)
+        return self._switches.get(config.dedup_key, row.enabled if row else config.enabled)
+
+
+def _is_imported(module: str) -> bool:
+    """Whether this process has executed a module to its end."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    return spec is not None and not getattr(spec, "_initializing", False)

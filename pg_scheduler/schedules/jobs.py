@@ -1,0 +1,275 @@
+"""Build the jobs of schedules: options that a schedule does not set take the values of its task."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import Any, Final
+
+from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
+from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.payload import decode, encode, has_encoded_arguments
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
+from pg_scheduler.jobs.task import JOB_OPTIONS, Task
+from pg_scheduler.jobs.unique import Unique, Uniqueness
+from pg_scheduler.jobs.validation import MAX_INTEGER
+from pg_scheduler.queue.headers import Sender
+from pg_scheduler.queue.prepare import build, new_job_id, resolve_options
+from pg_scheduler.schedules.definition import Encode, to_seconds
+from pg_scheduler.schedules.row import ScheduleRow, read_trigger
+from pg_scheduler.schedules.timing import fire_time_job_id, job_id_prefix
+from pg_scheduler.triggers.base import is_fixed_delay
+from pg_scheduler.triggers.serialization import UnknownKindError
+from pg_scheduler.triggers.zones import UnknownZoneError
+
+MAX_BUILDERS: Final = 1000
+"""Schedules whose builders are remembered."""
+
+GRACE: Final = [name for name, option in JOB_OPTIONS.items() if option.is_column].index("misfire_grace_time")
+"""The place of the misfire grace time among the columns of options."""
+
+MAX_REMEMBERED_LENGTH: Final = 10_000
+"""Characters of the values of a schedule whose builder is remembered."""
+
+_source_of = attrgetter(
+    "owner",
+    "task",
+    "job_name",
+    "use_advisory_lock",
+    "trigger",
+    "task_data",
+    "options",
+    "metadata",
+    "pause_after_failures",
+)
+"""Returns the values of a row from which its builder follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobBuilder:
+    """Builds the jobs of one schedule.
+
+    Attributes:
+        source: The values of the row that it follows from.
+        template: A job with the values that all of them have, and the misfire grace time of one on time.
+        manual_grace: The misfire grace time of a job that a call enqueues now: as for a job of ``enqueue()``,
+            None unless the schedule or the task gives one.
+        options: The options that all of them have.
+        on_end: The consequences of their ends as JSON; None for none.
+        task: Its task; None if it is not registered here.
+        unique: Which of them exclude one another; None if no job is rejected since another has its key.
+        sender: Calls the middleware; None without any.
+        arguments: Their arguments before a codec encoded them; None if they could not be decoded.
+        share: The share and the tenant of its jobs; None without a share, or if the arguments are unknown.
+        lacks_unique_key: Whether the key of its jobs follows from arguments that cannot be decoded here.
+    """
+
+    schedule_id: str
+    owner: str
+    source: tuple[object, ...]
+    template: PlainJob
+    manual_grace: int | None
+    options: Mapping[str, Any]
+    on_end: str | None
+    task: Task | None
+    unique: Uniqueness | None
+    sender: Sender | None
+    arguments: str | None
+    share: str | None
+    lacks_unique_key: bool
+
+    def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
+        """Return the job of a fire time.
+
+        Its misfire grace time counts from now, so a fire time that was missed while no node ran still runs.
+        """
+        job_id = fire_time_job_id(self.schedule_id, fire_time, owner=self.owner)
+        grace = self.template.misfire_grace_time
+        if grace is not None:
+            late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
+            grace = min(grace + late_s, MAX_INTEGER)
+        row = self.template._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)
+        return self._build(row, {**self.options, "fire_time": fire_time.isoformat()})
+
+    def manual_job(self, now: datetime) -> ExtendedJob:
+        """Return a job without a fire time that is due now."""
+        job_id = f"{job_id_prefix(self.schedule_id, self.owner)}manual:{new_job_id()}"
+        row = self.template._replace(job_id=job_id, execution_time=now, misfire_grace_time=self.manual_grace)
+        return self._build(row, self.options)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its jobs without a fire time have no option but their schedule that a plain job lacks."""
+        has_options = self.options.keys() != {"schedule_id"} or self.on_end is not None
+        return not has_options and self.unique is None and self.share is None
+
+    def _build(self, row: PlainJob, options: Mapping[str, Any]) -> ExtendedJob:
+        extras = Extras(options=json.dumps(options), on_end=self.on_end)
+        job = build(row, self.task, extras, unique=self.unique, arguments=self.arguments, share=self.share)
+        return job if self.sender is None else self.sender.add_to_planned(job, self.schedule_id)
+
+
+class ScheduleJobs:
+    """Resolves the options of the jobs of schedules when they are enqueued.
+
+    Attributes:
+        codec: Encodes their arguments; None for none.
+        sender: Calls the middleware; None without any.
+    """
+
+    def __init__(
+        self, tasks: TaskRegistry, *, misfire_grace_time: int | None, codec: PayloadCodec | None = None
+    ) -> None:
+        self._tasks = tasks
+        self._grace = misfire_grace_time
+        self._builders: dict[str, JobBuilder] = {}
+        self.codec: Final = codec
+        self.sender: Sender | None = None
+
+    def encoder_of(self, name: str) -> Encode:
+        """Return the encoder of the arguments of a task, which checks them if it is registered here."""
+        task = self._tasks.resolve(name)
+        return encode if task is None else task.encode
+
+    def builder(self, row: ScheduleRow) -> JobBuilder:
+        """Return the builder of a schedule's jobs. An unchanged row with an unchanged task has the same one.
+
+        Raises:
+            ValueError: The row contains an invalid option, a TypeError if it has another type; or the key
+                function of the share rejects the arguments.
+        """
+        task, source = self._tasks.resolve(row.task), _source_of(row)
+        known = self._builders.get(row.schedule_id)
+        if (
+            known is not None
+            and known.task is task
+            and known.sender is self.sender
+            and known.source == source
+        ):
+            return known
+        builder = self._new_builder(row, task, source)
+        # Validators of typed arguments are user code, as is a codec that cannot decode: they run each time.
+        is_certain = (task is None or task.typed is None) and builder.arguments is not None
+        length = sum(len(value) for value in source if isinstance(value, str))
+        if is_certain and length <= MAX_REMEMBERED_LENGTH:
+            if len(self._builders) >= MAX_BUILDERS:
+                self._builders.clear()
+            self._builders[row.schedule_id] = builder
+        return builder
+
+    def _new_builder(self, row: ScheduleRow, task: Task | None, source: tuple[object, ...]) -> JobBuilder:
+        """Return the builder of a row, whose JSON is checked."""
+        options = json.loads(row.options)
+        if not isinstance(options, dict):
+            raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
+        given = {name: read(options[name]) for name, read in _READ.items() if name in options}
+        columns, of_jobs = resolve_options(given, task, misfire_grace_time=self._grace)
+        name, function = _names_of(row, task)
+        arguments, task_data = self._task_data(row, task, name)
+        template = PlainJob("", task_data, row.anchor, name, *columns)._replace(
+            function=function,
+            lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
+        )
+        of_jobs["schedule_id"] = row.schedule_id
+        unique = None if task is None else task.unique
+        return JobBuilder(
+            row.schedule_id,
+            row.owner,
+            source,
+            template,
+            _given_grace(given, task),
+            of_jobs,
+            _on_end(row, task),
+            task,
+            unique,
+            self.sender,
+            arguments,
+            None if task is None else task.share_key(arguments),
+            lacks_unique_key=arguments is None and isinstance(unique, Unique),
+        )
+
+    def _task_data(self, row: ScheduleRow, task: Task | None, job_name: str) -> tuple[str | None, str]:
+        """Return the arguments of the jobs, which must still fit the task, and how these store them.
+
+        Encoded arguments are stored as the row has them. The first value is None if they cannot be decoded:
+        an error here would pause the schedule, and other nodes may have the key.
+        """
+        metadata = json.loads(row.metadata)
+        if not isinstance(metadata, dict):
+            raise ValueError(f"metadata must be a JSON object, not {row.metadata[:80]}")  # noqa: TRY004
+        arguments = None
+        try:
+            args, kwargs = decode(row.task_data, self.codec, job_name)
+        except PayloadError:
+            if not has_encoded_arguments(row.task_data):
+                raise
+        else:
+            arguments = encode(args, kwargs) if task is None else task.encode(args, kwargs)
+        stored = arguments
+        if stored is None or (self.codec is not None and has_encoded_arguments(row.task_data)):
+            stored = row.task_data
+        inherited = NO_METADATA if task is None else task.metadata
+        return arguments, with_metadata(stored, inherited, metadata or None)
+
+
+def _read_priority(number: object) -> JobPriority:
+    for priority in JobPriority:
+        if priority.db_value == number:
+            return priority
+    raise ValueError(f"options.priority must be 1, 3, 5 or 8, not {number!r}")
+
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    **{name: option.check for name, option in JOB_OPTIONS.items()},
+    "priority": _read_priority,
+    "keep_result": lambda seconds: None if seconds is None else to_seconds("keep_result", seconds),
+}
+"""The checks of the options in a row, where priorities are numbers and durations are seconds."""
+
+
+def advisory_lock_key(schedule_id: str) -> int:
+    """Return the key of a schedule's advisory lock, a signed 64-bit integer."""
+    return int.from_bytes(hashlib.sha256(schedule_id.encode()).digest()[:8], signed=True)
+
+
+def _names_of(row: ScheduleRow, task: Task | None) -> tuple[str, str | None]:
+    """Return the columns ``job_name`` and ``function`` of the jobs of a schedule.
+
+    A node of an earlier release may have written a declared schedule, without the name that ``@job`` gives.
+    """
+    if row.owner == "code" and task is not None and task.name != task.identity:
+        return task.name, None
+    return (row.task, None) if row.job_name is None else (row.job_name, row.task)
+
+
+def _given_grace(given: Mapping[str, Any], task: Task | None) -> int | None:
+    """Return the misfire grace time that the schedule or its task gives; None without one."""
+    columns, _ = resolve_options(given, task, misfire_grace_time=None)
+    grace: int | None = columns[GRACE]
+    return grace
+
+
+def _may_follow_jobs(row: ScheduleRow) -> bool:
+    """Return whether the next fire time may follow the end of a job; also if that is unknown here."""
+    try:
+        return is_fixed_delay(read_trigger(row.trigger))
+    except (UnknownKindError, UnknownZoneError):
+        return True
+
+
+def _on_end(row: ScheduleRow, task: Task | None) -> str | None:
+    """Return the consequences of the end of a job as JSON; None for none."""
+    on_end: dict[str, Any] = {}
+    if row.pause_after_failures is not None or _may_follow_jobs(row):
+        on_end["schedule"] = True
+    if task is not None and task.on_failure is not None:
+        on_end["on_failure"] = task.on_failure
+    return json.dumps(on_end) if on_end else None

@@ -1,0 +1,87 @@
+"""Search for fire times in a thread of its own, for a limited time.
+
+A trigger of the application may take any time, never return, or raise what would end the process. The thread
+of a search that never returns cannot be ended: it is left behind as a daemon, which delays neither a shutdown
+nor the exit, and further searches of the same trigger are rejected until it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, Final, TypeVar, cast
+
+from pg_scheduler.base.blocking import is_without_loop
+from pg_scheduler.base.foreign import Returned, call_in_daemon, is_a
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.triggers.search import SearchLimitError
+
+R = TypeVar("R")
+
+WAITS: Final = 10
+"""Waits for the end of a search. A process that is suspended, or whose loop is blocked, loses only one."""
+
+WAIT_S: Final = 0.5
+
+REMEDY: Final = "next_after() must compute its result from its arguments alone, in milliseconds"
+
+_left_behind: Final[dict[str, Future[Any]]] = {}
+"""Searches that have not returned in time, by trigger."""
+
+
+async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: int = WAITS) -> R:
+    """Return what a function returns that calls a trigger.
+
+    ``asyncio.to_thread()`` would wait for a thread of the event loop, and all of these may be waiting for
+    this call: they may call blocking methods of the Scheduler.
+
+    Args:
+        trigger: The trigger as JSON.
+        search: The function.
+        waits: Its time limit, in half seconds.
+
+    Raises:
+        SearchLimitError: It has not returned in time, or an earlier one with this trigger still runs.
+        ValueError: It raised StopIteration, or what is no Exception, such as SystemExit.
+        Exception: It raised this exception.
+    """
+    if trigger in _left_behind:
+        raise SearchLimitError(f"an earlier search with {trigger[:200]} has not returned yet; {REMEDY}")
+    found = call_in_daemon(search, "pg_scheduler search")
+    has_ended = _block_for(found, waits) if is_without_loop() else await _wait_for(found, waits)
+    if has_ended:
+        return _result_of(trigger, found.result())
+    _left_behind[trigger] = found
+    found.add_done_callback(lambda _: _left_behind.pop(trigger, None))
+    raise SearchLimitError(
+        f"the search for a fire time with {trigger[:200]} has not returned after {waits * WAIT_S:g} s; "
+        f"{REMEDY}"
+    )
+
+
+async def _wait_for(search: Future[Any], waits: int) -> bool:
+    """Wait for the end of a search in half seconds; return whether it has ended."""
+    waiting = asyncio.wrap_future(search)
+    try:
+        for _ in range(waits):
+            await asyncio.wait([waiting], timeout=WAIT_S)
+            if waiting.done():
+                return True
+    finally:
+        waiting.cancel()
+    return False
+
+
+def _block_for(search: Future[Any], waits: int) -> bool:
+    """Do as ``_wait_for()`` in a call with the blocking connection of its caller, which has no event loop."""
+    return any(wait([search], timeout=WAIT_S).done for _ in range(waits))
+
+
+def _result_of(trigger: str, returned: Returned[R]) -> R:
+    error = returned[1]
+    if error is None:
+        return cast("R", returned[0])
+    if is_a(error, Exception) and not is_a(error, StopIteration):  # which no coroutine can raise
+        raise error
+    raise ValueError(f"{trigger[:200]} raised {describe(error)}; raise a ValueError instead") from error

@@ -1,0 +1,507 @@
+"""Write the schedules declared in code to the database, and enqueue jobs at the fire times of all schedules.
+
+Every node whose role plans has a planner. It plans the schedules that its code declares, and those whose task
+and trigger it has registered. One transaction locks due rows, inserts the jobs of their fire times, notifies
+workers and advances the rows; rows that another planner has locked are skipped. The fire time is part of the
+job's id, so even a row that was set back by hand cannot enqueue a fire time twice while its job exists.
+
+If older time zone data gave a next fire time, the first pass computes it again. So does one pass in each poll
+interval, since nodes with older data may advance or add schedules. A fire time that has passed by the newer
+data is planned as after a downtime. The same passes, and one after a step of the server's clock, compute
+those times again that came from a clock which was set back since then. They also restore schedules that
+a worker of another release moved before it ended, and mark those whose functions were removed from the code.
+
+A schedule whose time zone this machine does not know is left to nodes that know it.
+
+An error of one trigger pauses its own schedule only. Triggers of the application, which may take any time,
+are called in a thread, and planned in a transaction without the others. It keeps their rows locked, so no
+other node calls a trigger that hangs here.
+
+A lock of the application delays the schedules that need it only: rows of schedules and of their last jobs are
+skipped, and a transaction that waits for anything else, such as the unique key of a job that another one has
+inserted, gives up after a moment. Its schedules then have turns of their own, until the lock is free. So have
+those of a transaction in which a trigger or a constraint of the application refuses a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from typing import ClassVar, Final
+
+from pg_scheduler.database.blockers import Blocker
+from pg_scheduler.database.faults import REFUSALS, is_locked_out, is_refusal
+from pg_scheduler.database.statements import Transaction
+from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError
+from pg_scheduler.events import (
+    Event,
+    JobCancelled,
+    PeriodicJobBroken,
+    PeriodicJobPlanned,
+    ScheduleBroken,
+    ScheduleFinished,
+    ScheduleFired,
+    ScheduleMissed,
+    ScheduleResumed,
+    ScheduleSkipped,
+)
+from pg_scheduler.events.log import log_refusal, logger, record_fields
+from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.queue.writer import JobWriter, Queue
+from pg_scheduler.schedules.late_schedules import REPORT_INTERVAL_S, LateGroup, LateSchedules
+from pg_scheduler.schedules.own_thread import search_in_own_thread
+from pg_scheduler.schedules.policies import Overlap
+from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger
+from pg_scheduler.schedules.statements import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
+from pg_scheduler.schedules.timing import Advance, is_ahead, pass_time, without_rejected, zone_data_of
+from pg_scheduler.triggers.serialization import registered_kinds
+from pg_scheduler.triggers.zones import UnknownZoneError, data_version
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.service import Service
+
+POLL_INTERVAL_S: Final = 120.0
+"""Seconds between two reads of the schedules while notifications arrive: rows written by hand send none."""
+
+FAST_POLL_INTERVAL_S: Final = 0.5
+"""Seconds between two reads while none arrive: a schedule disabled elsewhere is disabled within a second."""
+
+SLOW_POLL_INTERVAL_S: Final = 2.0
+"""The same while there are no schedules: one that is added elsewhere is found within 2 seconds. Also between
+two passes without a read while nothing is registered, since a module may be imported at any time."""
+
+LOCKED_RETRY_S: Final = 0.05
+"""Seconds until the next pass if no due row could be planned: all are locked, or wait for ends of jobs."""
+
+LOCK_TIMEOUT_MS: Final = 50
+"""Longest wait for a lock of a transaction that plans all due schedules."""
+
+TURN_TIMEOUT_MS: Final = 10
+"""The same of one that plans schedules which have met a lock before."""
+
+REPORT_TIMEOUT_MS: Final = 100
+"""The same of one in which the holder of the lock is looked up."""
+
+REFUSED_PAUSE_S: Final = 60.0
+"""Seconds until the next turn of a schedule of which the application refuses a row."""
+
+MAX_TURNS: Final = 5
+"""Turns of one pass, so that those that meet locks do not delay other schedules."""
+
+LATE: Final = (
+    "schedule %r of %s is %d s late, because it needs a lock that an open transaction holds: %s; end that "
+    "transaction"
+)
+
+AHEAD: Final = (
+    "the server's clock was set back since schedule %r of %s fired; its next fire time is computed again: %s"
+)
+
+MAX_ROWS: Final = 500
+"""Schedules that one transaction plans."""
+
+TIME_LIMIT_S: Final = 0.5
+"""Seconds of computing in one transaction; the remaining schedules wait for the next one."""
+
+BY_SCHEDULE: Final = "cancelled by the next fire time of its schedule"
+"""The reason of a JobCancelled under Overlap.CANCEL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The due fire times of a schedule, and their jobs.
+
+    If the task is unique, the database decides which of the jobs are enqueued.
+    """
+
+    row: ScheduleRow
+    advance: Advance
+    queue: Queue
+
+
+@dataclass(slots=True)
+class Planned:
+    """The changes that one transaction writes, and the events that follow its commit."""
+
+    plans: list[Plan] = field(default_factory=list)
+    changes: list[ScheduleChange] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+
+
+class Planner(Service):
+    """Enqueue the jobs of due fire times."""
+
+    name: ClassVar[str] = "planner"
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._store = node.store
+        self._writer = JobWriter(node.store)
+        self.declared = node.declared
+        self.declared.worker_id = node.worker_id
+        self._tasks = node.tasks
+        self._jobs = node.schedule_jobs
+        self._outbox = node.outbox
+        self._signals = node.signals
+        self._meter = node.meter
+        self.next_fire_in: float | None = None
+        """Seconds from the last pass to the next fire time, for the test kit; None for none."""
+        self.jobs_planned = 0
+        """How many jobs it has enqueued, for the test kit."""
+        self._check_fire_times_at = 0.0
+        """When a pass next looks for fire times to compute again, by the monotonic clock."""
+        self._late = LateSchedules()
+        self._unknown_zones = node.unknown_zones
+        self._late_tasks: dict[str, str] = {}
+        """The tasks of the schedules that have turns of their own."""
+        self._to_cancel: dict[str, None] = {}
+        """Last jobs that new ones replace, and that are not cancelled yet: they were locked."""
+
+    def declare_again(self) -> None:
+        """Write the schedules declared in code again: with the row of this worker, theirs may be lost."""
+        self.declared.forget_sync()
+        self.wake()
+
+    def check_fire_times(self) -> None:
+        """Let the next pass compute fire times again that the clock gave before it was set back."""
+        self._check_fire_times_at = 0.0
+        self.wake()
+
+    async def prepare(self) -> None:
+        """Make the first pass write the schedules declared in code."""
+        self.declared.forget_sync()
+
+    async def run_once(self) -> float:
+        """Write the schedules that this process changed, then enqueue the jobs of due schedules."""
+        await self._write_declared()
+        declared = self.declared.ids
+        zone_data = self._next_zone_data()
+        plannable = Plannable(declared, self._tasks.lists.names, sorted(registered_kinds), zone_data)
+        self.next_fire_in = None
+        if not declared and not plannable.tasks:
+            return SLOW_POLL_INTERVAL_S
+        late = self._late.ids
+        next_in = await self._store.schedules.next_fire_in(plannable, self._left_out)
+        soonest, changed = 0.0, 0
+        if next_in is not None and next_in <= 0:
+            left_out = self._left_out
+            changed, others = await self._plan(plannable, built_in=True, left_out=left_out)
+            if others:
+                changed += (await self._plan(plannable, built_in=False, left_out=left_out))[0]
+            soonest = 0.0 if changed else LOCKED_RETRY_S
+        if self._late.ids:
+            await self._take_turns(plannable)
+        if next_in is not None and (next_in <= 0 or late != self._late.ids):
+            next_in = await self._store.schedules.next_fire_in(plannable, self._left_out)
+        await self.declared.refresh()
+        if zone_data is not None and (not changed or next_in is None or next_in > 0):
+            self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
+            if await self.declared.restore():
+                await self.declared.retire()
+        await self._cancel_replaced()
+        self.next_fire_in = next_in
+        if self._signals.notifications_up.is_set:
+            poll = POLL_INTERVAL_S
+        else:
+            poll = SLOW_POLL_INTERVAL_S if next_in is None and not declared else FAST_POLL_INTERVAL_S
+        if (turn_in := self._late.next_turn_in()) is not None:
+            poll = min(poll, turn_in)
+        if self._to_cancel or not self.declared.is_written:
+            poll = min(poll, FAST_POLL_INTERVAL_S)
+        return poll if next_in is None else max(min(next_in, poll), min(soonest, poll))
+
+    def _next_zone_data(self) -> str | None:
+        """Return the version by which this pass computes fire times again; None for another pass.
+
+        Schedules that were left to other nodes, because of their time zone, have another try in such a pass.
+        """
+        if time.monotonic() < self._check_fire_times_at:
+            return None
+        self._unknown_zones.try_again()
+        # An empty text is older than all data: if the version is unknown, only the clock counts.
+        return data_version() or ""
+
+    async def drain(self) -> None:
+        """Write the schedules that were enabled or disabled during the last pass."""
+        await self._write_switches()
+
+    @property
+    def _left_out(self) -> list[str]:
+        """The due schedules that have turns of their own, or a time zone that this machine does not know."""
+        return [*self._late.ids, *sorted(self._unknown_zones.left_out)]
+
+    async def _write_declared(self) -> None:
+        """Write the schedules that this process declares, enables or disables since the last pass."""
+        if self.declared.is_written:
+            return
+        if self.declared.has_more:
+            # Until the row of this worker has them, planners of other releases may retire or change them.
+            self._signals.heartbeat_requested()
+        await self.declared.sync()
+        await self._write_switches()
+
+    async def _write_switches(self) -> None:
+        if await self.declared.write_switches():
+            self._signals.switches_written()
+
+    async def _plan(
+        self,
+        plannable: Plannable,
+        *,
+        built_in: bool,
+        left_out: Sequence[str] = (),
+        group: LateGroup | None = None,
+    ) -> tuple[int, int]:
+        """Plan due schedules with built-in triggers, or the others, in one transaction.
+
+        Args:
+            plannable: What this node can plan.
+            built_in: Whether to plan those with built-in triggers.
+            left_out: Schedules that have turns of their own.
+            group: Those whose turn it is; None for all others that are due.
+
+        Returns:
+            How many it has changed or postponed, and how many others are due.
+        """
+        schedules, planned = self._store.schedules, Planned()
+        first: datetime | None = None
+        began = time.monotonic()
+        try:
+            async with self._transaction(group) as transaction:
+                connection, events = transaction
+                only = None if group is None else group.schedule_ids
+                locked, now = await schedules.lock_due(
+                    plannable, MAX_ROWS, left_out=left_out, only=only, on=connection
+                )
+                if now is None:
+                    return 0, 0
+                rows = [row for row in locked if _is_built_in(row) == built_in]
+                last_jobs = [
+                    row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW
+                ]
+                unfinished = await schedules.lock_last_jobs(last_jobs, on=connection) if last_jobs else {}
+                planned = await self._plan_rows(rows, now, unfinished, built_in=built_in)
+                first = min((due for plan in planned.plans for due in plan.advance.due_times), default=None)
+                # The commit of a notification takes a lock too, for which a turn is too short.
+                message = None if first is None or group is not None else self._outbox.message_to_carry(first)
+                began = time.monotonic()
+                queues = [plan.queue for plan in planned.plans]
+                queued = await self._writer.insert_queues(queues, transaction, message=message)
+                for plan, (new, conflict) in zip(planned.plans, queued, strict=True):
+                    _add(planned, plan, new, conflict)
+                if planned.changes:
+                    await schedules.advance(planned.changes, on=connection)
+                events[:0] = planned.events  # before those of blocked jobs
+        except (DatabaseUnavailableError, *REFUSALS) as error:
+            if not planned.plans or not (is_locked_out(error) or is_refusal(error)):
+                raise
+            return self._put_apart(planned.plans, group, error, built_in=built_in), 0
+        if (inserted := sum(len(new) for new, _ in queued)) and first is not None:
+            self.jobs_planned += inserted
+            if group is None:
+                self._outbox.carried(began, first)
+            else:
+                await self._outbox.notify_due(first)
+        if self._meter is not None:
+            for change in planned.changes:
+                if change.runs:
+                    self._meter.count("fire_times_planned", change.schedule_id, by=change.runs)
+        self._to_cancel |= dict.fromkeys(planned.cancelled)
+        return len(planned.changes), len(locked) - len(rows)
+
+    def _put_apart(
+        self, plans: Sequence[Plan], group: LateGroup | None, error: Exception, *, built_in: bool
+    ) -> int:
+        """Give the schedules of a transaction that met a lock or a refusal turns of their own; count them."""
+        if group is not None:
+            is_alone = len(group.schedule_ids) == 1
+            if is_alone and is_refusal(error):
+                problem = f"schedule {group.schedule_ids[0]!r} not planned"
+                log_refusal(problem, error, pause_s=REFUSED_PAUSE_S)
+                self._late.postpone(group, pause_s=REFUSED_PAUSE_S)
+            else:
+                self._late.postpone(group)
+            return 0
+        self._late_tasks = {
+            each: self._late_tasks[each] for each in self._late.ids if each in self._late_tasks
+        }
+        self._late_tasks |= {plan.row.schedule_id: plan.row.task for plan in plans}
+        for is_unique in (False, True):  # what holds the key of a unique job is the most usual lock
+            ids = [plan.row.schedule_id for plan in plans if plan.queue.is_unique == is_unique]
+            self._late.put_apart(ids, is_built_in=built_in)
+        return len(plans)
+
+    async def _take_turns(self, plannable: Plannable) -> None:
+        """Plan some of the schedules that have met a lock, those that have waited longest first."""
+        for _ in range(MAX_TURNS):
+            group = self._late.take_next()
+            if group is None:
+                return
+            await self._plan(plannable, built_in=group.is_built_in, group=group)
+
+    @asynccontextmanager
+    async def _transaction(self, group: LateGroup | None) -> AsyncIterator[Transaction]:
+        """Yield a transaction that does not wait long for a lock; report who has held one for long."""
+        statements = self._store.statements
+        is_reported = (
+            group is not None and len(group.schedule_ids) == 1 and time.monotonic() > group.report_at
+        )
+        if group is None or not is_reported:
+            timeout_ms = LOCK_TIMEOUT_MS if group is None else TURN_TIMEOUT_MS
+            async with statements.transaction(savepoints=False, lock_timeout_ms=timeout_ms) as transaction:
+                yield transaction
+            return
+        blockers: list[Blocker] = []
+        try:
+            async with (
+                statements.transaction(lock_timeout_ms=REPORT_TIMEOUT_MS) as transaction,
+                self._store.locks.watching(transaction.connection, blockers),
+            ):
+                yield transaction
+        except DatabaseUnavailableError as fault:
+            if is_locked_out(fault):
+                now = time.monotonic()
+                group.report_at = now + REPORT_INTERVAL_S
+                late_id = group.schedule_ids[0]
+                holders = " and ".join(map(str, blockers)) or "which pg_stat_activity may show"
+                late_s = now - group.since
+                logger.warning(
+                    LATE, late_id, self._late_tasks.get(late_id), late_s, holders, extra=record_fields()
+                )
+            raise
+
+    async def _cancel_replaced(self) -> None:
+        """Cancel the jobs that new ones replace, unless they are locked. Until then the new ones wait."""
+        for job_id in list(self._to_cancel):
+            try:
+                async with self._store.statements.transaction(lock_timeout_ms=TURN_TIMEOUT_MS) as transaction:
+                    change = await self._store.jobs.cancel(job_id, BY_SCHEDULE, transaction)
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+                continue
+            del self._to_cancel[job_id]
+            if change.worker_id is not None:  # it publishes the event
+                await self._outbox.notify_worker(change.worker_id)
+            elif change.changed:
+                self._events.publish(
+                    JobCancelled(job_id, change.job_name, change.attempt, reason=BY_SCHEDULE)
+                )
+
+    async def _plan_rows(
+        self, rows: Sequence[ScheduleRow], now: datetime, unfinished: Mapping[str, LastJob], *, built_in: bool
+    ) -> Planned:
+        planned = Planned()
+        began = time.monotonic()
+        for row in rows:
+            try:
+                plan = await self._plan_row(row, now, unfinished, built_in=built_in)
+            except UnknownZoneError as error:
+                self._unknown_zones.add(row.schedule_id, row.task, error.zone)
+            except Exception as error:  # noqa: BLE001 - user code: a trigger of the application, and its row
+                planned.changes.append(
+                    ScheduleChange(row.schedule_id, error=describe(error)[:MAX_NOTE_LENGTH])
+                )
+                kind = PeriodicJobBroken if row.owner == "code" else ScheduleBroken
+                planned.events.append(kind(row.schedule_id, error, task_name=row.task))
+            else:
+                if plan is not None:
+                    planned.plans.append(plan)
+            await asyncio.sleep(0)
+            if time.monotonic() > began + TIME_LIMIT_S:
+                break
+        return planned
+
+    async def _plan_row(
+        self, row: ScheduleRow, now: datetime, unfinished: Mapping[str, LastJob], *, built_in: bool
+    ) -> Plan | None:
+        """Return the plan of a due schedule; None to leave it to the next pass, here or on another node."""
+        last = unfinished.get(row.last_job_id or "")
+        is_busy = last is not None and (
+            row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last.waits)
+        )
+        if last is not None and not is_busy and not last.is_locked:
+            return None  # its last job is about to end
+        builder = self._jobs.builder(row)
+        if builder.lacks_unique_key:
+            return None  # for a node with the codec: an error would pause it there too
+        search = partial(
+            pass_time,
+            row,
+            now,
+            grace_s=builder.template.misfire_grace_time,
+            is_busy=is_busy,
+            is_unique=builder.unique is not None,
+        )
+        advance = search() if built_in else await search_in_own_thread(row.trigger, search)
+        if is_ahead(row, now) and not advance.fire_times:
+            self._signals.schedule_was_ahead()
+            logger.warning(
+                AHEAD,
+                row.schedule_id,
+                row.task,
+                advance.next_fire_at,
+                extra=record_fields(),
+            )
+        jobs = [
+            builder.fire_time_job(fire_time, due_time, now)
+            for fire_time, due_time in zip(advance.fire_times, advance.due_times, strict=True)
+        ]
+        last_job_id = None if last is None else row.last_job_id
+        queue = Queue(jobs, last_job_id, row.overlap != Overlap.ALLOW, builder.unique is not None)
+        return Plan(row, advance, queue)
+
+
+def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: JobConflictError | None) -> None:
+    """Add the change of a schedule, and its events, for the jobs of its fire times, of which some are new.
+
+    The others are those of fire times that have passed before the server's clock was set back, or of an
+    earlier schedule with this id.
+    """
+    row, advance, jobs = plan.row, plan.advance, plan.queue.jobs
+    if plan.queue.is_unique:
+        advance, jobs = without_rejected(row, advance, len(jobs) - len(new)), new
+    elif jobs and not new and advance.next_fire_at is None and not advance.is_finished:
+        # Its end would give the next fire time, but the job is of an earlier schedule with this id.
+        advance = replace(advance, next_fire_at=advance.following, is_finished=advance.following is None)
+    about, task = row.schedule_id, row.task
+    if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
+        planned.cancelled.append(plan.queue.last_job_id)
+    kind = PeriodicJobPlanned if row.owner == "code" else ScheduleFired
+    events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(about, task_name=task)]
+    events += [kind(about, job.row.job_id, advance.next_fire_at, task_name=task) for job in new]
+    if advance.skipped:
+        holder = row.last_job_id if conflict is None else conflict.job_id
+        events.append(ScheduleSkipped(about, advance.skipped, holder or "", task_name=task))
+    if advance.missed:
+        events.append(ScheduleMissed(about, advance.missed, advance.is_exact, task_name=task))
+    if advance.is_finished and row.finished_at is None:
+        events.append(ScheduleFinished(about, task_name=task))
+    planned.events += events
+    planned.changes.append(
+        ScheduleChange(
+            about,
+            next_fire_at=advance.next_fire_at,
+            last_fire_at=advance.last_fire_at,
+            last_job_id=new[-1].row.job_id if new else None,
+            runs=len(new),
+            skipped=advance.skipped,
+            missed=advance.missed,
+            searched_from=advance.searched_from,
+            tzdata=zone_data_of(row),
+            is_finished=advance.is_finished,
+        )
+    )
+
+
+def _is_built_in(row: ScheduleRow) -> bool:
+    try:
+        return has_built_in_trigger(row.trigger)
+    except ValueError:  # planning it reports the error
+        return True

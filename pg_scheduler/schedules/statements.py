@@ -1,0 +1,368 @@
+"""Read, write and advance schedules."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import astuple
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.database.faults import SuppressedChangeError
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Statements, Transaction
+from pg_scheduler.events import SchedulePaused
+from pg_scheduler.queue.consequences import Consequences, EndedJob
+from pg_scheduler.schedules.row import ScheduleRow
+from pg_scheduler.worker.worker_rows import DECLARED, LEFT_OUT
+
+PERIODIC: Final = "periodic"
+"""The message that schedules were changed."""
+
+MAX_NOTE_LENGTH: Final = 1000
+"""Characters of an error that are stored as the note of the schedule."""
+
+
+class Plannable(NamedTuple):
+    """The schedules that a node can plan.
+
+    Attributes:
+        declared: The ids of those that its code declares.
+        tasks: The names of its tasks.
+        kinds: The kinds of triggers that it has registered.
+        zone_data: The version of its time zone data: next fire times that older data gave count as due. None
+            to leave them.
+    """
+
+    declared: list[str]
+    tasks: list[str]
+    kinds: list[str]
+    zone_data: str | None = None
+
+
+class Switched(NamedTuple):
+    """A schedule that was to be paused or resumed: whether that changed it, and its task."""
+
+    changed: bool
+    task: str
+
+
+class LastJob(NamedTuple):
+    """The unfinished last job of a schedule.
+
+    Attributes:
+        waits: Whether it waits for its first start.
+        is_locked: Whether this transaction has locked it; otherwise it may be about to end.
+    """
+
+    waits: bool
+    is_locked: bool
+
+
+class ScheduleChange(NamedTuple):
+    """How a pass of the planner changes one row.
+
+    Attributes:
+        next_fire_at: The next fire time.
+        last_fire_at: The latest fire time that was planned; None keeps the stored one.
+        last_job_id: The job that was enqueued last; None keeps the stored one.
+        runs: Added to the runs; ``skipped`` and ``missed`` likewise.
+        searched_from: The next fire time is the first one after this instant.
+        tzdata: The version of the time zone data that gave it; None for none.
+        is_finished: Whether there is no further fire time.
+        error: Pauses the schedule with this note; None for no error.
+    """
+
+    schedule_id: str
+    next_fire_at: datetime | None = None
+    last_fire_at: datetime | None = None
+    last_job_id: str | None = None
+    runs: int = 0
+    skipped: int = 0
+    missed: int = 0
+    searched_from: datetime | None = None
+    tzdata: str | None = None
+    is_finished: bool = False
+    error: str | None = None
+
+
+def schedule_from(row: Any) -> ScheduleRow:
+    """Convert a row with the columns of a schedule, and perhaps the time."""
+    values = dict(row)
+    values.pop("now", None)
+    names = values.pop("names", None)
+    return ScheduleRow(**values, names=None if names is None else tuple(names))
+
+
+class ScheduleRepository:
+    """The statements that read and write schedules."""
+
+    def __init__(self, statements: Statements, consequences: Consequences) -> None:
+        self._statements = statements
+        consequences.handlers["schedule"] = self.note_ends
+
+    async def now(self, *, on: Connection | None = None) -> datetime:
+        """Return the time by the scheduler's clock, which is the database's outside of tests."""
+        now: datetime = await self._statements.value("now", self._statements.now, on=on)
+        return now
+
+    # -- one schedule ----------------------------------------------------------------------------------
+
+    async def get(self, schedule_id: str, *, on: Connection | None = None) -> ScheduleRow | None:
+        """Return a schedule, or None if it does not exist."""
+        rows = await self._statements.fetch("get_schedule", schedule_id, on=on)
+        return schedule_from(rows[0]) if rows else None
+
+    async def list_page(
+        self,
+        *,
+        after: str | None,
+        owner: str | None,
+        paused: bool | None,
+        tasks: Sequence[str] | None,
+        metadata: str | None,
+        due_before: datetime | None,
+        limit: int,
+        on: Connection | None = None,
+    ) -> list[ScheduleRow]:
+        """Return a page of schedules in the order of their ids."""
+        rows = await self._statements.fetch(
+            "list_schedules", after, owner, paused, tasks, metadata, due_before, limit, on=on
+        )
+        return [schedule_from(row) for row in rows]
+
+    async def lock(
+        self, schedule_ids: Collection[str], *, skip_locked: bool = False, on: Connection
+    ) -> dict[str, tuple[ScheduleRow, datetime]]:
+        """Lock schedules and return them by id, each with the current time; if wanted, unlocked ones only."""
+        args = list(schedule_ids), self._statements.now
+        if skip_locked:
+            rows = await self._statements.fetch("lock_free_schedules", *args, on=on)
+        else:
+            rows = await self._statements.fetch("lock_schedules", *args, on=on)
+        return {row["schedule_id"]: (schedule_from(row), row["now"]) for row in rows}
+
+    async def insert(
+        self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection | None = None, via: str | None = None
+    ) -> bool:
+        """Insert a schedule if its id is free; return whether it was.
+
+        Args:
+            row: The schedule.
+            kinds: The kinds of its trigger.
+            on: The connection of a transaction.
+            via: The way that the audit names, if it is not that of the author.
+        """
+        values = *astuple(row), list(kinds), *self._statements.author.values(via), self._statements.now
+        return bool(await self._statements.fetch("insert_schedule", *values, on=on))
+
+    async def write(
+        self, row: ScheduleRow, kinds: Sequence[str], *, on: Connection, via: str | None = None
+    ) -> None:
+        """Overwrite a locked schedule."""
+        values = *astuple(row), list(kinds), *self._statements.author.values(via), self._statements.now
+        await self._statements.fetch("write_schedule", *values, on=on)
+
+    async def remove(
+        self, schedule_id: str, *, on: Connection | None = None, via: str | None = None
+    ) -> str | None:
+        """Delete a schedule; return its task, None if it did not exist."""
+        author, now = self._statements.author.values(via), self._statements.now
+        task: str | None = await self._statements.value("remove_schedule", schedule_id, *author, now, on=on)
+        return task
+
+    async def pause(
+        self,
+        schedule_id: str,
+        note: str | None,
+        *,
+        until: datetime | None = None,
+        keeps_fire_times: bool = False,
+        on: Connection | None = None,
+    ) -> Switched | None:
+        """Pause a schedule; return None if it does not exist.
+
+        Args:
+            schedule_id: The schedule.
+            note: The reason.
+            until: When the pause ends by itself; None if it does not.
+            keeps_fire_times: Whether its fire times are missed ones then; otherwise they are discarded.
+            on: The connection of a transaction.
+        """
+        end: dict[str, Any] = (
+            {} if until is None else {"until": until.isoformat(), "from_now": not keeps_fire_times}
+        )
+        author = self._statements.author.values(note=note, **end)
+        rows = await self._statements.fetch(
+            "pause_schedule", schedule_id, note, until, keeps_fire_times, self._statements.now, *author, on=on
+        )
+        return Switched(*rows[0]) if rows else None
+
+    async def resume(
+        self,
+        schedule_id: str,
+        *,
+        from_now: bool,
+        since: datetime | None = None,
+        on: Connection | None = None,
+    ) -> Switched | None:
+        """Resume a schedule; return None if it does not exist.
+
+        Args:
+            schedule_id: The schedule.
+            from_now: Whether the fire times of the pause are discarded.
+            since: Fire times after this instant are missed; None for all of the pause.
+            on: The connection of a transaction.
+        """
+        since_text = None if since is None else since.isoformat()
+        author = self._statements.author.values(from_now=from_now, since=since_text)
+        rows = await self._statements.fetch(
+            "resume_schedule", schedule_id, from_now, since, self._statements.now, *author, on=on
+        )
+        return Switched(*rows[0]) if rows else None
+
+    async def note_last_job(self, schedule_id: str, job_id: str, *, on: Connection) -> None:
+        """Record the last job of a schedule; do not advance the schedule."""
+        await self._statements.fetch("note_last_job", schedule_id, job_id, self._statements.now, on=on)
+
+    # -- declarations in code --------------------------------------------------------------------------
+
+    async def declared(
+        self, schedule_ids: Collection[str], *, on: Connection | None = None
+    ) -> tuple[dict[str, ScheduleRow], datetime | None]:
+        """Return the schedules of all code and of these ids, and the time, which is None without any."""
+        rows = await self._statements.fetch(
+            "declared_schedules", self._statements.now, list(schedule_ids), on=on
+        )
+        return {row["schedule_id"]: schedule_from(row) for row in rows}, rows[0]["now"] if rows else None
+
+    async def declared_later(
+        self, schedule_ids: Collection[str], worker_id: str, *, on: Connection | None = None
+    ) -> set[str]:
+        """Return those of the schedules that live workers declare which have started after a worker."""
+        args = list(schedule_ids), worker_id, DECLARED, LEFT_OUT, self._statements.now
+        return {row[0] for row in await self._statements.fetch("declared_later", *args, on=on)}
+
+    async def undeclared_modules(self, schedule_ids: Collection[str]) -> list[str]:
+        """Return the modules whose functions declared other schedules, unless these are retired."""
+        rows = await self._statements.fetch("undeclared_modules", list(schedule_ids))
+        return [row[0] for row in rows]
+
+    async def retire(
+        self, schedule_ids: Collection[str], modules: Sequence[str], moving: Collection[str] = ()
+    ) -> list[tuple[str, str]]:
+        """Mark schedules that no live worker declares; return their ids, each with its task.
+
+        Args:
+            schedule_ids: What the code of this process declares.
+            modules: The modules that it has imported, as in the column ``module``.
+            moving: Those that a live worker will move to keys of its code.
+        """
+        args = list(schedule_ids), modules, DECLARED, LEFT_OUT, self._statements.now, list(moving)
+        rows = await self._statements.fetch("retire_schedules", *args)
+        return [(row["schedule_id"], row["task"]) for row in rows]
+
+    async def read(self, schedule_ids: Collection[str]) -> dict[str, ScheduleRow]:
+        """Return those of the schedules that exist, by id."""
+        rows = await self._statements.fetch("read_schedules", list(schedule_ids))
+        return {row["schedule_id"]: schedule_from(row) for row in rows}
+
+    @asynccontextmanager
+    async def declaring(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Transaction]:
+        """Yield a transaction in which no other process writes the schedules of its code.
+
+        Its statements fail if they wait longer than ``lock_timeout_ms``, that of the session by default.
+        """
+        async with self._statements.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
+            await self._statements.execute("lock_declarations", on=transaction.connection)
+            yield transaction
+
+    async def chained_runs(self, dedup_keys: Sequence[str], *, on: Connection) -> dict[str, datetime]:
+        """Return the times of the last pending jobs that pg_scheduler 0.2 planned, by dedup key."""
+        found = {}
+        for key in dedup_keys:
+            instant = await self._statements.value("last_chained_run", key, on=on)
+            if instant is not None:
+                found[key] = instant
+        return found
+
+    # -- planning --------------------------------------------------------------------------------------
+
+    async def lock_due(
+        self,
+        plannable: Plannable,
+        limit: int,
+        *,
+        left_out: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+        on: Connection,
+    ) -> tuple[list[ScheduleRow], datetime | None]:
+        """Lock and return due schedules that no other process has locked, and the time if there are any.
+
+        Args:
+            plannable: What the node can plan.
+            limit: The maximum number of schedules.
+            left_out: Schedules to leave.
+            only: The schedules to lock; None for all others.
+            on: The connection of the transaction.
+        """
+        args = *plannable, limit, left_out, only
+        rows = await self._statements.fetch("due_schedules", self._statements.now, *args, on=on)
+        return [schedule_from(row) for row in rows], rows[0]["now"] if rows else None
+
+    async def next_fire_in(self, plannable: Plannable, left_out: Sequence[str] = ()) -> float | None:
+        """Return the seconds until the next fire time, which may have passed; None if there is none.
+
+        Schedules that are ``left_out`` do not count.
+        """
+        args = *plannable, left_out
+        seconds: float | None = await self._statements.value("next_fire", self._statements.now, *args)
+        return seconds
+
+    async def advance(self, changes: Sequence[ScheduleChange], *, on: Connection) -> None:
+        """Advance locked schedules.
+
+        Raises:
+            SuppressedChangeError: One was not advanced. Its fire times would come again and again.
+        """
+        columns = [*zip(*changes, strict=True)]
+        columns[-2] = tuple(map(int, columns[-2]))  # is_finished
+        rows = await self._statements.fetch("advance_schedules", *columns, self._statements.now, on=on)
+        if len(rows) < len(changes):
+            raise SuppressedChangeError
+
+    async def lock_last_jobs(self, job_ids: Collection[str], *, on: Connection) -> dict[str, LastJob]:
+        """Return the unfinished jobs, and lock those that no other transaction has locked."""
+        rows = await self._statements.fetch("lock_last_jobs", list(job_ids), on=on)
+        return {row["job_id"]: LastJob(row["waits"], row["is_locked"]) for row in rows}
+
+    async def note_ends(self, jobs: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
+        """Continue schedules with a fixed delay, and count failures, when their jobs have ended."""
+        on, events = transaction
+        continues = False
+        for job in sorted(jobs, key=lambda each: (str(each.options.get("schedule_id")), each.job_id)):
+            schedule_id = job.options.get("schedule_id")
+            if not isinstance(schedule_id, str):
+                continue
+            note = (job.error or "")[:MAX_NOTE_LENGTH]
+            rows = await self._statements.fetch(
+                "note_job_end", schedule_id, job.job_id, job.status.value, note, self._statements.now, on=on
+            )
+            for row in rows:
+                continues = continues or row["continues"]
+                if row["paused"]:
+                    events.append(SchedulePaused(schedule_id, note, task_name=row["task"]))
+        if continues:
+            await self._statements.fetch("notify", [PERIODIC], on=on)
+        return ()
+
+    async def pending_jobs(
+        self, schedule_id: str, *, limit: int = 1000, on: Connection | None = None
+    ) -> list[str]:
+        """Return the ids of pending jobs of a schedule."""
+        rows = await self._statements.fetch("pending_schedule_jobs", schedule_id, limit, on=on)
+        return [row[0] for row in rows]
+
+    async def vacuum(self, finished_before: datetime, limit: int) -> int:
+        """Delete schedules of callers that finished before an instant, and count them."""
+        return await self._statements.number("vacuum_schedules", finished_before, limit)

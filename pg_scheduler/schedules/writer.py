@@ -1,0 +1,263 @@
+"""Add, change and trigger schedules. Each call is one transaction with what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+
+from pg_scheduler.database.faults import SuppressedChangeError
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Transaction
+from pg_scheduler.errors import ScheduleConflictError, ScheduleNotFoundError, ScheduleOwnedByCodeError
+from pg_scheduler.jobs.model import ConflictResolution
+from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.queue.writer import JobWriter, Queue, Queued
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.definition import Definition
+from pg_scheduler.schedules.jobs import JobBuilder, ScheduleJobs
+from pg_scheduler.schedules.own_thread import search_in_own_thread
+from pg_scheduler.schedules.policies import Overlap
+from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
+from pg_scheduler.schedules.timing import (
+    find_next_fire,
+    fire_times_between,
+    is_ahead,
+    must_retime,
+    request_search,
+)
+from pg_scheduler.triggers.base import is_quick
+from pg_scheduler.triggers.serialization import kinds_of
+
+MAX_ATTEMPTS = 5
+"""Attempts to add a schedule that others remove at the same moment."""
+
+BACKFILL_WAITS = 16
+"""Half seconds within which a backfill must find its fire times: its transaction may be idle for 10 s."""
+
+
+class ScheduleWriter:
+    """Writes the schedules of callers."""
+
+    def __init__(self, store: Store, jobs: ScheduleJobs, *, max_payload_bytes: int | None) -> None:
+        self._store = store
+        self._writer = JobWriter(store)
+        self._jobs = jobs
+        self._max_bytes = max_payload_bytes
+
+    async def add(
+        self,
+        schedule_id: str,
+        definition: Definition,
+        *,
+        run_now: bool,
+        paused: bool,
+        conflict_resolution: ConflictResolution,
+        connection: Connection | None,
+    ) -> tuple[ScheduleRow, str]:
+        """Store a schedule; return its row and whether it was "added", "updated" or "kept".
+
+        Raises:
+            ValueError: A value is invalid, or there is no fire time.
+            ScheduleConflictError: The id exists and the resolution is RAISE.
+            ScheduleOwnedByCodeError: The id is declared in code.
+        """
+
+        async def write(transaction: Transaction) -> tuple[ScheduleRow, str]:
+            now = await self._store.jobs.clock(connection=transaction.connection)
+            new = definition.new_row(schedule_id, now=now, max_bytes=self._max_bytes, codec=self._jobs.codec)
+            new = replace(new, paused_at=now if paused else None)
+            for _ in range(MAX_ATTEMPTS):
+                row, change = await self._insert_or_replace(
+                    new, definition, now, conflict_resolution, on=transaction.connection
+                )
+                if row is not None:
+                    break
+            else:
+                raise SuppressedChangeError(change="insert")
+            if run_now and change != "kept":
+                builder = self._jobs.builder(row)
+                jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)
+                row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
+            return row, change
+
+        return await self._store.statements.run_retrying(write, within=connection)
+
+    async def _insert_or_replace(
+        self,
+        new: ScheduleRow,
+        definition: Definition,
+        now: datetime,
+        conflict_resolution: ConflictResolution,
+        *,
+        on: Connection,
+    ) -> tuple[ScheduleRow | None, str]:
+        schedules = self._store.schedules
+        locked = await schedules.lock([new.schedule_id], on=on)
+        if new.schedule_id not in locked:
+            row = await _timed(new, now=now, is_new=True)
+            inserted = await schedules.insert(row, _kinds(row), on=on)
+            return (row, "added") if inserted else (None, "")
+        old, _ = locked[new.schedule_id]
+        if old.owner == "code":
+            raise ScheduleOwnedByCodeError(old.schedule_id)
+        if old.finished_at is not None:
+            row = replace(
+                new,
+                created_at=old.created_at,
+                version=next_version(old),
+                last_fire_at=old.last_fire_at,
+                last_job_id=old.last_job_id,
+            )
+            row = await _timed(row, now=now, is_new=True)
+            await schedules.write(row, _kinds(row), on=on)
+            return row, "added"
+        if conflict_resolution is ConflictResolution.RAISE:
+            raise ScheduleConflictError(old.schedule_id, old.version)
+        row = old
+        if conflict_resolution is ConflictResolution.REPLACE:
+            row = definition.applied_to(
+                old, max_bytes=self._max_bytes, codec=self._jobs.codec, resets_options=True
+            )
+        is_kept = conflict_resolution is not ConflictResolution.REPLACE
+        if row == old and (is_kept or not is_ahead(old, now)):
+            return old, "kept"
+        return await self._write(row, old, now, on=on), "updated"
+
+    async def _write(
+        self, row: ScheduleRow, old: ScheduleRow, now: datetime, *, on: Connection
+    ) -> ScheduleRow:
+        """Write an edited schedule; return its row with the next fire time that it now has."""
+        if must_retime(row, old, read_trigger(row.trigger), now):
+            row = await _timed(row, now=now)
+        row = replace(row, version=next_version(old), updated_at=now)
+        await self._store.schedules.write(row, _kinds(row), on=on)
+        return row
+
+    async def update(
+        self,
+        schedule_id: str,
+        definition: Definition,
+        if_version: int | None,
+        within: Connection | None = None,
+    ) -> ScheduleRow:
+        """Change the given fields of a schedule, in the caller's transaction if given; return its row.
+
+        Raises:
+            TypeError: The task is registered here, and cannot be called with the arguments.
+            ValueError: A value is invalid, or there is no fire time.
+            ScheduleNotFoundError: The id is unknown.
+            ScheduleConflictError: The version differs.
+            ScheduleOwnedByCodeError: The schedule is declared in code.
+        """
+        schedules = self._store.schedules
+
+        async def write(transaction: Transaction) -> ScheduleRow:
+            connection = transaction.connection
+            locked = await schedules.lock([schedule_id], on=connection)
+            if schedule_id not in locked:
+                raise ScheduleNotFoundError(schedule_id)
+            old, now = locked[schedule_id]
+            if old.owner == "code":
+                raise ScheduleOwnedByCodeError(schedule_id)
+            if if_version is not None and if_version != old.version:
+                raise ScheduleConflictError(schedule_id, old.version, expected=if_version)
+            row = definition.applied_to(
+                old,
+                max_bytes=self._max_bytes,
+                encoder_of=self._jobs.encoder_of,
+                codec=self._jobs.codec,
+            )
+            return await self._write(row, old, now, on=connection)
+
+        return await self._store.statements.run_retrying(write, within=within)
+
+    async def trigger(self, schedule_id: str, connection: Connection | None = None) -> ExtendedJob | None:
+        """Enqueue one job of a schedule now, in the caller's transaction if given; None for an unknown id.
+
+        Raises:
+            JobConflictError: The task is unique, and another job has the key.
+        """
+
+        async def enqueue(transaction: Transaction) -> ExtendedJob | None:
+            locked = await self._store.schedules.lock([schedule_id], on=transaction.connection)
+            if schedule_id not in locked:
+                return None
+            row, now = locked[schedule_id]
+            builder = self._jobs.builder(row)
+            jobs, conflict = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)
+            if conflict is not None:
+                raise conflict
+            await self._store.audit.record(
+                "trigger_schedule", schedule_id, on=transaction.connection, job_id=jobs[0].job_id
+            )
+            return jobs[0]
+
+        return await self._store.statements.run_retrying(enqueue, within=connection)
+
+    async def backfill(
+        self,
+        schedule_id: str,
+        start: datetime,
+        end: datetime,
+        limit: int,
+        connection: Connection | None = None,
+    ) -> list[ExtendedJob]:
+        """Enqueue a job for each fire time in ``start <= t < end`` whose row does not exist; return those.
+
+        Raises:
+            ValueError: There are more than ``limit`` fire times.
+            ScheduleNotFoundError: The id is unknown.
+        """
+
+        async def enqueue(transaction: Transaction) -> list[ExtendedJob]:
+            locked = await self._store.schedules.lock([schedule_id], on=transaction.connection)
+            if schedule_id not in locked:
+                raise ScheduleNotFoundError(schedule_id)
+            row, now = locked[schedule_id]
+            search = partial(fire_times_between, row, start, end, limit=limit)
+            fires = await search_in_own_thread(row.trigger, search, waits=BACKFILL_WAITS)
+            builder = self._jobs.builder(row)
+            jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
+            existing = await self._store.jobs.statuses_of(
+                [job.job_id for job in jobs], connection=transaction.connection
+            )
+            jobs = [job for job in jobs if job.job_id not in existing]
+            inserted, _ = await self._enqueue(row, builder, jobs, transaction)
+            span = {"start": start.isoformat(), "end": end.isoformat(), "jobs": len(inserted)}
+            await self._store.audit.record(
+                "backfill_schedule", schedule_id, on=transaction.connection, **span
+            )
+            return inserted
+
+        return await self._store.statements.run_retrying(enqueue, within=connection)
+
+    async def _enqueue(
+        self, row: ScheduleRow, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Transaction
+    ) -> Queued:
+        """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits."""
+        last, connection = None, transaction.connection
+        is_ordered = row.overlap != Overlap.ALLOW
+        if is_ordered and row.last_job_id is not None:
+            unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], transaction)
+            last = row.last_job_id if unfinished else None
+        queue = Queue(jobs, last, is_ordered, builder.unique is not None)
+        (queued,) = await self._writer.insert_queues([queue], transaction)
+        if queued.jobs:
+            last_job_id = queued.jobs[-1].job_id
+            await self._store.schedules.note_last_job(row.schedule_id, last_job_id, on=connection)
+        return queued
+
+
+async def _timed(row: ScheduleRow, *, now: datetime, is_new: bool = False) -> ScheduleRow:
+    """Return a row with its next fire time; found in a thread unless the search for it is quick."""
+    trigger = read_trigger(row.trigger)
+    row = request_search(row, trigger, now=now, is_new=is_new)
+    if is_quick(trigger):
+        return find_next_fire(row)
+    return await search_in_own_thread(row.trigger, partial(find_next_fire, row))
+
+
+def _kinds(row: ScheduleRow) -> list[str]:
+    return sorted(kinds_of(read_trigger(row.trigger)))

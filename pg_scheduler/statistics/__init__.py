@@ -1,0 +1,1 @@
+"""Counts of jobs by name and time."""

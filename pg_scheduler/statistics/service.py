@@ -1,0 +1,148 @@
+"""Count what events report, outcomes of jobs and what the services of this process do, and write it.
+
+Completions have no event unless a subscriber wants it; the result buffer counts them, and the planner the
+fire times.
+
+Each batch has a number, which the row of the worker remembers: a batch whose response was lost is written
+again and counted once. A killed process loses what it counted since the last batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from pg_scheduler.base.meter import Meter
+from pg_scheduler.database.author import report_refused
+from pg_scheduler.database.faults import RECORD_REFUSALS
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import (
+    Event,
+    EventBus,
+    JobCancelled,
+    JobEvent,
+    JobExpired,
+    JobFailed,
+    JobLost,
+    JobReleased,
+    JobRetried,
+    JobSnoozed,
+    JobsReclaimed,
+    JobSuspended,
+    JobsVacuumed,
+    KeeperConnected,
+    KeeperLost,
+    LeaseLost,
+    ListenerConnected,
+    ListenerLost,
+    LoopBlocked,
+    PassFinished,
+    ServiceFaulted,
+    ServiceRetrying,
+)
+from pg_scheduler.events.types import LOCK_TAKEN
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.service import Service
+
+
+def new_meter(store: Store, events: EventBus) -> Meter:
+    """Return a Meter that counts from now on what these events report."""
+    statements = store.statements
+    meter = Meter(None if statements.clock is None else lambda: statements.local_now)
+
+    def record_end(event: Event) -> None:
+        if isinstance(event, JobEvent):
+            meter.record_end(event.job_name, _OUTCOMES[type(event)])
+
+    def record_cancelled(event: Event) -> None:
+        if isinstance(event, JobCancelled):
+            meter.record_end(event.job_name, "skipped" if event.reason == LOCK_TAKEN else "cancelled")
+
+    events.subscribe(record_end, *_OUTCOMES)
+    events.subscribe(record_cancelled, JobCancelled)
+    for kind, record in _RECORDERS.items():
+        events.subscribe(partial(record, meter), kind)
+    return meter
+
+
+_OUTCOMES: Final[dict[type[Event], str]] = {
+    JobFailed: "failed",
+    JobRetried: "retried",
+    JobReleased: "released",
+    JobSnoozed: "snoozed",
+    JobSuspended: "snoozed",
+    JobExpired: "expired",
+    JobLost: "lost",
+}
+
+
+def _record_reclaimed(meter: Meter, event: JobsReclaimed) -> None:
+    meter.count("jobs_reclaimed", by=len(event.job_ids))
+    meter.count("workers_declared_dead", by=len(event.dead_workers))
+
+
+def _record_vacuumed(meter: Meter, event: JobsVacuumed) -> None:
+    for status in ("completed", "failed", "cancelled", "expired"):
+        if number := getattr(event, status):
+            meter.count("jobs_vacuumed", status, by=number)
+
+
+_RECORDERS: Final[dict[type[Event], Callable[[Meter, Any], None]]] = {
+    PassFinished: lambda meter, event: meter.measure("pass_duration", event.service, event.seconds),
+    ServiceRetrying: lambda meter, event: meter.count("service_errors", f"{event.service} transient"),
+    ServiceFaulted: lambda meter, event: meter.count("service_errors", f"{event.service} permanent"),
+    LeaseLost: lambda meter, _: meter.count("leases_lost"),
+    LoopBlocked: lambda meter, event: meter.count(
+        "loop_blocked_seconds", event.job_name or "", by=event.seconds
+    ),
+    ListenerConnected: lambda meter, _: meter.set_gauge("listener_connected", 1),
+    ListenerLost: lambda meter, _: meter.set_gauge("listener_connected", 0),
+    KeeperConnected: lambda meter, _: meter.set_gauge("keeper_connected", 1),
+    KeeperLost: lambda meter, _: meter.set_gauge("keeper_connected", 0),
+    JobsReclaimed: _record_reclaimed,
+    JobsVacuumed: _record_vacuumed,
+}
+
+
+class StatisticsWriter(Service):
+    """Write what the Meter counted to the tables of statistics, if it counted anything."""
+
+    name: ClassVar[str] = "statistics_writer"
+    jitter: ClassVar[float] = 0.1
+    interval_s = 10.0
+    """Seconds from one batch to the next."""
+
+    def __init__(self, node: Node, meter: Meter) -> None:
+        super().__init__(node.events)
+        self._statistics = node.store.statistics
+        self._meter = meter
+        self._worker_id = node.worker_id
+        self._is_refused = False
+
+    async def run_once(self) -> float:
+        """Write what was counted since the last pass."""
+        batch = self._meter.batch()
+        if batch is None:
+            return self.interval_s
+        try:
+            is_added = await self._statistics.add(self._worker_id, batch.number, batch.jobs)
+        except RECORD_REFUSALS as refusal:  # figures for people never stop a worker
+            if not self._is_refused:
+                report_refused("statistics of jobs", refusal)
+            self._is_refused = True
+            return self.interval_s
+        self._is_refused = False
+        if is_added:  # else the worker was declared dead, and the batch waits for its next heartbeat
+            self._meter.settle(batch)
+        return self.interval_s
+
+    async def drain(self) -> None:
+        """Write the rest, unless the database is unavailable: statistics do not fail or delay a shutdown."""
+        if self.outage is not None:
+            return
+        try:
+            await self.run_once()
+        except DatabaseUnavailableError:
+            return  # the next start of this Scheduler writes them

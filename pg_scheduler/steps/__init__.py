@@ -1,0 +1,1 @@
+"""Durable steps of a job: their rows, signals and children."""

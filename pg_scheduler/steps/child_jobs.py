@@ -1,0 +1,58 @@
+"""Enqueue the children of jobs, as ``enqueue()`` does, with a mark in their rows that names their parent."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeAlias
+
+from pg_scheduler.database.session import Connection
+from pg_scheduler.jobs.model import Call, ConflictResolution
+from pg_scheduler.jobs.rows import EPOCH, with_options
+from pg_scheduler.jobs.step_values import CHILD_OF
+from pg_scheduler.jobs.task import JobSpec
+from pg_scheduler.jobs.validation import check_delay
+from pg_scheduler.queue.enqueuer import Enqueuer
+from pg_scheduler.queue.headers import SendingEnqueuer
+from pg_scheduler.queue.prepare import JobPreparer
+
+
+class ChildSpec(NamedTuple):
+    """A child to enqueue.
+
+    Attributes:
+        call: Its function and arguments.
+        job_id: Its id.
+        mark: Whose child it is.
+        options: Arguments of ``enqueue()``.
+    """
+
+    call: Call[Any]
+    job_id: str
+    mark: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+EnqueueChild: TypeAlias = Callable[[ChildSpec, ConflictResolution, Connection], Awaitable[str]]
+"""Enqueues a child; see ``ChildEnqueuer.enqueue()``."""
+
+
+class ChildEnqueuer:
+    """Enqueues the children of jobs."""
+
+    def __init__(self, preparer: JobPreparer, enqueuer: Enqueuer | SendingEnqueuer) -> None:
+        self._preparer = preparer
+        self._enqueuer = enqueuer
+
+    async def enqueue(
+        self, child: ChildSpec, conflict_resolution: ConflictResolution, connection: Connection
+    ) -> str:
+        """Enqueue a child in the transaction that stores its step, and return its id."""
+        options = dict(child.options)
+        delay = options.pop("delay", None)
+        delay_s = 0.0 if delay is None else check_delay("delay", delay)
+        due = EPOCH + timedelta(seconds=delay_s) if delay_s else None
+        spec = JobSpec(child.call, due, job_id=child.job_id, **options)
+        (job,) = self._preparer.prepare((spec,), allows_names=True, allows_now=True)
+        marked = with_options(job, **{CHILD_OF: dict(child.mark)})
+        return await self._enqueuer.insert(marked, conflict_resolution, connection, is_delayed=True)

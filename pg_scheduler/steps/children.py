@@ -1,0 +1,276 @@
+"""Insert the jobs for which a step waits, and read their results.
+
+One transaction locks the job of the attempt, inserts its children, stores the step, and writes the edges. So
+a child exists if and only if its step does, and its end finds the job that waits for it.
+
+The row of a child names its parent: the id of the job, its definition, the step, and the number in
+``gather()``. Any job may have the id of a child, so a row counts by that mark only. A job of the application
+that has the id is a conflict; of two children with one id, the second one gets a hash as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.database.faults import is_lock_timeout
+from pg_scheduler.database.lock_retries import LockRetries
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Transaction
+from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError, JobNotFoundError, JobResult
+from pg_scheduler.jobs.model import Call, ConflictResolution
+from pg_scheduler.jobs.payload import value_from
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, StoredStep
+from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id
+from pg_scheduler.queue.failure_alerts import SUFFIX as ALERT_SUFFIX
+from pg_scheduler.steps.child_jobs import ChildSpec
+from pg_scheduler.steps.statements import COMPLETED, FORMER, OWN, ROUNDS, TAKEN, ChildRow, Family
+from pg_scheduler.worker.node import Node
+
+CHILD_KEEPS: Final = timedelta(hours=1)
+"""How long a child keeps its result, of which its step gets a copy."""
+
+HASH_CHARACTERS: Final = 16
+
+RESERVED: Final = frozenset({"args", "kwargs", "job_id", "conflict_resolution", "connection", "notify"})
+"""The arguments of ``enqueue()`` that follow from the step."""
+
+
+class ChildJob(NamedTuple):
+    """A job for which a step waits.
+
+    Attributes:
+        job_id: Its id.
+        other_id: Its id if a child of another step has that one; the same if it would be too long.
+        number: Its number in the step; None for a single child.
+        call: Its function and arguments.
+        options: Arguments of ``enqueue()``.
+    """
+
+    job_id: str
+    other_id: str
+    number: int | None
+    call: Call[Any]
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        job_id: str,
+        step: str,
+        number: int | None,
+        call: Call[Any],
+        options: Mapping[str, Any] | None = None,
+    ) -> ChildJob:
+        """Return a job that was checked.
+
+        Args:
+            job_id: The job that waits.
+            step: The name of the step.
+            number: The number of the child in the step; None for a single one.
+            call: The function and arguments of the child.
+            options: Arguments of ``enqueue()``.
+
+        Raises:
+            TypeError: The function is no ``call()``, or an option is not for children.
+            ValueError: The id is too long.
+        """
+        if not isinstance(call, Call):
+            raise TypeError(f"a child needs a call(), not {call!r}; pass call(function, argument)")
+        given = {"keep_result": CHILD_KEEPS, **(options or {})}
+        if refused := sorted(given.keys() & RESERVED):
+            raise TypeError(
+                f"a child takes no {refused[0]}=: its id follows from the step, its arguments from call(); "
+                "omit it, or enqueue the job in a step of its own"
+            )
+        child_id = check_job_id(f"{job_id}:{step}" if number is None else f"{job_id}:{step}:{number}")
+        parts = json.dumps([job_id, step, number])
+        other_id = f"{child_id}:{sha256(parts.encode()).hexdigest()[:HASH_CHARACTERS]}"
+        return cls(
+            child_id, other_id if len(other_id.encode()) <= MAX_ID_BYTES else child_id, number, call, given
+        )
+
+
+class Children:
+    """The children of the jobs that a worker runs."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def insert(self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int) -> StoredStep:
+        """Insert the children of a step and store it. To do it again has no further effect.
+
+        A child that exists, as after a retry from this step, is not inserted: its result counts. So
+        does that of a child that has completed, which the job has kept. One of an earlier definition of
+        the job is replaced.
+
+        Args:
+            claim: The attempt.
+            name: The name of the step.
+            jobs: The children.
+            version: That of the task, as for other steps.
+
+        Returns:
+            The step, which is over if all children have ended.
+
+        Raises:
+            JobConflictError: Another job has the id of a child, or one that keeps no result its unique key.
+            JobLostError: The attempt does not hold its job any more.
+            ValueError: The job would wait for itself; or as in ``enqueue()``.
+        """
+        retries = self._node.store.statements.lock_retries("children of a step")
+        while True:
+            try:
+                return await self._insert(claim, name, jobs, version, retries)
+            except DatabaseUnavailableError as fault:
+                if not is_lock_timeout(fault):
+                    raise
+                await retries.pause(fault)
+
+    async def _insert(
+        self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int, retries: LockRetries
+    ) -> StoredStep:
+        async with (
+            self._node.store.connections.transaction_of_job(
+                lock_timeout_ms=retries.lock_timeout_ms
+            ) as connection,
+            retries.watching(connection),
+        ):
+            family = await self._find(claim, name, jobs, connection)
+            inserted = {
+                job.job_id: await self._insert_one(claim, name, job, family, connection)
+                for job in _ordered(jobs)
+            }
+            ids = [inserted[job.job_id] for job in jobs]
+            own_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
+            if holders := set(ids) - own_ids:
+                await self._keep_results(claim, name, holders, connection)
+            stored = await self._node.store.steps.store(
+                self._node.worker_id,
+                claim,
+                name,
+                CHILD,
+                json.dumps(ids),
+                version=version,
+                until=NO_TIMEOUT,
+                connection=connection,
+            )
+            has_ended = await self._node.store.dependencies.await_jobs(
+                claim.job_id, family.definition, list(dict.fromkeys(ids)), Transaction(connection, [])
+            )
+        return stored._replace(has_ended=has_ended, is_awaited=not has_ended)
+
+    async def _find(
+        self, claim: Claim, name: str, jobs: Sequence[ChildJob], connection: Connection
+    ) -> Family:
+        """Lock the job of an attempt, and return what has the ids of its children."""
+        numbers = {job.job_id: job.number for job in jobs}
+        numbers |= {job.other_id: job.number for job in jobs}
+        return await self._node.store.steps.find_children(
+            self._node.worker_id, claim, name, numbers, connection
+        )
+
+    async def _insert_one(
+        self, claim: Claim, name: str, job: ChildJob, family: Family, connection: Connection
+    ) -> str:
+        """Return the id of a child, or of the unfinished job that has its unique key."""
+        mark: dict[str, Any] = {"job": claim.job_id, "definition": family.definition, "step": name}
+        if job.number is not None:
+            mark |= {"number": job.number}
+        for _ in range(ROUNDS):
+            job_id, row = _row_of(job, family)
+            if row.state in {OWN, COMPLETED}:
+                return job_id
+            if row.state == TAKEN:
+                break
+            resolution = ConflictResolution.REPLACE if row.state == FORMER else ConflictResolution.RAISE
+            try:
+                spec = ChildSpec(job.call, job_id, mark, job.options)
+                return await self._node.enqueue_child(spec, resolution, connection)
+            except JobConflictError as conflict:
+                if conflict.job_id != job_id:
+                    return conflict.job_id
+            # Another session has committed a job of the id meanwhile.
+            family = await self._find(claim, name, [job], connection)
+        job_id, row = _row_of(job, family)
+        raise JobConflictError(
+            job_id, row.status, child_of=f"step {name!r} of job {claim.job_id!r}", owner=row.owner
+        )
+
+    async def _keep_results(
+        self, claim: Claim, name: str, holders: Collection[str], connection: Connection
+    ) -> None:
+        """Let the jobs that have the unique keys of children keep their results, which the step returns.
+
+        Raises:
+            JobConflictError: One has begun, and keeps none.
+        """
+        others = await self._node.store.steps.keep_holders_results(
+            holders, CHILD_KEEPS.total_seconds(), connection
+        )
+        for holder in others:
+            raise JobConflictError(
+                holder.job_id,
+                holder.status,
+                holder.unique_key,
+                child_of=f"step {name!r} of job {claim.job_id!r}",
+            )
+
+    async def results(self, claim: Claim, step: StoredStep, jobs: Sequence[ChildJob]) -> list[JobResult]:
+        """Return the results of the children of a step that is over.
+
+        Args:
+            claim: The attempt.
+            step: The step, as it is stored.
+            jobs: The children, as the code has them now.
+
+        Raises:
+            JobConflictError: Another job has replaced a child.
+            JobNotFoundError: A child was deleted by hand before it ended.
+        """
+        ids: list[str] = value_from(step.value)
+        found = await self._node.store.passed_results.of_children(claim.job_id, ids)
+        children_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
+        for job_id in ids:
+            if job_id not in found:
+                raise JobNotFoundError(job_id)
+            passed = found[job_id]
+            if job_id in children_ids and not passed.is_child:  # the holder of a unique key has another id
+                status = passed.result.status.value
+                raise JobConflictError(
+                    job_id,
+                    status,
+                    child_of=f"step {step.name!r} of job {claim.job_id!r}",
+                    owner=f"another job, which has replaced the child and ended as {status!r}",
+                )
+        return [found[job_id].result for job_id in ids]
+
+
+def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
+    """Return the id of a child and what has it: the other id if another child or an alert has the first."""
+    row, other = family.rows[job.job_id], family.rows[job.other_id]
+    if row.state not in {OWN, COMPLETED} and other.state in {OWN, COMPLETED}:
+        return job.other_id, other
+    if row.state in {OWN, COMPLETED, FORMER}:
+        return job.job_id, row
+    # The alert of the failure of a job may have such an id, or get it while the child exists.
+    if (row.state == TAKEN and row.is_child) or job.job_id.endswith(ALERT_SUFFIX):
+        return job.other_id, other
+    return job.job_id, row
+
+
+def _ordered(jobs: Sequence[ChildJob]) -> list[ChildJob]:
+    """Return children in an order that does not depend on their job.
+
+    Two jobs whose children have the same unique keys would deadlock if they inserted them in other orders.
+    """
+    return sorted(jobs, key=_order)
+
+
+def _order(job: ChildJob) -> tuple[str, str]:
+    func, args, kwargs = job.call.func, job.call.args, job.call.kwargs
+    return getattr(func, "__qualname__", ""), repr((args, sorted(kwargs.items())))

@@ -1,0 +1,93 @@
+"""Store signals for jobs, and wake those that wait for them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pg_scheduler.database.faults import SuppressedChangeError
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Repository, Transaction
+from pg_scheduler.errors import JobNotFoundError, PayloadError
+from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
+
+MAX_ROUNDS: Final = 100
+"""Repetitions of a statement while other sessions change the job or its signals in between."""
+
+
+class SentSignal(NamedTuple):
+    """What became of a signal.
+
+    Attributes:
+        is_stored: Whether the job has it.
+        due: When the job is due that waited for it; None if none did.
+    """
+
+    is_stored: bool
+    due: datetime | None = None
+
+
+class SignalRepository(Repository):
+    """The statements by which callers send signals."""
+
+    async def job_name(self, job_id: str, connection: Connection | None = None) -> str:
+        """Return the name of a job.
+
+        Raises:
+            JobNotFoundError: There is no such job.
+        """
+        rows = await self._statements.fetch("job_name", job_id, on=connection)
+        if not rows:
+            raise JobNotFoundError(job_id)
+        name: str = rows[0]["job_name"]
+        return name
+
+    async def send(
+        self, job_id: str, name: str, value: str, connection: Connection | None = None
+    ) -> SentSignal:
+        """Store the first value of a signal and make a job due that waits for it.
+
+        The caller notifies the workers of that job.
+
+        Args:
+            job_id: The job.
+            name: The name of the signal.
+            value: Its value as JSON.
+            connection: The transaction of a caller; None for one of its own.
+
+        Raises:
+            JobNotFoundError: There is no such job.
+            PayloadError: Too many signals for which the job has not waited are stored, or too large ones; or
+                a trigger suppresses the change of the row.
+        """
+
+        async def send(transaction: Transaction) -> SentSignal:
+            return await self._send(job_id, name, value, transaction.connection)
+
+        return await self._statements.run_retrying(send, within=connection, savepoints=False)
+
+    async def _send(self, job_id: str, name: str, value: str, connection: Connection) -> SentSignal:
+        statements = self._statements
+        signal = job_id, name, value, MAX_STEPS, MAX_STEP_BYTES
+        for _ in range(MAX_ROUNDS):
+            if stored := await statements.fetch("store_signal", *signal, statements.now, on=connection):
+                break
+            found = await statements.fetch("find_signal", *signal, on=connection)
+            if not found:
+                raise JobNotFoundError(job_id)
+            (why,) = found
+            if why["has_ended"] or why["is_taken"]:
+                return SentSignal(is_stored=False)
+            if not why["has_room"]:
+                raise PayloadError(
+                    f"job {job_id!r} has no room for the signal {name!r}: it stores at most {MAX_STEPS} "
+                    f"signals for which it has not waited, with {MAX_STEP_BYTES} bytes of JSON; send fewer "
+                    "names, or store large values elsewhere"
+                )
+            # Another session has marked or changed the job between the two statements.
+        else:
+            raise SuppressedChangeError
+        if not stored[0]["was_awaited"]:
+            return SentSignal(is_stored=True)
+        rows = await statements.fetch("wake_signalled", job_id, statements.now, name, on=connection)
+        return SentSignal(is_stored=True, due=rows[0]["due"] if rows else None)

@@ -1,0 +1,224 @@
+"""Store and read the durable steps of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.database.faults import UnstorableTextError
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Repository
+from pg_scheduler.errors import DuplicateStepError, JobLostError, PayloadError
+from pg_scheduler.jobs.payload import object_from
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import StoredStep
+
+OWN: Final = "own"
+"""The state of a row that is a child of the step."""
+FORMER: Final = "former"
+"""That of a child of an earlier definition of the job."""
+COMPLETED: Final = "completed"
+"""That of a child that has completed, whose row was deleted since. Its result was passed."""
+TAKEN: Final = "taken"
+"""That of another job, or of another child of the job."""
+
+
+ROUNDS: Final = 2
+"""How often a step is stored or a child is inserted. Another session may commit a signal or a job of its name
+during the first statement, which does not see it."""
+
+
+class ChildRow(NamedTuple):
+    """What has the id of a child.
+
+    Attributes:
+        state: Whose it is; None if there is nothing.
+        status: The status of the job.
+        owner: What it is, for people.
+        is_child: Whether it is a child of some step.
+    """
+
+    state: str | None
+    status: str | None
+    owner: str
+    is_child: bool
+
+
+class KeyHolder(NamedTuple):
+    """A job that has the unique key of a child."""
+
+    job_id: str
+    status: str
+    unique_key: str | None
+
+
+class Family(NamedTuple):
+    """A job and its children.
+
+    Attributes:
+        definition: What distinguishes this definition of the job from others with its id.
+        rows: What has the ids of the children.
+    """
+
+    definition: str
+    rows: Mapping[str, ChildRow]
+
+
+class StepRepository(Repository):
+    """Steps of jobs, each written under the fencing token of an attempt."""
+
+    async def load(self, job_id: str, *, connection: Connection | None = None) -> list[StoredStep]:
+        """Return the stored steps of a job; an empty list if its options have no mark."""
+        rows = await self._rows(StoredStep, "load_steps", job_id, self._statements.now, on=connection)
+        return [row._replace(timeouts=tuple(row.timeouts or ())) for row in rows]
+
+    async def store(
+        self,
+        worker_id: str,
+        claim: Claim,
+        name: str,
+        kind: str,
+        value: str | None,
+        *,
+        version: int,
+        delay_s: float | None = None,
+        until: datetime | None = None,
+        must_be_new: bool = False,
+        connection: Connection | None = None,
+    ) -> StoredStep:
+        """Store a step. To store it again has no further effect, but for a new value.
+
+        Args:
+            worker_id: The worker that runs the attempt.
+            claim: The attempt.
+            name: The name of the step.
+            kind: What it is.
+            value: Its value as JSON; None for none.
+            version: That of the task, which the first step of the job stores.
+            delay_s: The length of a step that waits in seconds; None for other steps.
+            until: The end of a step that waits instead of its length.
+            must_be_new: Whether to refuse a step that is stored already.
+            connection: The connection of a transaction with which the step commits; None for none.
+
+        Returns:
+            The step as it is stored. A sleep or wait that was stored before has kept its end.
+
+        Raises:
+            JobLostError: The attempt does not hold its job any more; nothing was stored.
+            DuplicateStepError: A step of another kind has this name, or the step must be new and is not.
+            PayloadError: The encoding of the database lacks a character of the name or the value.
+        """
+        args = claim.job_id, worker_id, claim.attempt, name, kind, value, version, delay_s, until
+        for _ in range(ROUNDS):
+            try:
+                rows = await self._statements.fetch(
+                    "store_step", *args, self._statements.now, must_be_new, on=connection
+                )
+            except UnstorableTextError as error:
+                raise PayloadError(f"step {name!r}: {error}") from error.__cause__
+            if not rows:
+                raise JobLostError(claim.job_id)
+            (row,) = rows
+            if row["kind"] is not None:
+                return StoredStep(*row)
+        if must_be_new:
+            raise DuplicateStepError(
+                f"step {name!r} of job {claim.job_id!r} was stored meanwhile, so the transaction is "
+                "rolled back; let it end the attempt: the next one continues after the step"
+            )
+        raise DuplicateStepError(
+            f"step {name!r} of job {claim.job_id!r} is stored as another kind of step, not as {kind!r}; "
+            "use another name"
+        )
+
+    async def find_children(
+        self,
+        worker_id: str,
+        claim: Claim,
+        step: str,
+        children: Mapping[str, int | None],
+        connection: Connection,
+    ) -> Family:
+        """Lock the job of an attempt; return what has the ids of the children of a step.
+
+        Args:
+            worker_id: The worker that runs the attempt.
+            claim: The attempt.
+            step: The name of the step.
+            children: The numbers of the children in the step by id; None for a single one.
+            connection: That of the transaction.
+
+        Raises:
+            JobLostError: The attempt does not hold its job any more.
+        """
+        args = claim.job_id, worker_id, claim.attempt, list(children), list(children.values()), step
+        rows = await self._statements.fetch("find_children", *args, self._statements.now, on=connection)
+        if not rows:
+            raise JobLostError(claim.job_id)
+        found = {row["id"]: _child_row(claim.job_id, row) for row in rows if row["id"] is not None}
+        return Family(rows[0]["definition"], found)
+
+    async def keep_holders_results(
+        self, job_ids: Collection[str], seconds: float, connection: Connection
+    ) -> Sequence[KeyHolder]:
+        """Let jobs that have the unique keys of children keep their results; return those that cannot.
+
+        Args:
+            job_ids: The jobs.
+            seconds: For how long a result is kept.
+            connection: That of the transaction that stores the step.
+        """
+        rows = await self._statements.fetch("keep_holders_results", sorted(job_ids), seconds, on=connection)
+        return [KeyHolder(*row) for row in rows]
+
+    async def repeat_wait(
+        self,
+        worker_id: str,
+        claim: Claim,
+        name: str,
+        count: int,
+        *,
+        delay_s: float | None,
+        until: datetime | None,
+    ) -> None:
+        """Let a wait begin again that has timed out so many times, or give one that lasts another end.
+
+        Raises:
+            JobLostError: The attempt does not hold its job any more; nothing was changed.
+        """
+        args = claim.job_id, worker_id, claim.attempt, name, count, delay_s, until
+        if not await self._statements.fetch("repeat_wait", *args, self._statements.now):
+            raise JobLostError(claim.job_id)
+
+    async def is_locked_by(self, job_id: str, transaction_id: int) -> bool:
+        """Return whether a transaction lasts, and the row of a job is locked."""
+        return bool(await self._statements.value("is_locked_by", job_id, transaction_id))
+
+    async def has_rolled_back(self, transaction_id: int) -> bool:
+        """Return whether a transaction was rolled back; False if the server does not know it."""
+        return bool(await self._statements.value("has_rolled_back", transaction_id))
+
+    async def end(self, worker_id: str, claim: Claim, name: str) -> bool:
+        """End a sleep or a wait; return False if it had ended before.
+
+        Raises:
+            JobLostError: The attempt does not hold its job any more; nothing was changed.
+        """
+        rows = await self._statements.fetch(
+            "end_step", claim.job_id, worker_id, claim.attempt, name, self._statements.now
+        )
+        if not rows:
+            raise JobLostError(claim.job_id)
+        return bool(rows[0]["was_open"])
+
+
+def _child_row(job_id: str, row: Any) -> ChildRow:
+    mark = object_from(row["child_of"])
+    if mark:
+        owner = f"the child of step {mark.get('step')!r} of job {mark.get('job')!r}"
+    elif row["job_name"] is None:
+        owner = f"the child of step {row['step']!r} of job {job_id!r}"
+    else:
+        owner = f"the job {row['job_name']!r} with status {row['status']!r}"
+    return ChildRow(row["state"], row["status"], owner, bool(mark) or row["job_name"] is None)

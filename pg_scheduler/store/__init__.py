@@ -1,1 +1,0 @@
-"""Statements, connections and results of the database."""

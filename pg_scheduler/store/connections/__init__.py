@@ -1,1 +1,0 @@
-"""Database connections by role."""

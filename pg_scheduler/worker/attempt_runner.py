@@ -1,0 +1,313 @@
+"""Run one attempt: find its function, decode its arguments, and call it within its time limit.
+
+Coroutine functions run in the task of the attempt, all others in the executor that they name. A full executor
+makes a claimed attempt wait for its place. Its timeout begins with its code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Mapping
+from functools import partial
+from time import monotonic
+from typing import Any, Final
+
+from pg_scheduler.base.foreign import message_of
+from pg_scheduler.base.text.numbers import exact, plural
+from pg_scheduler.errors import (
+    ConfigurationError,
+    ConnectionRejectedError,
+    DatabaseUnavailableError,
+    PayloadError,
+)
+from pg_scheduler.events import JobStarted, ThreadAbandoned
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.events.types import LOCK_TAKEN
+from pg_scheduler.jobs.context import cancellation, current
+from pg_scheduler.jobs.executors import ASYNC
+from pg_scheduler.jobs.outcome import (
+    CrashResult,
+    ErrorResult,
+    InterruptResult,
+    Result,
+    ReturnResult,
+    SkippedResult,
+    UnrunnableResult,
+)
+from pg_scheduler.jobs.payload import decode
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import MARK
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.steps.attempt import AttemptSteps
+from pg_scheduler.worker.completing import Completions
+from pg_scheduler.worker.in_flight import Attempt, Durability
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.progress_writer import ProgressWriter
+from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
+from pg_scheduler.worker.runners.jobs_view import AttemptInThread
+from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
+from pg_scheduler.worker.runners.places import Place
+from pg_scheduler.worker.runners.timeouts import TimeoutQueue
+
+LOCK_REPORT_INTERVAL_S: Final = 60.0
+"""Seconds between two log records of one outage in which no advisory lock can be taken."""
+
+RETURNED: Final = ReturnResult()
+"""The result of a job that keeps none, whatever its function returned."""
+
+
+class LockPause:
+    """Pauses attempts that found no connection for their advisory lock: one backoff for all of a worker.
+
+    Such a job is released. Without a pause it would be claimed again at once while the server rejects new
+    connections, since the claims use a connection that exists.
+    """
+
+    first_s = 0.1
+    """Seconds of the first pause of an outage; each is twice the previous one."""
+    longest_s = 10.0
+
+    def __init__(self) -> None:
+        self._next_s = self.first_s
+        self._ends_at = self._report_at = 0.0
+        self._is_outage = False
+
+    async def wait(self, fault: DatabaseUnavailableError) -> None:
+        """Wait until connections may be attempted again. Attempts that fail during a pause share it."""
+        now = monotonic()
+        if now >= self._ends_at:
+            seconds = self._next_s * random.uniform(0.5, 1)  # noqa: S311 - jitter, no secret
+            self._ends_at = now + seconds
+            self._next_s = min(self._next_s * 2, self.longest_s)
+            self._report(fault, seconds, now)
+        await asyncio.sleep(self._ends_at - now)
+
+    def reset(self) -> None:
+        """Begin the next outage with the shortest pause: a connection was obtained."""
+        self._next_s = self.first_s
+        self._is_outage = False
+
+    def _report(self, fault: DatabaseUnavailableError, seconds: float, now: float) -> None:
+        if self._is_outage and now < self._report_at:
+            return
+        is_error = isinstance(fault, ConnectionRejectedError) and not self._is_outage
+        self._is_outage, self._report_at = True, now + LOCK_REPORT_INTERVAL_S
+        logger.log(
+            logging.ERROR if is_error else logging.WARNING,
+            "no connection for the advisory lock of a job, retry in %.1f s: %s: %s",
+            seconds,
+            type(fault).__name__,
+            fault,
+            extra=record_fields(),
+        )
+
+
+class AttemptRunner:
+    """Runs attempts in the event loop and in the executors of the worker."""
+
+    def __init__(self, node: Node, progress: ProgressWriter) -> None:
+        self._locks = node.store.locks
+        self._codec = node.store.statements.codec
+        self._events = node.events
+        self._tasks = node.tasks
+        self._meter = node.meter
+        self._get_scheduler = node.get_scheduler
+        self._report_progress = progress.report
+        self._middleware = tuple(node.middleware)
+        self._places = {name: Place(name, executor) for name, executor in node.executors.items()}
+        self._stop_grace = node.config.stop_grace
+        self._max_crashes = node.config.max_crashes
+        self._lock_pause = LockPause()
+        self.durability = Durability(Completions(node, progress).block, partial(AttemptSteps, node))
+        self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
+
+    async def run(self, attempt: Attempt) -> Result:
+        """Run an attempt, and return its result.
+
+        Raises:
+            asyncio.CancelledError: The attempt was cancelled.
+        """
+        claim = attempt.claim
+        task = self._tasks.resolve(claim.function)
+        if task is None:
+            return UnrunnableResult(
+                LookupError(f"no function is registered under the name {claim.function!r}")
+            )
+        try:
+            args, kwargs = decode(claim.task_data, self._codec, claim.job_name)
+            if task.typed is not None:
+                args, kwargs = task.typed.bind(args, kwargs)
+        except (PayloadError, ConfigurationError) as error:
+            return UnrunnableResult(error)
+        except BaseException as error:  # noqa: BLE001 - user code: a validator
+            return error_result(attempt, error)
+        if task.executor != ASYNC:
+            return await self._run_outside_loop(attempt, task, args, kwargs)
+        attempt.durability = self.durability
+        about = claim, time.time(), self._get_scheduler, self._report_progress
+        current.set((*about, attempt))
+        if self._events.wants(JobStarted):
+            self._events.publish(
+                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
+            )
+        seconds = claim.timeout_seconds
+        if seconds is not None:
+            self._timeouts.add(attempt, seconds)
+        func = partial(run_in_loop, self._middleware, attempt, task) if self._middleware else task.func
+        began = time.monotonic() if attempt.measured_for else 0.0
+        try:
+            value = await func(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
+            return error_result(attempt, error)
+        finally:
+            if attempt.steps is not None:
+                attempt.steps.close()
+            current.set((*about, None))  # else the task's context, the attempt and its task are a cycle
+            if attempt.measured_for and self._meter is not None:
+                seconds_run = time.monotonic() - began
+                self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
+            if seconds is not None:
+                self._timeouts.remove(attempt, seconds)
+        return RETURNED if claim.options is None or _completes_plainly(claim.options) else ReturnResult(value)
+
+    async def run_under_lock(self, attempt: Attempt, key: int) -> Result:
+        """Run an attempt while no other one has its advisory lock; skip it if one has."""
+        result: Result | None = None
+        try:
+            async with self._locks.advisory_lock(key) as taken:
+                self._lock_pause.reset()
+                result = await self.run(attempt) if taken else SkippedResult(LOCK_TAKEN)
+        except DatabaseUnavailableError as fault:
+            if result is not None:  # the lock was not released, but ended with its session
+                return result
+            await self._lock_pause.wait(fault)
+            return InterruptResult()  # the job has not run
+        except ConfigurationError as error:  # this pool cannot hold a lock
+            return UnrunnableResult(error)
+        return result
+
+    async def stop(self) -> None:
+        """Stop watching time limits, and stop the executors."""
+        self._timeouts.close()
+        for place in self._places.values():
+            await place.stop(self._stop_grace)
+
+    @staticmethod
+    def time_out(attempt: Attempt) -> None:
+        """Interrupt an attempt whose time limit has expired."""
+        if attempt.steps is not None and attempt.steps.suspend_at_timeout():
+            return
+        attempt.has_timed_out = True
+        attempt.interrupt()
+
+    async def _run_outside_loop(
+        self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Result:
+        """Run an attempt in its executor, as soon as that has room."""
+        place = self._places.get(task.executor)
+        if place is None:
+            error = ConfigurationError(f"this Scheduler has no executor {task.executor!r}; pass executors=")
+            return UnrunnableResult(error)
+        async with place.room:
+            try:
+                await place.start()
+                return await self._call(attempt, task, args, kwargs, place.executor)
+            except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
+                return error_result(attempt, error)
+
+    async def _call(
+        self,
+        attempt: Attempt,
+        task: Task,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        executor: JobExecutor,
+    ) -> Result:
+        claim = attempt.claim
+        attempt.durability = self.durability
+        about = claim, time.time(), self._get_scheduler, self._report_progress
+        current.set((*about, AttemptInThread(attempt)))
+        call = JobCall(
+            claim,
+            task.func,
+            args,
+            kwargs,
+            codec=self._codec,
+            is_typed=task.typed is not None,
+            stop_grace=self._stop_grace,
+            report_abandoned=lambda stack: self._events.publish(
+                ThreadAbandoned(claim.job_id, claim.job_name, claim.attempt, stack)
+            ),
+        )
+        cancellation.set(call)
+        _ = call.job  # reads the context of this task, since executors may ask in another one
+        if self._events.wants(JobStarted):
+            self._events.publish(
+                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
+            )
+        seconds = claim.timeout_seconds
+        if seconds is not None:
+            self._timeouts.add(attempt, seconds)
+        attempt.call = call
+        result: Result = RETURNED
+        began = time.monotonic()
+        try:
+            if self._middleware:
+                value = await run_in_executor(self._middleware, executor, call)
+            else:
+                value = await executor.run(call)
+            if claim.options is not None and not _completes_plainly(claim.options):
+                result = ReturnResult(value)
+        except RaisedError as raised:
+            result = ErrorResult(raised.error)
+        except CrashedError as crash:
+            result = CrashResult(message_of(crash), self._max_crashes)
+        finally:
+            if attempt.steps is not None:
+                attempt.steps.close()
+            current.set((*about, None))  # as in run()
+            if attempt.measured_for and self._meter is not None:
+                seconds_run = time.monotonic() - began
+                self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
+            if seconds is not None:
+                self._timeouts.remove(attempt, seconds)
+        call._end()  # noqa: SLF001 - not for executors and middleware
+        if call.was_cancelled:  # the flag decides, whatever the function made of it
+            return stopped_result(attempt)
+        return result
+
+
+def _completes_plainly(options: str) -> bool:
+    """Return whether a job with these options, such as one of a schedule, completes as a plain job does.
+
+    It keeps no result, and has no steps. Either key in a text makes it take the longer way to the same end.
+    """
+    return "keep_result" not in options and MARK not in options
+
+
+def error_result(attempt: Attempt, error: BaseException) -> ErrorResult:
+    """Return the result of an attempt whose code raised an exception.
+
+    Raises:
+        BaseException: The exception, if it came from outside of that code.
+    """
+    if attempt.is_stopped_by(error):
+        raise error
+    return ErrorResult(error)
+
+
+def stopped_result(attempt: Attempt) -> Result:
+    """Return the result of an attempt that a revocation or its timeout has stopped."""
+    if attempt.revocation is not None:
+        return InterruptResult()
+    return timeout_result(attempt.claim)
+
+
+def timeout_result(claim: Claim) -> ErrorResult:
+    """Return the result of an attempt that its timeout has stopped."""
+    seconds = claim.timeout_seconds or 0.0
+    message = f"the job ran longer than its timeout of {exact(seconds)} {plural(seconds, 'second')}"
+    return ErrorResult(TimeoutError(message), timed_out=True)

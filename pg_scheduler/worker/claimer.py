@@ -1,0 +1,380 @@
+"""Claim jobs when they are due, as many as there are free slots.
+
+It sleeps until the next job is due by the database's clock, until a signal wakes it (a job was scheduled, a
+slot became free, a notification arrived), or until the fallback poll, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import ClassVar, Final
+
+from pg_scheduler.admission.admission import Admission
+from pg_scheduler.database.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_refusal, is_timeout
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import JobExpired, JobFailed, JobsReclaimed
+from pg_scheduler.jobs.outcome import RELEASE
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.claims import FROM_THE_START, ClaimPosition, ExchangeResult
+from pg_scheduler.worker.cursor import ClaimCursor
+from pg_scheduler.worker.executor import Executor
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.pacing import ClaimSize, Pacing
+from pg_scheduler.worker.service import NEVER, Service
+
+ISOLATED_FROM: Final = 2
+"""The crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one death of their
+worker, jobs run again together: it may have been the machine."""
+
+COUNT_INTERVAL_S: Final = 1.0
+"""Seconds between two claims that count the index entries that they read: a count costs a 20th of a claim."""
+
+
+class Claimer(Service):
+    """Claim due jobs for free slots."""
+
+    name: ClassVar[str] = "claimer"
+    yields_between_passes: ClassVar[bool] = False
+    """While slots are free for as many jobs again, the next claim is sent before the jobs of this one run:
+    the database works while they do."""
+    max_failed_claims = 5
+    """Claims in succession that may fail by an error that no row was found to cause. Another worker may have
+    locked that row to quarantine it."""
+
+    def __init__(self, node: Node, executor: Executor, admission: Admission) -> None:
+        super().__init__(node.events)
+        max_crashes, polling = node.config.max_crashes, node.config.polling
+        self._claims = node.store.claims
+        self._executor = executor
+        self._admission = admission
+        self._results = node.results
+        self._in_flight = node.in_flight
+        self._lease = node.lease
+        self._names = node.routing.names
+        self._tasks = node.tasks
+        self._worker_id = node.worker_id
+        self._signals = node.signals
+        self._clock = node.clock
+        self._size = ClaimSize(node.config.batch_claim_limit, node.config.max_concurrent_jobs)
+        self._polling = polling
+        self.isolated_from: Final = (
+            ISOLATED_FROM if max_crashes is None else min(max(max_crashes - 1, 1), ISOLATED_FROM)
+        )
+        """The crashes from which jobs run one at a time."""
+        self._pacing = Pacing(polling)
+        self.cursor: Final = ClaimCursor(polling.max_interval)
+        """Where claims begin."""
+        self._searched_names: Sequence[str] = ()
+        self._left_crashed_jobs = False  # by the last claim, since one ran
+        self._has_stopped = False
+        self._may_have_unacknowledged = False
+        self._failed_claims = 0
+        self._has_timed_out = False
+        self._refused_claims = node.refused_claims
+        self._meter = node.meter
+        self._claiming = asyncio.Lock()
+        self._expects_job = False  # a notification came, or the next job is due
+        self._claimed_cheaply = False
+        self._exchange_at = 0.0  # when the next claim checks the liveness locks too
+        self._count_at = 0.0  # when the next one from the start counts what it reads
+        self.next_due_at: float | None = None
+        """When the next job is due, by the monotonic clock, as the last claim found; None if none is."""
+
+    async def prepare(self) -> None:
+        """Allow claims."""
+        self._has_stopped = False
+
+    async def run_once(self) -> float:
+        """Claim due jobs once; return the seconds until the next claim."""
+        async with self._claiming:  # two passes at once would count the same free slots
+            if self._has_stopped:
+                return NEVER
+            if not self._lease.is_trusted:  # other workers could get the jobs while they run here
+                self._results.claims_follow = False
+                self._signals.results_waiting()
+                self._signals.lease_suspect()
+                return self._polling.min_interval
+            try:
+                if self._has_timed_out:
+                    await self._quarantine_oversized()
+                delay = await self._claim()
+            except (*ROW_ERRORS, *REFUSALS) as error:
+                if not (isinstance(error, ROW_ERRORS) or is_refusal(error)):
+                    raise
+                self._failed_claims += 1
+                if self._failed_claims > self.max_failed_claims or self._refused_claims.is_full:
+                    raise
+                await self._quarantine()
+                return self._polling.min_interval
+            except DatabaseUnavailableError as fault:
+                if is_lock_timeout(fault) and await self._leave_out_waiting():
+                    return self._polling.min_interval
+                self._size.reset()  # a smaller claim may be answered in time
+                self._has_timed_out = self._has_timed_out or is_timeout(fault)
+                raise
+            self._failed_claims = 0
+            return delay
+
+    async def drain(self) -> None:
+        """Refuse all further claims, and make the completer write results without waiting for one."""
+        async with self._claiming:
+            self._has_stopped = True
+            self._results.claims_follow = False
+            self._signals.results_waiting()
+
+    def announce(self, due: datetime | None = None) -> None:
+        """Claim a job that is due at this time, which may precede the cursor; None if it is unknown."""
+        if due is not None:
+            self.cursor.return_to(due)
+        elif not self.cursor.is_kept:  # else the head scanner searches for it
+            self.cursor.reset()
+        self._expects_job = True
+        self.wake()
+
+    def rescan(self) -> None:
+        """Claim from the start of the index, since any job may precede the cursor."""
+        self._start_over()
+        self.wake()
+
+    def reconcile_claims(self) -> None:
+        """Before the next claim, release the rows claimed for this worker that it never received."""
+        self._may_have_unacknowledged = True
+        self.wake()
+
+    async def _claim(self) -> float:
+        limit = min(self._executor.room, self._size.limit)
+        if limit == 0:
+            if self._results.has_results:  # more jobs run than there are slots: no claim follows
+                self._signals.results_waiting()
+            return self._polling.semaphore_full_interval
+        if self._may_have_unacknowledged:
+            await self._release_unacknowledged()
+        await self._pacing.reach_due_time()
+        had_crashed_job = self._in_flight.has_crashed_job
+        names = self._names()
+        since = self._begin(names, has_crashed_job=had_crashed_job)
+        is_at_start = since is FROM_THE_START
+        sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
+        answer = await self._fetch(names, limit, since, sent_at, crashed=not had_crashed_job)
+        if answer.at is not None:
+            self._clock.read(answer.at, sent_at)
+        found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
+        is_full = len(found) == limit
+        if self._meter is not None:
+            self._meter.count("claims", "full" if is_full else "part" if found else "empty")
+            self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
+        self._size.adapt(limit, len(found))
+        self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
+        if trusted_until < time.monotonic():
+            # The event loop was blocked while the answer waited: other workers may have the jobs by now.
+            for job in answer.jobs:
+                self._results.put(job, RELEASE)
+        elif answer.jobs:
+            # A small claim would follow, and jobs that never wait free their slots for a larger one.
+            await self._submit(answer.jobs, starts_now=not is_full or self._executor.free < 2 * limit)
+        if found:
+            self._pacing.reset_polls()
+        if not is_full:
+            self._signals.results_waiting()  # no claim follows that would take results along
+        is_done = self._move_cursor(answer, found, is_full=is_full, is_at_start=is_at_start)
+        if not is_done or answer.crashed is not None:
+            return 0  # crashed jobs that were not claimed may have taken the place of others
+        delay = self._next_delay(sent_at, answer.due_in)
+        if had_crashed_job and not self._in_flight.runs_crashed_job:
+            return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
+        return delay
+
+    async def _submit(self, jobs: list[Claim], *, starts_now: bool) -> None:
+        """Start claimed jobs, now or once the next claim is sent; limited ones when they are admitted."""
+        others = self._admission.keep_limited(jobs) if self._tasks.lists.limited else jobs
+        shared = self._tasks.lists.shared
+        if shared and not shared.keys().isdisjoint(job.function for job in jobs):
+            self._signals.shared_claimed()
+        self._executor.submit_all(others, soon=not starts_now)
+        if not self._signals.notifications_up.is_set:
+            self._signals.heartbeat_requested()  # heartbeats find out which jobs are cancelled
+        if starts_now:
+            await asyncio.sleep(0)  # the jobs start before this pass ends
+
+    def _begin(self, names: Sequence[str], *, has_crashed_job: bool) -> ClaimPosition:
+        """Return where the next claim begins: at the start if it looks for jobs that the last one left."""
+        has_changed = names is not self._searched_names
+        if has_changed and self._searched_names:  # a module was imported: its schedules may be due
+            self._signals.schedules_changed()
+        if has_changed or (self._left_crashed_jobs and not has_crashed_job):
+            self._start_over()
+        self._searched_names, self._left_crashed_jobs = names, has_crashed_job
+        return self.cursor.since()
+
+    async def _fetch(
+        self, names: Sequence[str], limit: int, since: ClaimPosition, sent_at: float, *, crashed: bool
+    ) -> ExchangeResult:
+        """Claim by the cheaper statement if a job is expected, else also look for what needs attention."""
+        self._claimed_cheaply = (
+            self._expects_job
+            and sent_at < self._exchange_at
+            and since is FROM_THE_START
+            and not self._results.has_completions
+            and not self._refused_claims
+        )
+        self._expects_job = False
+        try:
+            if self._claimed_cheaply:
+                return await self._claims.claim(
+                    self._worker_id, names, limit, crashed=crashed, isolated_from=self.isolated_from
+                )
+            self._exchange_at = sent_at + self.cursor.max_age_s
+            counts = since is FROM_THE_START and sent_at >= self._count_at
+            if counts:
+                self._count_at = sent_at + COUNT_INTERVAL_S
+            return await self._exchange(names, limit, since, crashed=crashed, counts=counts)
+        except BaseException:  # whatever it was: results do not wait for the next claim
+            self._may_have_unacknowledged = True
+            self._results.claims_follow = False
+            raise
+
+    async def _exchange(
+        self, names: Sequence[str], limit: int, since: ClaimPosition, *, crashed: bool, counts: bool
+    ) -> ExchangeResult:
+        """Send completions and receive claims; report what else the response contains."""
+        with self._results.completions() as completions:
+            answer = await self._claims.exchange(
+                self._worker_id,
+                names,
+                limit,
+                completed=completions.claims,
+                keep=self._results.keeps_completed,
+                since=since,
+                after=self.cursor.after,
+                crashed=crashed,
+                isolated_from=self.isolated_from,
+                counts=counts,
+                left_out=self._refused_claims.ids(),
+            )
+            completions.refused = answer.refused
+        if answer.silence:
+            self._signals.worker_silent()
+        if answer.expired:
+            await self._claims.explain_expiry(self._worker_id, names, answer.expired)
+        for expired in answer.expired:
+            self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
+        if answer.crashed is not None:
+            own = (job for job in answer.jobs if job.job_id == answer.crashed)  # none if it has expired
+            self._in_flight.crashed_claim = next(own, None)
+        return answer
+
+    def _move_cursor(
+        self, answer: ExchangeResult, found: Sequence[Claim], *, is_full: bool, is_at_start: bool
+    ) -> bool:
+        """Move the cursor behind what a claim has found; return whether nothing else is left to claim now."""
+        if self.cursor.is_crowded(answer.read - len(found)):
+            self.cursor.is_kept = True
+            self._signals.head_skipped()
+        if is_full:
+            self.cursor.advance(found)
+            return False
+        if not self.cursor.is_kept:
+            if not is_at_start:
+                self.cursor.reset()  # jobs may lie before the cursor: scan for them before sleeping
+            return is_at_start
+        if answer.at is not None and answer.crashed is None:
+            due_in = answer.due_in or 0.0
+            # A due job that is left is locked, or this worker's lease has expired: mostly for moments.
+            left_s = due_in if -self.cursor.max_age_s < due_in < 0 else 0.0
+            self.cursor.pass_until(
+                answer.at + timedelta(seconds=left_s), is_notified=self._signals.notifications_up.is_set
+            )
+        return True
+
+    def _start_over(self) -> None:
+        """Begin the next claim at the start of the index, and leave out no job as the cheaper statement does.
+
+        The claim also counts the entries that it reads: there may be many.
+        """
+        self._exchange_at = self._count_at = 0.0
+        self.cursor.reset()
+
+    async def _release_unacknowledged(self) -> None:
+        """Release jobs of a claim whose response was lost, before their lease expires."""
+        known = self._in_flight.unreported()
+        self._may_have_unacknowledged = False  # before: an attempt that is lost meanwhile sets it again
+        try:
+            job_ids = await self._claims.release_unacknowledged(self._worker_id, known)
+        except BaseException:  # whatever it was, they may not be released
+            self._may_have_unacknowledged = True
+            raise
+        if job_ids:
+            self._events.publish(JobsReclaimed(tuple(job_ids), ()))
+            self._start_over()
+
+    async def _quarantine(self) -> bool:
+        """Fail the due jobs whose rows cannot be read, and leave out those whose claim the table refuses.
+
+        So are those for which a trigger waits for a lock. Each would end every claim. Return whether there
+        were any.
+        """
+        self._start_over()
+        await self._release_unacknowledged()
+        names, limit = self._names(), min(self._executor.free, self._size.limit)
+        isolated_from = self.isolated_from if self._in_flight.has_crashed_job else None
+        quarantine = await self._claims.quarantine(
+            self._worker_id, names, limit, isolated_from=isolated_from, left_out=self._refused_claims.ids()
+        )
+        for job in quarantine.unreadable:
+            self._failed_claims = 0
+            self._events.publish(JobFailed(*job))
+        for job_id, error in quarantine.refused.items():
+            self._failed_claims = 0
+            self._refused_claims.leave_out(job_id, error)
+        self._refused_claims.leave_out_waiting(quarantine.waiting)
+        return any(quarantine)
+
+    async def _leave_out_waiting(self) -> bool:
+        """Leave out the due jobs for which a trigger waits for a lock, and return whether there were any.
+
+        Claims skip locked rows, so one that met a lock met that of a trigger, or of the whole table.
+        """
+        if self._refused_claims.is_full:
+            return False
+        try:
+            return await self._quarantine()
+        except DatabaseUnavailableError as fault:
+            if not is_lock_timeout(fault):
+                raise
+            return False
+
+    async def _quarantine_oversized(self) -> None:
+        """Fail the due jobs that are too large to be read in time, after a claim that timed out.
+
+        The server may commit that claim nevertheless, since it takes longer to send such a row than to read
+        it: then the row is released, and found again.
+        """
+        self._start_over()
+        if self._may_have_unacknowledged:
+            await self._release_unacknowledged()
+        names = self._names()
+        left_out = self.isolated_from if self._in_flight.has_crashed_job else None
+        found, are_left = await self._claims.quarantine_oversized(
+            names, self._size.limit, isolated_from=left_out
+        )
+        for job in found:
+            self._events.publish(JobFailed(*job))
+        self._has_timed_out = are_left
+        self._may_have_unacknowledged |= are_left
+
+    def _next_delay(self, sent_at: float, due_in: float | None) -> float:
+        self.next_due_at = None if due_in is None else sent_at + due_in
+        poll = self._pacing.next_poll()
+        if due_in is None:
+            return poll
+        if due_in <= 0 and self._claimed_cheaply:
+            return 0  # the job is one that only an exchange can claim
+        if due_in <= 0:  # another session has locked the row, or this worker's lease has expired
+            self._signals.lease_suspect()
+            return self._polling.min_interval
+        delay = self._pacing.seconds_until(sent_at + due_in, poll)
+        self._expects_job = self._expects_job or delay < poll
+        return delay

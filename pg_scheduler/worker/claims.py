@@ -1,0 +1,463 @@
+"""Claim jobs, and release claims that were lost."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
+
+from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.database.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_locked_out, is_refusal
+from pg_scheduler.database.options import DIVIDED_LOCK_TIMEOUT_MS, LOCK_TIMEOUT_MS
+from pg_scheduler.database.session import Connection, transact
+from pg_scheduler.database.statements import Statements, Transaction
+from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.outcome import RELEASE, describe
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.outcome_statements import ResultRepository
+
+PRIORITY_LEVELS: Final = {priority.db_value: level for level, priority in enumerate(JobPriority)}
+"""The position of each priority in a claim position, by its number in the database; the most urgent first."""
+
+ClaimPosition: TypeAlias = Sequence[datetime | None]
+"""For each priority, the instant before which no job is left to claim; None if that is unknown."""
+
+FROM_THE_START: Final[ClaimPosition] = (None,) * len(PRIORITY_LEVELS)
+
+NO_IDS: Final = ("",) * len(PRIORITY_LEVELS)
+"""For each priority, the job id before which no job is left to claim at that instant."""
+
+CLAIM_COLUMNS: Final = len(Claim._fields)
+UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete it, and schedule the job again"
+MAX_ROW_BYTES: Final = 2**24 + 2**17
+"""The limits of the table for arguments and names. Rows of earlier releases may exceed them."""
+MAX_WAITS_OF_NAME: Final = 3
+"""The jobs of one name whose claims may wait for a lock of a trigger, before its others count as waiting."""
+
+MAX_WAITS: Final = 10
+"""The same of all names, before a search for such jobs ends: it locks the rows of due jobs meanwhile."""
+
+MAX_WAITING: Final = 300
+"""The other jobs of such names that one search returns at most."""
+
+START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
+"""The order in which jobs start. The rows of a claim have none. Ids compare byte by byte, as in the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeResult:
+    """The result of ``exchange()``, which writes completions and claims jobs.
+
+    Attributes:
+        jobs: Claimed jobs, in the order in which they start.
+        expired: Jobs that were found past their misfire grace time.
+        due_in: Seconds until the next job of a known name is due; negative if it is due and could not be
+            claimed, None if there is none, or if as many jobs were claimed as asked for.
+        refused: Ids of completions that ``settle()`` has to decide: the job is lost, its end has
+            consequences, or its row is locked.
+        silence: Whether the liveness lock of another worker is free.
+        crashed: The id of the claimed or expired crashed job; None if there is none.
+        read: The number of entries of the claim index that were read, those of dead rows included; 0 if they
+            were not counted.
+        at: The server's time; None after a cheaper claim.
+    """
+
+    jobs: list[Claim]
+    expired: list[Claim]
+    due_in: float | None
+    refused: set[str] = field(default_factory=set)
+    silence: bool = False
+    crashed: str | None = None
+    read: int = field(default=0, compare=False)
+    at: datetime | None = field(default=None, compare=False)
+
+
+class Overlooked(NamedTuple):
+    """The result of a search in front of the position from which jobs are claimed.
+
+    Attributes:
+        due: When the first claimable job there is due; None if there is none.
+        read: The number of index entries that the search read.
+    """
+
+    due: datetime | None
+    read: int
+
+
+class UnreadableJob(NamedTuple):
+    """A job that failed because its row cannot be read."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    error: str
+    exception: Exception
+
+
+class Quarantine(NamedTuple):
+    """The due jobs that no claim can contain.
+
+    Attributes:
+        unreadable: Those whose rows cannot be read. They have failed.
+        refused: The errors of those whose claim the table refuses, by id.
+        waiting: The errors of those whose claim waits, because a trigger needs a lock that another
+            transaction holds, by id.
+    """
+
+    unreadable: list[UnreadableJob]
+    refused: dict[str, Exception]
+    waiting: dict[str, DatabaseUnavailableError]
+
+
+class _TriedError(Exception):
+    """Rolls back a claim that was only an attempt."""
+
+
+class ClaimRepository:
+    """The statements by which workers claim and release jobs."""
+
+    def __init__(self, statements: Statements, results: ResultRepository) -> None:
+        self._statements = statements
+        self._results = results
+        self._index: str | None = None
+
+    async def exchange(
+        self,
+        worker_id: str,
+        names: Sequence[str],
+        limit: int,
+        *,
+        completed: Sequence[Claim] = (),
+        keep: bool = True,
+        since: ClaimPosition = FROM_THE_START,
+        after: Sequence[str] = NO_IDS,
+        crashed: bool = True,
+        isolated_from: int = 1,
+        counts: bool = False,
+        left_out: Collection[str] = (),
+    ) -> ExchangeResult:
+        """Write completions and claim due jobs, in one round trip.
+
+        No part of it waits long for a locked row.
+
+        Args:
+            worker_id: The worker.
+            names: The names of jobs that it can run.
+            limit: The maximum number of jobs to claim.
+            completed: Claims of one attempt number that completed, each job once.
+            keep: Whether to keep the rows of completed jobs; otherwise they are deleted.
+            since: Where the search for due jobs begins.
+            after: The ids to begin at, of those instants.
+            crashed: Whether to claim a crashed job. One statement claims at most one such job.
+            isolated_from: The number of workers that died under a job that counts as crashed.
+            counts: Whether to count the index entries that it reads.
+            left_out: The ids of jobs that are not claimed, because the table refuses that.
+        """
+        now = self._statements.now
+        ids = [claim.job_id for claim in completed]
+        attempt = completed[0].attempt if completed else 0
+        about = worker_id, names, limit, now
+        index = (self._index or await self._claim_index()) if counts else None
+        options = *since, keep, after, crashed, index, isolated_from
+        locked: set[str] = set()
+        try:
+            rows = await self._statements.fetch(
+                "exchange_jobs", *about, ids, attempt, *options, left_out=left_out
+            )
+        except DatabaseUnavailableError as fault:
+            if not (ids and is_lock_timeout(fault)):
+                raise
+            locked = await self.complete(worker_id, completed, keep=keep)
+            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options, left_out=left_out)
+        except REFUSALS as error:
+            if not (ids and is_refusal(error)):
+                raise
+            # A completion or a claim: the claim is refused again if it was that one.
+            locked = {*ids}
+            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options, left_out=left_out)
+        last = rows.pop()
+        jobs: list[Claim] = []
+        expired: list[Claim] = []
+        for row in rows:
+            claim = Claim._make(row[:CLAIM_COLUMNS])
+            (expired if row[CLAIM_COLUMNS] else jobs).append(claim)
+        jobs.sort(key=START_ORDER)
+        refused = locked.union(last["refused"] or ())
+        return ExchangeResult(
+            jobs,
+            expired,
+            last["due"],
+            refused,
+            last["silence"],
+            last["crashed"],
+            last["read"] or 0,
+            last["execution_time"],
+        )
+
+    async def find_claimable(
+        self,
+        names: Sequence[str],
+        since: ClaimPosition,
+        after: Sequence[str],
+        *,
+        crashed: bool = True,
+        isolated_from: int = 1,
+    ) -> Overlooked:
+        """Return when the first job is due that claims from a position overlook.
+
+        Args:
+            names: The names of jobs that the worker can run.
+            since: Where claims begin.
+            after: The ids that claims begin at, of those instants.
+            crashed: Whether to find crashed jobs too.
+            isolated_from: The number of workers that died under a job that counts as crashed.
+        """
+        rows = await self._statements.fetch(
+            "find_claimable",
+            names,
+            crashed,
+            isolated_from,
+            *since,
+            after,
+            self._index or await self._claim_index(),
+        )
+        return Overlooked(rows[0]["due"], rows[0]["read"] or 0)
+
+    async def _claim_index(self) -> str:
+        """Return the name of the claim index, whose entries are counted."""
+        self._index = qualify("{schema}scheduled_jobs_claim", await self._statements.schema())
+        return self._index
+
+    async def claim(
+        self,
+        worker_id: str,
+        names: Sequence[str],
+        limit: int,
+        *,
+        crashed: bool = True,
+        isolated_from: int = 1,
+    ) -> ExchangeResult:
+        """Claim due jobs from the start of the index, at half the cost of an exchange.
+
+        Expired and crashed jobs are left to an exchange, which also checks the liveness locks.
+
+        Args:
+            worker_id: The worker.
+            names: The names of jobs that it can run.
+            limit: The maximum number of jobs to claim.
+            crashed: Whether a crashed job counts as the next one that is due.
+            isolated_from: The number of workers that died under a job that counts as crashed.
+        """
+        now = self._statements.now
+        rows = await self._statements.fetch(
+            "claim_jobs", worker_id, names, limit, now, crashed, isolated_from
+        )
+        jobs = [Claim._make(row[:CLAIM_COLUMNS]) for row in rows if row["job_id"] is not None]
+        jobs.sort(key=START_ORDER)
+        return ExchangeResult(jobs, [], rows[0]["due"])
+
+    async def claim_one(self, worker_id: str, job_id: str) -> Claim | None:
+        """Claim a pending job by hand, whenever it is due; None unless it is free and the lease is valid."""
+        now = self._statements.now
+        rows = await self._statements.fetch("claim_one", worker_id, job_id, now)
+        return Claim._make(rows[0]) if rows else None
+
+    async def claim_next(
+        self, worker_id: str, names: Sequence[str], only: Collection[str] | None
+    ) -> tuple[Claim, bool] | None:
+        """Claim the first due job for a test kit, and return it with whether it has expired instead.
+
+        Args:
+            worker_id: Written into the row.
+            names: The names of jobs that can run.
+            only: The ids of jobs that may; None for all.
+
+        Returns:
+            None if no such job is due.
+        """
+        rows = await self._statements.fetch("claim_next", worker_id, names, only, self._statements.now)
+        if not rows:
+            return None
+        *values, has_expired = rows[0]
+        return Claim._make(values), has_expired
+
+    async def explain_expiry(self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]) -> None:
+        """Write why jobs expired that an exchange of this worker has just found, with these names.
+
+        The consequences of their end follow.
+        """
+        ids = [claim.job_id for claim in expired]
+        rows = await self._statements.fetch("explain_expiry", worker_id, names, ids, self._statements.now)
+        await self._results.consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
+
+    async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
+        """Write completions of distinct jobs with one attempt number; return the ids of the rejected ones.
+
+        The statement does not wait for locked rows: it rejects their completions. If the table refuses one,
+        or a trigger waits for a lock at one, none is written: ``settle()`` finds out which it was.
+        """
+        ids, attempt = [claim.job_id for claim in completed], completed[0].attempt
+        now = self._statements.now
+        try:
+            rows = await self._statements.fetch("complete_unlocked", worker_id, now, ids, attempt, keep)
+        except REFUSALS as error:
+            if not is_refusal(error):
+                raise
+            return {*ids}
+        except DatabaseUnavailableError as fault:
+            if not is_lock_timeout(fault):
+                raise
+            # The lock is that of a trigger, unless it is one of the whole table, which raises here.
+            async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
+                await self._statements.execute("lock_for_claims", on=transaction.connection)
+            return {*ids}
+        return {*ids} - {row[0] for row in rows}
+
+    async def quarantine(
+        self,
+        worker_id: str,
+        names: Sequence[str],
+        limit: int,
+        *,
+        isolated_from: int | None = None,
+        left_out: Collection[str] = (),
+    ) -> Quarantine:
+        """Fail the due jobs whose rows cannot be read, such as arguments of more than 1 GB as text.
+
+        Jobs whose claim a trigger or a constraint of the application refuses stay as they are, since it may
+        be corrected: they are returned, for the worker to leave them out. So are those for which a trigger
+        waits for a lock of another transaction, and other due jobs of a name that has several of them.
+
+        Args:
+            worker_id: The worker.
+            names: The names of jobs that the worker can run.
+            limit: The limit of the claim that failed.
+            isolated_from: The crashes from which jobs were left out of that claim; None for none.
+            left_out: The jobs that were left out of it, because they were refused before.
+        """
+        quarantine = Quarantine([], {}, {})
+        waits: Counter[str] = Counter()
+        about = self._statements.now, isolated_from
+        async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
+            connection = transaction.connection
+            await self._statements.execute("lock_for_claims", on=connection)
+            rows = await self._statements.fetch(
+                "lock_due", names, limit, *about, list(left_out), on=connection
+            )
+            for job_id, name in rows:
+                if waits[name] >= MAX_WAITS_OF_NAME:
+                    continue
+                if waits.total() >= MAX_WAITS:
+                    break
+                try:
+                    quarantine.unreadable.extend(await self._examine(worker_id, job_id, transaction))
+                except DatabaseUnavailableError as fault:
+                    if not is_lock_timeout(fault):
+                        raise
+                    waits[name] += 1
+                    quarantine.waiting[job_id] = fault
+                except REFUSALS as error:
+                    if not is_refusal(error):
+                        raise
+                    quarantine.refused[job_id] = error
+            if waiting_names := [name for name, count in waits.items() if count >= MAX_WAITS_OF_NAME]:
+                first = next(iter(quarantine.waiting.values()))
+                examined = [*left_out, *quarantine.waiting, *quarantine.refused]
+                rows = await self._statements.fetch(
+                    "lock_due", waiting_names, MAX_WAITING, *about, examined, on=connection
+                )
+                quarantine.waiting.update((job_id, first) for job_id, _ in rows[:MAX_WAITING])
+        await self._results.consequences.apply([job.job_id for job in quarantine.unreadable])
+        return quarantine
+
+    async def _examine(self, worker_id: str, job_id: str, transaction: Transaction) -> list[UnreadableJob]:
+        """Fail a due job if its row cannot be read; raise the error if the table refuses its claim."""
+        error = await self._reading_error(job_id, transaction.connection)
+        if error is None:
+            await self._try_claim(worker_id, job_id, transaction)
+            return []
+        async with self._statements.transaction(within=transaction) as savepoint:
+            failed = await self._quarantine(job_id, error, savepoint)
+            await self._statements.execute("apply_deferred", on=savepoint.connection)
+        return failed
+
+    async def _try_claim(self, worker_id: str, job_id: str, transaction: Transaction) -> None:
+        """Claim a job and roll that back; raise the error if the table refuses it."""
+        with suppress(_TriedError):
+            async with self._statements.transaction(within=transaction) as savepoint:
+                now = self._statements.now
+                await self._statements.fetch("try_claim", worker_id, job_id, now, on=savepoint.connection)
+                await self._statements.execute("apply_deferred", on=savepoint.connection)
+                raise _TriedError
+
+    async def quarantine_oversized(
+        self, names: Sequence[str], limit: int, *, isolated_from: int | None = None
+    ) -> tuple[list[UnreadableJob], bool]:
+        """Fail the due jobs that have more text than the table accepts, which earlier releases accepted.
+
+        Returns the jobs, and whether others were left as they are: the claim that timed out may still hold
+        them, or may have been committed meanwhile.
+
+        Args:
+            names: The names of jobs that the worker can run.
+            limit: The limit of the claim that timed out.
+            isolated_from: The crashes from which jobs were left out of that claim; None for none.
+        """
+        args = names, limit, self._statements.now, MAX_ROW_BYTES, isolated_from
+        found: list[UnreadableJob] = []
+        oversized = await self._statements.fetch("oversized_due", *args)
+        for due in oversized:
+            error = PayloadError(f"{due['size']} bytes of text, more than {MAX_ROW_BYTES}")
+            try:
+                async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
+                    found += await self._quarantine(due["job_id"], error, transaction)
+            except (DatabaseUnavailableError, *REFUSALS) as fault:
+                # The claim that follows skips a row that is locked, and finds one that is refused.
+                if not (is_locked_out(fault) or is_refusal(fault)):
+                    raise
+        await self._results.consequences.apply([job.job_id for job in found])
+        return found, len(found) < len(oversized)
+
+    async def _quarantine(
+        self, job_id: str, error: Exception, transaction: Transaction
+    ) -> list[UnreadableJob]:
+        reason = UNREADABLE.format(describe(error))
+        rows = await self._statements.fetch(
+            "quarantine_job", job_id, reason, self._statements.now, on=transaction.connection
+        )
+        return [UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error) for row in rows]
+
+    async def _reading_error(self, job_id: str, connection: Connection) -> Exception | None:
+        try:
+            async with transact(connection, self._statements.call_timeout_s):
+                await self._statements.fetch("pending_claim", job_id, on=connection)
+        except ROW_ERRORS as error:
+            return error
+        return None
+
+    async def held_claim(self, job_id: str, worker_id: str) -> Claim | None:
+        """Return the claim that a worker holds on a job, or None."""
+        rows = await self._statements.fetch("held_claim", job_id, worker_id)
+        return Claim._make(rows[0]) if rows else None
+
+    async def release_unacknowledged(
+        self, worker_id: str, known: Mapping[str, int], limit: int = 1000
+    ) -> list[str]:
+        """Release jobs whose claim the worker never received, and return their ids.
+
+        Args:
+            worker_id: The worker.
+            known: The attempts of the jobs that it has received, by id.
+            limit: The maximum number of jobs.
+        """
+        args = worker_id, json.dumps(known), self._statements.now, limit
+        async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
+            rows = await self._statements.fetch("lock_unacknowledged", *args, on=transaction.connection)
+            changes = {(row["job_id"], row["attempt"]): RELEASE.change for row in rows}
+            return sorted(await self._results.settle_divided(changes, worker_id, transaction))

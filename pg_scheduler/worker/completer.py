@@ -1,0 +1,275 @@
+"""Write outcomes in batches, each under its fencing token.
+
+A batch contains the outcomes that arrived while the previous one was written, so a single outcome is written
+at once and many are written in large statements. While one claim follows another, the claimer writes
+completions in the statement of the claim. While too many outcomes are not written, no job is claimed.
+
+No outcome waits for a lock of the application that concerns another one. A batch that meets a lock for longer
+than ``LOCK_TIMEOUT_MS`` leaves out what ``lock_settled`` finds locked; ``late_outcomes`` has it from then on.
+If many wait, those of which only consequences meet a lock are written without them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import ClassVar, Final
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.faults import REFUSALS, is_locked_out, is_refusal, sqlstate_of
+from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+from pg_scheduler.events import JobFailed, JobReleased, OutcomeRefused, OutcomesDelayed
+from pg_scheduler.jobs.outcome import Outcome, describe, substitutes
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.late_outcomes import AttemptOutcome
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.progress_writer import ProgressWriter
+from pg_scheduler.worker.result_buffer import OutcomeBatch
+from pg_scheduler.worker.service import NEVER, Service, Wakeup
+
+MAX_REFUSAL_LENGTH: Final = 500
+"""Characters of the error of a trigger or a constraint that the row of the job keeps."""
+
+REFUSED_PAUSE_S: Final = 60.0
+"""Seconds between two turns of an outcome for which the table accepts nothing."""
+
+RETRY_DELAY_S: Final = 0.2
+"""Seconds between two attempts to write the last outcomes at shutdown."""
+
+
+class Completer(Service):
+    """Write outcomes in batches."""
+
+    name: ClassVar[str] = "completer"
+    report_after_s = 5.0
+    """Seconds for which an outcome waits for a lock before its holder is reported."""
+    report_interval_s = 60.0
+    """Seconds between two such reports."""
+
+    def __init__(self, node: Node, progress: ProgressWriter) -> None:
+        super().__init__(node.events)
+        self._store = node.store
+        self._worker_id = node.worker_id
+        self._results = node.results
+        self._progress = progress
+        self._flush_timeout = node.config.shutdown_timeout
+        self._signals = node.signals
+        self._failures = node.waiters.failures
+        self._report_at = 0.0
+        self._follows = True
+
+    async def run_once(self) -> float:
+        """Write one batch of completions, one of all other outcomes, and those late ones whose turn it is."""
+        results = self._results
+        if results.has_completions:
+            with results.completions() as completions:
+                completions.refused = await self._store.claims.complete(
+                    self._worker_id, completions.claims, keep=results.keeps_completed
+                )
+        if results.has_others:
+            with results.others() as others:
+                await self._write(others)
+        if results.late.next_turn_in() == 0:
+            with results.turn() as late:
+                await self._write(late)
+            await self._report_late()
+        if results.has_new:
+            return 0
+        delay = results.late.next_turn_in()
+        return NEVER if delay is None else delay
+
+    async def _write(self, batch: OutcomeBatch) -> None:
+        """Write the outcomes of a batch, and tell the parts of this worker about it."""
+        await self._progress.write_last(claim for claim, _ in batch.outcomes)
+        if any(outcome.after_crashes for _, outcome in batch.outcomes):
+            batch.outcomes = await self._store.results.count_crashes(batch.outcomes)
+        if batch.former is None:
+            self._announce_failures(batch.outcomes)
+        try:
+            await self._settle(batch)
+        except DatabaseUnavailableError as fault:
+            if not is_locked_out(fault):
+                raise
+            self._divide(batch)
+        except REFUSALS as error:
+            if not is_refusal(error):
+                raise
+            if len(batch.outcomes) > 1:
+                self._divide(batch)
+            else:
+                await self._substitute(batch, error)
+        written = [outcome for outcome in batch.outcomes if outcome[0].job_id not in batch.late]
+        if written:
+            due = _due(written, self._store.statements.server_now)
+            if any(outcome.make_event is JobReleased for _, outcome in written):
+                self._signals.jobs_released(due)
+            # Also if all have ended: without LISTEN, nothing else announces a replacement that was applied.
+            self._signals.due(due)
+
+    async def _settle(self, batch: OutcomeBatch) -> None:
+        """Write outcomes together, or if rows are locked, those whose rows are not."""
+        store, results = self._store.results, self._results
+        deleted = None if results.keeps_completed else results.deleted
+        follows = self._follows
+        if batch.former is not None:
+            follows = follows and batch.former.follows
+        else:
+            try:
+                batch.accepted = await store.settle(self._worker_id, batch.outcomes, deleted=deleted)
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+            else:
+                return
+        settled = await store.settle_unlocked(
+            self._worker_id, batch.outcomes, deleted=deleted, follows=follows
+        )
+        locked = [outcome for outcome in batch.outcomes if outcome[0].job_id in settled.locked]
+        self._postpone(batch, locked)
+        batch.accepted, batch.late = settled
+        if not follows and settled.accepted:
+            self._signals.end_overlooked()
+
+    def _postpone(self, batch: OutcomeBatch, outcomes: Sequence[AttemptOutcome]) -> None:
+        """Let outcomes of a batch wait for a lock, or have a turn without their consequences at once."""
+        late_outcomes, group = self._results.late, batch.former
+        number = len(outcomes) + len(late_outcomes.claims())
+        if group is not None and group.may_leave_consequences(number):
+            late_outcomes.leave_consequences(outcomes, former=group)
+        else:
+            late_outcomes.postpone(outcomes, former=group)
+
+    def _divide(self, batch: OutcomeBatch, *, pause_s: float | None = None) -> None:
+        """Halve a batch that failed although no row of it is locked, or let the only outcome wait."""
+        batch.late = {claim.job_id for claim, _ in batch.outcomes}
+        if len(batch.outcomes) > 1:
+            self._results.late.divide(batch.outcomes, former=batch.former)
+        elif pause_s is None:
+            self._postpone(batch, batch.outcomes)
+        else:
+            self._results.late.postpone(batch.outcomes, former=batch.former, pause_s=pause_s)
+
+    async def _substitute(self, batch: OutcomeBatch, refusal: Exception) -> None:
+        """Write something else for an attempt whose outcome the table refuses, or let it wait for long."""
+        ((claim, outcome),) = batch.outcomes
+        deleted = None if self._results.keeps_completed else self._results.deleted
+        error = describe(refusal)[:MAX_REFUSAL_LENGTH]
+        reason = f"the table refused the outcome of this attempt: {error}"
+        for substitute in substitutes(outcome, reason, sqlstate_of(refusal) or "unknown", refusal):
+            outcomes = [(claim, substitute.outcome)]
+            try:
+                settled = await self._store.results.settle_unlocked(
+                    self._worker_id, outcomes, deleted=deleted, follows=substitute.follows
+                )
+            except REFUSALS as again:
+                if not is_refusal(again):
+                    raise
+                continue
+            except DatabaseUnavailableError as fault:
+                if not is_locked_out(fault):
+                    raise
+                self._divide(batch)
+                return
+            if settled.locked:
+                self._divide(batch)
+                return
+            batch.outcomes, batch.accepted = outcomes, settled.accepted
+            self._publish_refusal(claim, error, substitute.description)
+            return
+        self._divide(batch, pause_s=REFUSED_PAUSE_S)
+        self._publish_refusal(claim, error, "nothing else was accepted either, so it waits")
+
+    def _publish_refusal(self, claim: Claim, error: str, effect: str) -> None:
+        about = (claim.job_id, claim.job_name, claim.attempt)
+        self._events.publish(OutcomeRefused(*about, error=error, effect=effect))
+
+    async def _report_late(self) -> None:
+        """Publish for which sessions outcomes have waited for some seconds, from time to time."""
+        now, late = time.monotonic(), self._results.late
+        oldest = late.oldest_locked()
+        if oldest is None or now < oldest.since + self.report_after_s or now < self._report_at:
+            return
+        self._report_at = now + self.report_interval_s
+        claim, outcome = oldest.outcomes[0]
+        blockers = await self._store.results.find_blockers(self._worker_id, claim, outcome)
+        self._events.publish(
+            OutcomesDelayed(
+                claim.job_id,
+                claim.job_name,
+                claim.attempt,
+                seconds=now - oldest.since,
+                holders=tuple(map(str, blockers)),
+                number=len(late.claims()),
+            )
+        )
+
+    def _announce_failures(self, outcomes: Iterable[tuple[Claim, Outcome]]) -> None:
+        if self._failures.wants(JobFailed):
+            for claim, outcome in outcomes:
+                event = outcome.event_of(claim)
+                if isinstance(event, JobFailed):
+                    self._failures.publish(event)
+
+    async def drain(self) -> None:
+        """Write the remaining outcomes, within the flush timeout.
+
+        Raises:
+            DatabaseUnavailableError: The database was unavailable for the whole time, or rows were locked.
+                The jobs run again when their lease expires.
+        """
+        deadline = time.monotonic() + self._flush_timeout
+        pause = Wakeup()
+        self._results.late.hurry()
+        self._follows = True
+        while self._results.has_results:
+            fault: DatabaseUnavailableError | None = None
+            delay = RETRY_DELAY_S
+            try:
+                delay = min(await self.run_once(), delay)
+            except DatabaseUnavailableError as error:
+                fault = error
+            if (fault is not None or delay) and self._results.has_results:
+                is_over = time.monotonic() >= deadline
+                if is_over and fault is None and self._follows:
+                    # The job does not run again if its row is free and only those of others are locked.
+                    self._follows = False
+                    self._results.late.hurry()
+                    continue
+                if is_over or isinstance(fault, PoolClosedError):
+                    raise await self.unwritten_error(fault) from fault
+                await pause.wait(delay)
+
+    async def unwritten_error(self, fault: DatabaseUnavailableError | None) -> DatabaseUnavailableError:
+        """Return the error about outcomes that are not written, because of a fault or, if None, of a lock."""
+        jobs = ", ".join(self._results.unwritten())
+        if fault is not None:
+            return DatabaseUnavailableError(f"results could not be written before the shutdown ended: {jobs}")
+        oldest = self._results.late.oldest_locked()
+        if oldest is None:
+            return DatabaseUnavailableError(
+                "results could not be written before the shutdown ended, because the table refuses them: "
+                f"{jobs}"
+            )
+        claim, outcome = oldest.outcomes[0]
+        blockers = await self._store.results.find_blockers(self._worker_id, claim, outcome)
+        holders = " and ".join(map(str, blockers)) or "see pg_locks"
+        return DatabaseUnavailableError(
+            f"results could not be written before the shutdown ended, because rows are locked ({holders}): "
+            f"{jobs}"
+        )
+
+
+def _due(outcomes: Iterable[tuple[Claim, Outcome]], now: datetime) -> datetime:
+    """Return when the first job is due that is pending again: at its old time, or later than now. Else now.
+
+    A replacement has a notification of its own.
+    """
+    kept = (
+        claim.execution_time
+        for claim, outcome in outcomes
+        if outcome.change.status is JobStatus.PENDING
+        and not outcome.change.delay_s
+        and not outcome.change.suspensions
+    )
+    return min(kept, default=now)

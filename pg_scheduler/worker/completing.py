@@ -1,0 +1,183 @@
+"""Complete a job in a transaction of its own code.
+
+The block of ``current_job().completing()`` is one transaction. At its end the completion is written there,
+fenced like every outcome, and committed with what the block has written. From the end of the block to the
+answer of the commit nothing stops the attempt: its outcome would be unknown. Afterwards the job has ended,
+and no outcome follows.
+
+The commit of a caller is not seen. So in its transaction the attempt keeps its lease and is not revoked until
+its function ends. Then the database is asked whether that transaction was committed. If it was rolled back,
+the outcome of the function follows, and what it returned completes the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+from pg_scheduler.database.faults import translated
+from pg_scheduler.database.session import Connection, terminate_unanswered, transaction_of
+from pg_scheduler.database.statements import Transaction
+from pg_scheduler.errors import DatabaseUnavailableError, JobLostError
+from pg_scheduler.jobs.outcome import completion_of
+from pg_scheduler.worker.in_flight import Attempt, Completion, End
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.progress_writer import ProgressWriter
+
+UNANSWERED: Final = (DatabaseUnavailableError, asyncio.CancelledError)
+"""Errors of a commit that may have succeeded."""
+
+
+class Completions:
+    """The completions of a worker's jobs in transactions of their code."""
+
+    def __init__(self, node: Node, progress: ProgressWriter) -> None:
+        self._results = node.store.results
+        self._statements = node.store.statements
+        self._worker_id = node.worker_id
+        self._tasks = node.tasks
+        self._buffer = node.results
+        self._progress = progress
+        self._signals = node.signals
+        self._max_result_bytes = node.config.max_result_bytes
+
+    @asynccontextmanager
+    async def block(self, attempt: Attempt, given: object) -> AsyncIterator[Any]:
+        """Complete the job of an attempt at the end of a block; see ``CurrentJob.completing()``.
+
+        Args:
+            attempt: The attempt.
+            given: The connection that its code passed; None for one of the pool.
+        """
+        connections = self._statements.connections
+        former = attempt.completion
+        completion = begin(attempt)
+        try:
+            if given is None:
+                async with connections.transaction_of_job() as connection:
+                    transaction, opened = Transaction(connection, []), _open(connection)
+                    yield connection
+                    with terminate_unanswered(connection):
+                        is_plain = await self._write(attempt, completion, transaction, opened, is_own=True)
+                self._end(attempt, completion, transaction, is_plain=is_plain)
+            else:
+                connection = await connections.check_transaction(given)
+                opened = _open(connection)
+                yield given
+                transaction = Transaction(connection, [])
+                is_plain = await self._write(attempt, completion, transaction, opened, is_own=False)
+                number = await self._results.transaction_id(connection)
+                completion.find_end = partial(
+                    self._find_end, attempt, completion, transaction, number, is_plain=is_plain
+                )
+        except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
+            if completion.end is End.WRITING and isinstance(error, UNANSWERED):
+                completion.fault = error
+            elif attempt.completion is completion:
+                attempt.completion = former
+            _stop_writing(attempt, completion, None)
+            raise
+
+    async def _write(
+        self,
+        attempt: Attempt,
+        completion: Completion,
+        transaction: Transaction,
+        opened: object,
+        *,
+        is_own: bool,
+    ) -> bool:
+        """Write the completion; return whether nothing followed from it.
+
+        Args:
+            attempt: The attempt.
+            completion: Its completion.
+            transaction: The transaction.
+            opened: What ``_open()`` returned at the begin of the block.
+            is_own: Whether the transaction ends with this.
+        """
+        claim = attempt.claim
+        completion.deadline = asyncio.get_running_loop().time() + self._statements.call_timeout_s
+        completion.end = End.WRITING
+        if _open(transaction.connection) != opened:
+            raise ValueError(
+                f"the transaction of the block in which job {claim.job_id!r} completes has ended within the "
+                "block; leave its COMMIT or ROLLBACK to the end of the block"
+            )
+        if attempt.completion is not completion:
+            error = JobLostError(claim.job_id)
+            error.add_note("its function has returned before this block ended; await the task that opened it")
+            raise error
+        await self._progress.write_last((claim,))
+        codec = self._statements.codec
+        task = self._tasks.resolve(claim.function)
+        value = completion.value if task is None else task.form_of_result(completion.value)
+        change = completion_of(claim, value, self._max_result_bytes, codec).change
+        found = await self._results.complete_own(claim, change, self._worker_id, transaction, is_own=is_own)
+        if found is None:
+            raise JobLostError(claim.job_id)
+        return found
+
+    async def _find_end(
+        self,
+        attempt: Attempt,
+        completion: Completion,
+        transaction: Transaction,
+        transaction_id: int,
+        *,
+        is_plain: bool,
+    ) -> None:
+        """Report the job if the transaction of its caller is committed; do nothing without an answer."""
+        with suppress(*UNANSWERED):
+            if await self._results.has_committed(attempt.claim, self._worker_id, transaction_id):
+                self._end(attempt, completion, transaction, is_plain=is_plain)
+
+    def _end(
+        self, attempt: Attempt, completion: Completion, transaction: Transaction, *, is_plain: bool
+    ) -> None:
+        """Report a job whose completion is committed."""
+        is_reported = attempt.completion is not completion  # its function returned, and an outcome follows
+        _stop_writing(attempt, completion, End.WRITTEN)
+        if attempt.call is not None:
+            attempt.call.has_completed = True
+        for event in transaction.events:
+            self._statements.publish(event)
+        if not is_reported:
+            self._buffer.end_written(attempt.claim)
+        if not is_plain:  # without LISTEN, nothing else announces a replacement or a job that waited
+            self._signals.due(self._statements.server_now)
+
+
+def begin(attempt: Attempt) -> Completion:
+    """Open the block of an attempt.
+
+    Raises:
+        RuntimeError: It has another one.
+    """
+    if attempt.completion is not None and attempt.completion.fault is None:
+        state = "is open" if attempt.end is None else "has completed it"
+        raise RuntimeError(
+            f"another block of completing() {state} for job {attempt.claim.job_id!r}; use one block, with "
+            "all that belongs to the transaction"
+        )
+    attempt.completion = Completion()
+    return attempt.completion
+
+
+def _open(connection: Connection) -> object:
+    """Return the open transaction of a connection, or something false."""
+    read = transaction_of(connection)
+    with translated():
+        return None if read is None else read()
+
+
+def _stop_writing(attempt: Attempt, completion: Completion, end: End | None) -> None:
+    """Note the answer of the database, and stop the attempt now if anything was to stop it meanwhile."""
+    completion.end = end
+    timer, completion.interruption = completion.interruption, None
+    if timer is not None:
+        timer.cancel()
+        attempt.interrupt()

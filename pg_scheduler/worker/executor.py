@@ -1,0 +1,399 @@
+"""Give claimed jobs slots and tasks, and pass on how their attempts ended.
+
+An attempt can be revoked for three reasons. At shutdown the job is released. If a caller cancelled the job,
+or it was lost, its row is no longer this worker's: the task is cancelled and its outcome is dropped. Only its
+end is reported, if consequences of the job wait for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from pg_scheduler.errors import NotRunningError
+from pg_scheduler.events import (
+    JobCancelled,
+    JobLost,
+    ServiceFaulted,
+)
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.executors import PROCESS
+from pg_scheduler.jobs.history import kept_lines, kept_log
+from pg_scheduler.jobs.outcome import (
+    REVOKED,
+    CrashResult,
+    ErrorResult,
+    InterruptResult,
+    Result,
+    ReturnResult,
+    SuspendResult,
+    UnrunnableResult,
+    decide,
+)
+from pg_scheduler.jobs.payload import object_from
+from pg_scheduler.jobs.result import keep_seconds
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import version_of
+from pg_scheduler.jobs.task import Task
+from pg_scheduler.worker.attempt_runner import RETURNED, AttemptRunner, stopped_result
+from pg_scheduler.worker.completer import Completer
+from pg_scheduler.worker.in_flight import (
+    TASK_NAME_PREFIX,
+    Attempt,
+    Completion,
+    End,
+    OpenSteps,
+    Revocation,
+)
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.progress_writer import ProgressWriter
+
+KILL_MARGIN_S: Final = 0.5
+"""Seconds after ``stop_grace`` in which the attempts of killed processes end."""
+
+
+class Executor:
+    """The slots of a worker, and the attempts in them.
+
+    Attributes:
+        has_jitter: Whether the jitter of retry policies applies. The test kit turns it off.
+    """
+
+    def __init__(self, node: Node, completer: Completer, progress: ProgressWriter) -> None:
+        config = node.config
+        self._runner = AttemptRunner(node, progress)
+        self._events = node.events
+        self._tasks = node.tasks
+        self._results = node.results
+        self._completer = completer
+        self._progress = progress
+        self.in_flight = node.in_flight
+        self._policy = node.retry_policy
+        self._slots = config.max_concurrent_jobs
+        self._shutdown_timeout = config.shutdown_timeout
+        self._patience: asyncio.Timeout | None = None
+        self._max_result_bytes = config.max_result_bytes
+        self._codec = node.store.statements.codec
+        self._stop_grace = config.stop_grace
+        self._call_timeout = node.store.statements.call_timeout_s
+        self._signals = node.signals
+        self._meter = node.meter
+        self._attempts = node.in_flight.attempts
+        self._submitted: list[Attempt] = []
+        self._slot_freed = asyncio.Event()
+        self._is_closed = False
+        self.has_jitter = True
+
+    @property
+    def free(self) -> int:
+        """The number of free slots."""
+        return max(self._slots - len(self._attempts), 0)
+
+    @property
+    def room(self) -> int:
+        """The number of jobs that may be claimed: none while too many outcomes wait to be written."""
+        return 0 if self._results.is_full else self.free
+
+    def submit(self, claim: Claim) -> asyncio.Task[None]:
+        """Start a claimed job, even if no slot is free."""
+        return self.begin(self.take_slot(claim))
+
+    def submit_all(self, claims: Sequence[Claim], *, soon: bool = False) -> None:
+        """Start claimed jobs, even if no slots are free.
+
+        Args:
+            claims: The jobs.
+            soon: Whether they only get slots now, and start as soon as the caller awaits something.
+        """
+        weights = [0] * len(claims) if self._meter is None else self._meter.record_starts(claims)
+        attempts = [self.take_slot(claim, weight) for claim, weight in zip(claims, weights, strict=True)]
+        if soon:
+            if not self._submitted:
+                asyncio.get_running_loop().call_soon(self._begin_all)
+            self._submitted += attempts
+        else:
+            for attempt in attempts:
+                self._begin(attempt)
+
+    def begin(self, attempt: Attempt) -> asyncio.Task[None]:
+        """Start a claimed job that has a slot."""
+        if self._meter is not None:
+            [attempt.measured_for] = self._meter.record_starts((attempt.claim,))
+        return self._begin(attempt)
+
+    async def refuse(self, attempt: Attempt, error: Exception) -> None:
+        """End an attempt that cannot run: its job fails, without retries."""
+        await self._end(attempt, UnrunnableResult(error))
+
+    def withdraw(self, attempt: Attempt) -> bool:
+        """Free the slot of an attempt that has no outcome; return whether it had one."""
+        if not self._has(attempt):
+            return False  # replaced by a new attempt
+        was_full = len(self._attempts) >= self._slots
+        del self._attempts[attempt.claim.job_id]
+        self._free_slot(attempt, was_full=was_full)
+        return True
+
+    def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
+        """Reserve a slot for a claimed job."""
+        if old := self._attempts.get(claim.job_id):  # lost and claimed again before this worker noticed
+            if old.end is None:
+                old.revoke(Revocation.LOST)
+            else:  # its job has ended, perhaps by a replacement, and its function continues
+                self.in_flight.outlived.add(old)
+        self._attempts[claim.job_id] = attempt = Attempt(claim, measured_for)
+        return attempt
+
+    def _begin_all(self) -> None:
+        attempts, self._submitted = self._submitted, []
+        for attempt in attempts:
+            self._begin(attempt)
+
+    def _begin(self, attempt: Attempt) -> asyncio.Task[None]:
+        """Create the task of an attempt, eagerly on Python 3.12 and later.
+
+        An eager task runs up to its first suspension within this call, so a job that never suspends ends
+        without an iteration of the event loop. If the application has set a task factory, that creates it.
+        """
+        name = TASK_NAME_PREFIX + attempt.claim.job_id
+        loop = asyncio.get_running_loop()
+        if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
+            attempt.task = asyncio.Task(self._run(attempt), loop=loop, name=name, eager_start=True)
+        else:
+            attempt.task = loop.create_task(self._run(attempt), name=name)
+        return attempt.task
+
+    async def submit_when_free(self, claim: Claim) -> asyncio.Task[None]:
+        """Start a claimed job as soon as a slot is free."""
+        while not self.free and not self._is_closed:
+            self._slot_freed.clear()
+            await self._slot_freed.wait()
+        if self._is_closed:
+            raise NotRunningError(
+                f"job {claim.job_id!r} not started: the Scheduler shut down before a slot was free"
+            )
+        return self.submit(claim)
+
+    async def start(self) -> None:
+        """Do nothing: jobs are submitted later."""
+
+    async def stop(self) -> None:
+        """Wait for running jobs until the shutdown timeout, then cancel and release the rest."""
+        self._is_closed = True
+        self._slot_freed.set()
+        self._begin_all()
+        attempts = [*self._attempts.values(), *self.in_flight.outlived]
+        tasks = [attempt.task for attempt in attempts if attempt.task]
+        if tasks:
+            pending = await self._wait(tasks)
+            self.in_flight.revoke_all(Revocation.SHUTDOWN)
+            if pending:
+                grace = self._stop_grace + KILL_MARGIN_S
+                if any(attempt.end is End.WRITING for attempt in attempts):
+                    grace += self._call_timeout
+                await asyncio.wait(pending, timeout=grace)
+        # Another worker must not run a job whose code runs here, in a thread or ignoring its cancellation.
+        for attempt in list(self._attempts.values()):
+            if attempt.task and attempt.is_unstoppable:
+                attempt.task.cancel()
+                await asyncio.wait([attempt.task], timeout=KILL_MARGIN_S)
+            if attempt.runs_on:
+                self._leave(attempt)
+            elif attempt.revocation is Revocation.SHUTDOWN and self._has(attempt):
+                del self._attempts[attempt.claim.job_id]
+                self._put(attempt.claim, InterruptResult())
+        await self._runner.stop()
+
+    def _leave(self, attempt: Attempt) -> None:
+        self.in_flight.leave(attempt)
+        if not attempt.is_unstoppable:  # else ThreadAbandoned reports it
+            claim = attempt.claim
+            logger.warning(
+                "job %s (id %s, attempt %s) ignores its cancellation; other workers get it when it ends, "
+                "or this process",
+                claim.job_name,
+                claim.job_id,
+                claim.attempt,
+                extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+            )
+
+    def _has(self, attempt: Attempt) -> bool:
+        return self._attempts.get(attempt.claim.job_id) is attempt
+
+    def hurry(self) -> None:
+        """End the time that running jobs get to finish at shutdown: one in progress cancels them now."""
+        self._shutdown_timeout = 0
+        if self._patience is not None:
+            self._patience.reschedule(asyncio.get_running_loop().time())
+
+    async def _wait(self, tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Wait until jobs have finished, but not longer than the shutdown timeout; return those that run."""
+        try:
+            async with asyncio.timeout(self._shutdown_timeout) as self._patience:
+                await asyncio.wait(tasks)
+        except TimeoutError:
+            pass
+        finally:
+            self._patience = None
+        return {task for task in tasks if not task.done()}
+
+    async def _run(self, attempt: Attempt) -> None:
+        attempt.has_begun = True
+        if kept_log.is_used:
+            attempt.log = kept_log.begin()
+        try:
+            try:
+                if attempt.revocation is not None:
+                    result: Result = InterruptResult()
+                elif (key := _advisory_lock_of(attempt.claim)) is None:
+                    result = await self._runner.run(attempt)
+                else:
+                    result = await self._runner.run_under_lock(attempt, key)
+            except asyncio.CancelledError as error:
+                if attempt.is_unstoppable:
+                    self.in_flight.leave(attempt)
+                    return
+                result = self._cancelled(attempt, error)
+            if attempt.exit_error is not None:
+                result = ErrorResult(attempt.exit_error)  # whatever its function made of it
+            elif attempt.steps is not None and attempt.steps.suspensions:
+                result = SuspendResult(attempt.steps.suspensions)  # whatever its function made of it
+            await self._end(attempt, result)
+        except (asyncio.CancelledError, GeneratorExit):  # the event loop may be ending
+            raise
+        except BaseException as error:  # a bug: an exception of the job is a result
+            self._events.publish(ServiceFaulted("executor", error))
+            raise
+
+    async def _end(self, attempt: Attempt, result: Result) -> None:
+        completion = attempt.completion
+        if completion is not None:
+            left = await self._end_completion(attempt, completion, result)
+            if left is None:
+                return
+            result = left
+        job_id = attempt.claim.job_id
+        revocation = attempt.revocation
+        is_taken = revocation is Revocation.CANCELLED or revocation is Revocation.LOST
+        if is_taken:
+            self._events.publish(_event(attempt))
+        elif revocation is Revocation.SHUTDOWN and isinstance(result, ErrorResult):
+            result = InterruptResult()  # an error while it is interrupted is not held against the job
+        if attempt.log and isinstance(result, ErrorResult):
+            result = replace(result, log=tuple(kept_lines(attempt.log)))
+        trace = None if attempt.call is None else attempt.call.trace
+        if trace is not None and isinstance(result, ErrorResult | CrashResult):
+            result = replace(result, trace=trace)
+        if self._attempts.get(job_id) is not attempt:
+            return  # left at the shutdown, or replaced by a new attempt
+        was_full = len(self._attempts) >= self._slots
+        del self._attempts[job_id]
+        if revocation is Revocation.LOST:
+            self._signals.attempt_lost()
+        try:
+            if is_taken and attempt.is_awaited:
+                self._results.put(attempt.claim, REVOKED)
+            elif not is_taken:
+                self._put(attempt.claim, result, attempt.steps, apart=completion is not None)
+        finally:
+            self._free_slot(attempt, was_full=was_full)
+
+    async def _end_completion(
+        self, attempt: Attempt, completion: Completion, result: Result
+    ) -> Result | None:
+        """End an attempt whose code has used completing(); return a result that is left to write."""
+        claim = attempt.claim
+        if completion.find_end is not None:
+            await completion.find_end()
+        attempt.completion = None  # a block that is still open, in another task of the job, is too late
+        if completion.end is not End.WRITTEN:
+            if isinstance(result, ReturnResult):
+                if completion.fault is not None:  # its effects are lost if the commit has failed
+                    result = ErrorResult(completion.fault)
+                elif completion.end is End.WRITING:  # the caller may roll back
+                    result = ReturnResult(completion.value)
+            if attempt not in self.in_flight.outlived:
+                return result
+            self._put(claim, result, apart=True)
+        elif isinstance(result, ErrorResult):
+            logger.error(
+                "job %s (id %s, attempt %s) had completed when its function failed, so it is not repeated",
+                claim.job_name,
+                claim.job_id,
+                claim.attempt,
+                extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+                exc_info=result.error,
+            )
+        self.in_flight.outlived.discard(attempt)
+        self.withdraw(attempt)
+        return None
+
+    def _free_slot(self, attempt: Attempt, *, was_full: bool) -> None:
+        self._slot_freed.set()
+        if was_full:
+            self._signals.slot_free()
+        if attempt.claim is self.in_flight.crashed_claim:
+            self._signals.crashed_job_ended()
+
+    def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
+        if attempt.has_timed_out or attempt.revocation is not None:
+            return stopped_result(attempt)
+        if self._completer.is_cancelled:  # asyncio.run() cancels all tasks at its end
+            return InterruptResult()
+        return ErrorResult(error)  # the job cancelled itself, or awaited something that was cancelled
+
+    def _put(
+        self, claim: Claim, result: Result, steps: OpenSteps | None = None, *, apart: bool = False
+    ) -> None:
+        has_stored = steps is not None and steps.has_stored
+        apart = apart or has_stored or (bool(self._progress.reports) and self._progress.has(claim))
+        if result is RETURNED and not apart:
+            self._results.put_completed(claim)
+        else:
+            task = self._tasks.resolve(claim.function)
+            if isinstance(result, ReturnResult) and task is not None and task.typed is not None:
+                result = _in_stored_form(claim, task, result)
+            policy = self._policy if task is None or task.retry is None else task.retry
+            spread = random.uniform(-1, 1) if self.has_jitter else 0.0  # noqa: S311 - jitter, no secret
+            outcome = decide(
+                claim._replace(retry_count=0) if has_stored else claim,
+                result,
+                policy,
+                spread=spread,
+                max_result_bytes=self._max_result_bytes,
+                codec=self._codec,
+            )
+            if has_stored:
+                outcome = outcome.after_progress(claim)
+            # The completer deletes the steps of a job with its row.
+            self._results.put(claim, outcome, apart=apart or version_of(claim.options) is not None)
+
+
+def _advisory_lock_of(claim: Claim) -> int | None:
+    """Return the key of the advisory lock under which an attempt runs; None without one.
+
+    Only jobs of schedules have one. A role that may insert plain jobs alone can write the key, but not the
+    schedule, so it cannot hold the lock of a schedule and have its jobs skipped.
+    """
+    if claim.lock_key is None or object_from(claim.options).get("schedule_id") is None:
+        return None
+    return claim.lock_key
+
+
+def _in_stored_form(claim: Claim, task: Task, result: ReturnResult) -> ReturnResult:
+    """Return the result of a typed task with its value as it is stored. Processes return that form."""
+    if task.executor == PROCESS or keep_seconds(claim.options) is None:
+        return result
+    return ReturnResult(task.form_of_result(result.value))
+
+
+def _event(attempt: Attempt) -> JobCancelled | JobLost:
+    about = (attempt.claim.job_id, attempt.claim.job_name, attempt.claim.attempt)
+    if attempt.revocation is Revocation.CANCELLED:
+        return JobCancelled(*about, reason=BY_CALLER)
+    return JobLost(*about)

@@ -1,0 +1,260 @@
+"""Renew the worker's lease, and stop attempts that this worker must not continue.
+
+The answer of a heartbeat names the jobs that the worker no longer holds: cancelled on any node, or lost. All
+are lost without a lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import ClassVar, Final
+
+from pg_scheduler.base.health import STEADY_INTERVALS
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
+from pg_scheduler.events import LeaseLost
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.shared_names import shared_names
+from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.reporter import Reporter
+from pg_scheduler.worker.service import Service
+
+POLL_INTERVAL_S: Final = 0.5
+"""Seconds between heartbeats while jobs run and no notifications arrive: a job that another node cancels
+still stops within a second."""
+
+OBSTACLE_INTERVAL_S: Final = 60.0
+"""Seconds between two records about leases of jobs that cannot be renewed."""
+
+KEEPS_JOBS: Final = "keeps its jobs, but cannot renew their leases"
+LOSES_JOBS: Final = "cannot renew its lease, which has expired"
+
+CONFIRMATION_TIMEOUT_S: Final = 1.0
+"""Seconds for a heartbeat to confirm that the liveness lock kept the jobs of an expired lease; less than a
+suspect worker gets to answer."""
+
+
+MAX_SHARED: Final = 5
+"""Names in the record about a service that shares names."""
+
+SHARED: Final = (
+    "worker %s on %s has other code for tasks of the same names: %s; if it belongs to another service, each "
+    "runs the jobs of the other: give the tasks different names, @job(name=...), or each service a schema="
+)
+
+
+class Heartbeat(Service):
+    """Renew the lease, and cancel the jobs that this worker has lost."""
+
+    name: ClassVar[str] = "heartbeat"
+
+    def __init__(self, node: Node, reporter: Reporter) -> None:
+        super().__init__(node.events)
+        self._workers = node.store.workers
+        self._statements = node.store.statements
+        self._jobs = node.store.jobs
+        self._identity = node.store.identity
+        self._on_copy = node.config.on_copy
+        self._in_flight = node.in_flight
+        self._worker_id = node.worker_id
+        self._lease = node.lease
+        self._signals = node.signals
+        self._clock = node.clock
+        self._audience = node.audience
+        self._reporter = reporter
+        self._reported_at_renewal: int | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+        self._is_confirming = False
+        self._reported_obstacle_at: float | None = None
+        self.renewed_at = float("-inf")
+        """When the last heartbeat succeeded, by the monotonic clock."""
+        self.steady_since = float("-inf")
+        """Since when heartbeats have succeeded in time, one after another, by the monotonic clock."""
+
+    def suspect(self) -> None:
+        """Renew the lease now, unless it was just renewed.
+
+        A job was due and could not be claimed: the lease may have expired because the server's clock was set
+        forward.
+        """
+        if time.monotonic() >= self._lease.renewed_at + POLL_INTERVAL_S:
+            self.wake()
+
+    async def prepare(self) -> None:
+        """Register the worker, and name the services that share names of tasks with it."""
+        await self._register()
+        worker = self._reporter.worker
+        for other in await self._workers.list_workers():
+            shared = shared_names(worker.settings, other.settings)
+            if shared.names and shared.are_services and other.is_alive and other.worker_id != self._worker_id:
+                logger.warning(
+                    SHARED,
+                    other.worker_id,
+                    other.hostname,
+                    ", ".join(shared.names[:MAX_SHARED]),
+                    extra=record_fields(worker_id=self._worker_id),
+                )
+                return
+
+    async def run_once(self) -> float:
+        """Renew the lease of the worker and its jobs once."""
+        held = self._in_flight.held()
+        requested_at = time.monotonic()
+        try:
+            answer = await self._workers.renew(
+                self._worker_id,
+                held,
+                self._lease.seconds,
+                ended=self._in_flight.unwritten(),
+                liveness_key=self._lease.liveness_key,
+                extension_s=self._lease.extension_s,
+                report=self._reporter.report(),
+            )
+        except DatabaseUnavailableError:
+            if held and not self._lease.is_trusted:
+                self._lose()
+            raise
+        self._clock.read(answer.now, requested_at)
+        if answer.is_server_time:
+            self._clock.compare(answer.now, requested_at)
+            self._statements.clock_offset_s = self._clock.correction_s
+        interval = self._lease.renewal_interval
+        if not answer.alive:
+            self._revoke_all()
+            await self._identity.guard_again(self._on_copy)
+            await self._register()
+            self._signals.worker_registered()
+            return interval
+        self._renewed(requested_at)
+        self._note_obstacle(answer.obstacle)
+        has_new_state = self._reporter.obey(answer.wanted)
+        subscriptions = (kind for kind in answer.subscriptions if kind is not None)
+        if answer.obstacle is None and self._audience.update(subscriptions):
+            self._signals.subscriptions_changed()
+        await self._revoke({job_id: held[job_id] for job_id in answer.lost if job_id in held})
+        if has_new_state:
+            return 0  # the next heartbeat reports it
+        if answer.obstacle is not None or answer.late or (held and not self._signals.notifications_up.is_set):
+            return min(interval, POLL_INTERVAL_S)
+        return interval
+
+    def _note_obstacle(self, obstacle: Exception | None) -> None:
+        """Log why the leases of jobs are not renewed, from time to time; wake all services when they are."""
+        if obstacle is None:
+            if self.outage is not None or self._reported_obstacle_at is not None:
+                self._signals.database_up()
+            self._reported_obstacle_at = None
+            return
+        now = time.monotonic()
+        if self._reported_obstacle_at is None or now >= self._reported_obstacle_at + OBSTACLE_INTERVAL_S:
+            self._reported_obstacle_at = now
+            logger.warning(
+                "worker %s %s: %s: %s",
+                self._worker_id,
+                KEEPS_JOBS if self._lease.is_trusted else LOSES_JOBS,
+                type(obstacle).__name__,
+                obstacle,
+                extra=record_fields(worker_id=self._worker_id),
+            )
+
+    async def drain(self) -> None:
+        """Delete the worker's row, or mark it if jobs run on, so that they are not yet released."""
+        if self._expiry:
+            self._expiry.cancel()
+        try:
+            if self._in_flight.has_left:
+                await self._workers.mark_stopping(self._worker_id)
+            else:
+                await self._workers.deregister(self._worker_id)
+        except PoolClosedError:
+            raise
+        except DatabaseUnavailableError as fault:  # nothing is lost: the lease ends without it
+            logger.warning(
+                "row of worker %s not deleted: %s; another worker deletes it when the lease has expired",
+                self._worker_id,
+                fault,
+                extra=record_fields(worker_id=self._worker_id),
+            )
+
+    async def _register(self) -> None:
+        requested_at = time.monotonic()
+        lease = self._lease
+        await self._workers.register(
+            self._reporter.worker,
+            lease.seconds,
+            lease.liveness_key,
+            lease.extension_s,
+            report=self._reporter.report(whole=True),
+            wanted=self._reporter.wanted,
+        )
+        self._renewed(requested_at)
+
+    def _renewed(self, requested_at: float) -> None:
+        self._lease.renewed(requested_at)
+        self._reporter.confirm()
+        now = time.monotonic()
+        if now - self.renewed_at > STEADY_INTERVALS * self._lease.renewal_interval:
+            self.steady_since = now
+        self.renewed_at = now
+        self._is_confirming = False
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._expiry:
+            self._expiry.cancel()
+        # A heartbeat without an answer fails late. The jobs must not run that long.
+        left = self._lease.trusted_until - time.monotonic()
+        self._expiry = asyncio.get_running_loop().call_later(left, self._expired)
+
+    def _expired(self) -> None:
+        if self._lease.is_trusted:  # renewed in the keeper's thread
+            self._set_timer()
+        elif self._in_flight.held():
+            self._lose()
+
+    def _lose(self) -> None:
+        """Revoke every attempt, unless the liveness lock may have extended the lease: then renew it first.
+
+        After a known outage it cannot: the lock may have been freed.
+        """
+        if self._is_confirming:
+            return
+        if self._lease.extension_s is None or self.outage is not None:
+            self._revoke_all()
+            return
+        self._is_confirming = True
+        self.wake()
+        if self._expiry:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(CONFIRMATION_TIMEOUT_S, self._unconfirmed)
+
+    def _unconfirmed(self) -> None:
+        self._is_confirming = False
+        if self._lease.is_trusted:  # renewed in the keeper's thread
+            self._set_timer()
+        elif self._in_flight.held():
+            self._revoke_all()
+
+    async def _revoke(self, lost: Mapping[str, int]) -> None:
+        """Stop these attempts, given as attempt numbers by job id, and report cancelled jobs as such.
+
+        Attempts that are being stopped, as in threads, are not looked up again.
+        """
+        lost = {job_id: number for job_id, number in lost.items() if self._in_flight.runs(job_id, number)}
+        if not lost:
+            return
+        found = await self._jobs.read_revoked(list(lost))
+        for job_id, attempt in lost.items():
+            status, is_awaited = found.get(job_id, (None, False))
+            reason = Revocation.CANCELLED if status is JobStatus.CANCELLED else Revocation.LOST
+            self._in_flight.revoke(job_id, attempt, reason, is_awaited=is_awaited)
+
+    def _revoke_all(self) -> None:
+        """Revoke every attempt, because the lease is lost. Publish ``LeaseLost`` once for each loss."""
+        if self._reported_at_renewal != self._lease.renewals:  # the timer and each heartbeat may detect it
+            self._reported_at_renewal = self._lease.renewals
+            self._events.publish(LeaseLost(self._worker_id))
+        self._in_flight.revoke_all(Revocation.LOST)

@@ -1,0 +1,264 @@
+"""Keep the lease while no heartbeat does, in a thread with its own event loop and connection.
+
+A job that blocks the event loop stops the heartbeats too, and without them another worker would run every
+job of this worker a second time. While the watchdog finds the loop blocked, the keeper renews the lease in
+its place. A loop that stays blocked for too long is taken for hung: the keeper releases the lease.
+
+Heartbeats also fail while the loop runs but its connections do not, for example if the pool cannot open one.
+The keeper renews whenever a heartbeat is overdue, for whatever reason: the jobs run, so no other worker may
+run them too.
+
+The same connection holds the worker's liveness lock, an advisory lock of the session under a key that each
+heartbeat writes into the worker's row. The server releases it when the process ends, however that ends, so
+other workers need not wait for the lease. Behind a pooler sessions are shared, and there is no lock.
+
+Threads of jobs cannot be stopped, and coroutines may ignore their cancellation, so jobs may outlive the
+shutdown. As long as they run, the keeper lingers: it renews the lease and holds the lock, so that no other
+worker gets these jobs, not even after the end of the event loop. The end of the process ends it too.
+
+A job that holds the GIL stops this thread too. The lock then keeps the jobs: other workers see that it is
+held, and wait for ``max_loop_block`` seconds after the last renewal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from pg_scheduler.base.blocking import call_in_loop
+from pg_scheduler.database.faults import REFUSALS, is_lock_timeout, is_timeout
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
+from pg_scheduler.events import KeeperConnected, KeeperLost, ServiceFaulted
+from pg_scheduler.events.log import log_in_thread, logger, record_fields
+from pg_scheduler.worker.lease_connection import LeaseConnection
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.reporter import Reporter
+from pg_scheduler.worker.watchdog import LoopWatchdog
+
+TOO_SMALL: Final = (
+    "the pool is too small for a connection outside of it. The jobs of a killed worker wait for its lease, "
+    "and a job that blocks the event loop for longer than the lease may run twice. "
+    "Give it max_size of 4 or more, or pass keeper_dsn="
+)
+NO_LOCK: Final = (
+    "a pooler answers the lease keeper, so there is no liveness lock: the jobs of a killed worker wait for "
+    "its lease. Pass keeper_dsn= or direct_dsn=, the address of the server itself"
+)
+
+
+OVERDUE_INTERVALS: Final = 1.5
+"""Intervals between two renewals after which a heartbeat is overdue. The keeper then renews before the worker
+stops trusting its lease, and it leaves the lease to heartbeats that are in time."""
+
+
+class LeaseKeeper:
+    """Renew the lease while no heartbeat does. Create it in the event loop of the heartbeat."""
+
+    poll_interval_s = 0.25
+    """Seconds between two checks of the event loop."""
+    reconnect_delay_s = 0.5
+    """Seconds until it reconnects after a fault: less than a suspect worker gets to answer."""
+    refused_delay_s = 10.0
+    """Seconds until it reconnects after the server, or the pool's way to connect, refused."""
+
+    def __init__(
+        self, node: Node, connection: LeaseConnection, watchdog: LoopWatchdog, reporter: Reporter
+    ) -> None:
+        self._connection = connection
+        self._events = node.events
+        self._in_flight = node.in_flight
+        self._lease = node.lease
+        self._watchdog = watchdog
+        self._reporter = reporter
+        self._limit_s = node.config.max_loop_block
+        self._signals = node.signals
+        self._loop = watchdog.loop
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None  # in the thread
+        self._is_stopping = self._is_lingering = False
+        self._ready = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._connect_at = 0.0
+        self._renewed_at = 0.0
+        self._has_reported_loss = False
+        self._has_reported_no_lock = False
+
+    async def start(self) -> None:
+        """Start the thread; return when the lock is held or could not be taken. A no-op if it runs."""
+        if self._thread is None:
+            self._is_stopping = False
+            self._ready, self._ended = asyncio.Event(), asyncio.Event()
+            self._watchdog.start()
+            # A daemon must not keep a process alive whose event loop ended without a shutdown.
+            # It gets its events as arguments: when it sets the last one, the next thread may have others.
+            self._thread = threading.Thread(
+                target=self._main, args=(self._ready, self._ended), name="pg_scheduler keeper", daemon=True
+            )
+            self._thread.start()
+        await self._ready.wait()
+
+    async def stop(self) -> None:
+        """Interrupt the current operation, release the lock and end the thread. A no-op if it has ended.
+
+        While jobs run on, the thread lingers instead.
+        """
+        if self._thread is None:
+            return
+        if self._in_flight.has_left and not self._is_stopping:
+            self._is_lingering = True
+            self._thread = None
+            return
+        if not self._is_stopping:
+            self._is_stopping = True  # before reading its task: if there is none yet, the thread reads this
+            if self._task is not None:
+                with suppress(RuntimeError):  # it has ended by itself
+                    self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+        await self._ended.wait()
+        self._thread = self._task = None
+
+    # -- in the thread ---------------------------------------------------------------------------------
+
+    def _main(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
+        try:
+            with suppress(asyncio.CancelledError):
+                asyncio.run(self._keep(ready, ended))
+        except Exception as error:  # noqa: BLE001 - a bug: nothing else would report it from this thread
+            self._call(self._events.publish, ServiceFaulted("keeper", error))
+        finally:
+            self._call(ready.set)
+            self._call(ended.set)
+
+    async def _keep(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
+        self._task = asyncio.current_task()
+        try:
+            while not self._is_stopping and self._watchdog.ping():
+                await self._poll()
+                if not ready.is_set():
+                    self._call(ready.set)
+                await asyncio.sleep(self.poll_interval_s)
+                if self._is_lingering:
+                    break
+            if not self._is_stopping:
+                await self._linger()
+        finally:
+            await self._disconnect()
+            self._call(ended.set)  # the rest is the thread's own: it may wait for a name server
+
+    async def _linger(self) -> None:
+        while self._in_flight.has_left:
+            try:
+                if not self._connection.is_open:
+                    if time.monotonic() >= self._connect_at:
+                        await self._connect()
+                elif self._is_renewal_due(intervals=1):
+                    await self._renew()
+            except (DatabaseUnavailableError, *REFUSALS) as error:
+                await self._lose(error)
+            await asyncio.sleep(self.poll_interval_s)
+
+    async def _poll(self) -> None:
+        self._watchdog.check()
+        try:
+            if self._watchdog.is_blocked_for(self._limit_s):
+                await self._release()
+            elif not self._connection.is_open:
+                if time.monotonic() >= self._connect_at:
+                    await self._connect()
+            elif self._watchdog.is_blocked:
+                if self._is_renewal_due(intervals=1):
+                    await self._renew()
+            elif self._is_renewal_due(intervals=OVERDUE_INTERVALS):
+                await self._renew_for_loop()
+        except (DatabaseUnavailableError, *REFUSALS) as error:
+            await self._lose(error)
+        self._watchdog.report()
+
+    def _is_renewal_due(self, *, intervals: float) -> bool:
+        renewed_at = max(self._lease.renewed_at, self._renewed_at)
+        return time.monotonic() > renewed_at + intervals * self._lease.renewal_interval
+
+    async def _renew_for_loop(self) -> None:
+        """Renew the lease; keep a connection whose answer takes too long.
+
+        The server may be as slow for the heartbeat. Without the connection there would be no liveness lock,
+        and other workers would take the jobs although this process lives. TCP keepalives end a connection
+        that leads nowhere.
+        """
+        try:
+            await self._renew()
+        except DatabaseUnavailableError as fault:
+            if not is_timeout(fault) or not self._connection.is_open:
+                raise
+
+    async def _connect(self) -> None:
+        try:
+            await self._connection.open()
+        except Exception as error:  # noqa: BLE001 - a pool's way to connect may be the user's code
+            await self._lose(error)
+            return
+        self._lease.lock_taken(self._connection.key, proves_life=self._connection.is_direct)
+        await self._renew()
+        self._has_reported_loss = False
+        if self._connection.key is None and not self._has_reported_no_lock:
+            self._has_reported_no_lock = True
+            self._call(
+                partial(logger.warning, NO_LOCK, extra=record_fields(worker_id=self._connection.worker_id))
+            )
+        self._call(self._signals.database_up)  # after an outage, it is the first to notice
+        self._call(self._events.publish, KeeperConnected(has_lock=self._connection.key is not None))
+
+    async def _renew(self) -> None:
+        self._renewed_at = requested_at = time.monotonic()
+        held = self._in_flight.held()  # first: what ends between the two is in both, not in neither
+        unwritten = self._in_flight.unwritten()
+        lease = self._lease
+        report = self._reporter.report_blocked()
+        try:
+            answer = await self._connection.renew(held, unwritten, lease.seconds, lease.extension_s, report)
+        except DatabaseUnavailableError as fault:
+            # A transaction of the application holds the row of the worker. The connection, which has the
+            # liveness lock, is not at fault.
+            if is_lock_timeout(fault):
+                return
+            raise
+        if answer.alive:
+            self._lease.renewed(requested_at)
+
+    async def _release(self) -> None:
+        if self._connection.is_open:
+            message = "event loop blocked for more than %.1f s, lease released"
+            log_in_thread(
+                logging.CRITICAL,
+                message,
+                self._limit_s,
+                extra=record_fields(worker_id=self._connection.worker_id),
+            )
+            self._lease.revoke()
+            try:
+                await self._connection.renew({}, {}, 0, None)
+            finally:
+                await self._disconnect()
+
+    async def _lose(self, error: Exception) -> None:
+        await self._disconnect()
+        is_transient = isinstance(error, DatabaseUnavailableError)
+        delay = self.reconnect_delay_s if is_transient else self.refused_delay_s
+        self._connect_at = time.monotonic() + delay
+        if not self._has_reported_loss:
+            self._has_reported_loss = True
+            is_ours = is_transient or isinstance(error, (ConfigurationError, *REFUSALS))
+            reason = str(error) if is_ours else type(error).__name__  # one of user code may quote a password
+            self._call(self._events.publish, KeeperLost(reason))
+
+    async def _disconnect(self) -> None:
+        self._lease.lock_lost()
+        await self._connection.close()
+
+    def _call(self, call: Callable[..., object], *args: object) -> None:
+        call_in_loop(self._loop, call, *args)

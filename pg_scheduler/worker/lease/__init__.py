@@ -1,1 +1,0 @@
-"""Keep the lease of this worker: heartbeats, the keeper thread and the watchdog."""

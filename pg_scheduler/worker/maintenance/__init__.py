@@ -1,1 +1,0 @@
-"""Services that every node runs for all: reclaim, expire, scan, vacuum, plan."""

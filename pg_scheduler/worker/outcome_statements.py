@@ -1,0 +1,610 @@
+"""Write the results of attempts, and the progress that running ones report."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Final, NamedTuple, TypeAlias
+
+import asyncpg
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.blockers import Blocker
+from pg_scheduler.database.faults import (
+    REFUSALS,
+    SuppressedChangeError,
+    UnstorableTextError,
+    is_locked_out,
+    is_refusal,
+    translated,
+)
+from pg_scheduler.database.options import (
+    DIVIDED_LOCK_TIMEOUT_MS,
+    LOCK_TIMEOUT_MS,
+    TRANSACTION_SETTINGS,
+)
+from pg_scheduler.database.session import Connection, transact
+from pg_scheduler.database.statements import Repository, Statements, Transaction
+from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
+from pg_scheduler.jobs.outcome import Outcome, RowChange, describe
+from pg_scheduler.jobs.progress import JobProgress, progress_text
+from pg_scheduler.jobs.rows import EPOCH, Claim
+from pg_scheduler.jobs.step_values import CHILD, SIGNAL
+from pg_scheduler.jobs.steps import Suspension
+from pg_scheduler.queue.consequences import Consequences
+from pg_scheduler.queue.dependencies import DependencyRepository
+from pg_scheduler.queue.kept_results import KeptResultRepository
+from pg_scheduler.queue.locks import LockRepository, due_message
+from pg_scheduler.queue.passed_results import PassedResultRepository
+
+Changes: TypeAlias = Mapping[tuple[str, int], RowChange]
+"""Row changes by the id of the job and the attempt."""
+
+INVALID_VALUES: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+"""Errors of a statement that reads values from a JSON document, which may be written by hand."""
+
+REPORT_TIMEOUT_MS: Final = 500
+"""Longest wait of an outcome for a lock whose holder is looked up meanwhile."""
+
+
+class Settled(NamedTuple):
+    """What became of outcomes.
+
+    Attributes:
+        accepted: The ids of the jobs that were still held.
+        locked: The ids of the jobs whose outcomes were not written, because a row is locked.
+    """
+
+    accepted: set[str]
+    locked: set[str]
+
+
+class _NotLockedError(Exception):
+    """Rolls back a transaction that was only to wait for a lock."""
+
+
+class ResultRepository:
+    """Results of attempts, each fenced by its worker and attempt."""
+
+    def __init__(  # noqa: PLR0917 - the repositories whose rows an outcome changes
+        self,
+        statements: Statements,
+        consequences: Consequences,
+        dependencies: DependencyRepository,
+        kept: KeptResultRepository,
+        passed: PassedResultRepository,
+        locks: LockRepository,
+    ) -> None:
+        self._statements = statements
+        self._locks = locks
+        self._dependencies = dependencies
+        self._kept = kept
+        self._passed = passed
+        self.consequences: Final = consequences
+
+    async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
+        """Return the outcomes, those of crashed attempts with the crashes of earlier attempts."""
+        crashed = [claim.job_id for claim, outcome in outcomes if outcome.after_crashes]
+        rows = await self._statements.fetch("crash_counts", crashed)
+        counts = {row["job_id"]: row["crash_count"] for row in rows}
+        return [
+            (claim, outcome.after_crashes(counts.get(claim.job_id, 0)) if outcome.after_crashes else outcome)
+            for claim, outcome in outcomes
+        ]
+
+    async def settle(
+        self,
+        worker_id: str,
+        outcomes: Sequence[tuple[Claim, Outcome]],
+        *,
+        deleted: Counter[JobStatus] | None = None,
+    ) -> set[str]:
+        """Write outcomes, each job once, in one transaction that fails if it has to wait for a lock.
+
+        If the encoding of the database lacks a character of an error message, the messages and the history
+        are written in ASCII, with escapes.
+
+        Args:
+            worker_id: The worker whose attempts ended.
+            outcomes: The attempts and their outcomes.
+            deleted: Counts the completed jobs, whose rows are deleted; None to keep them.
+
+        Returns:
+            The ids of the jobs that were still held. A replacement that waited has taken their rows.
+        """
+        changes = _changes_of(outcomes)
+        try:
+            return await self._write_all(changes, worker_id, deleted)
+        except UnstorableTextError:
+            return await self._write_all(_in_ascii(changes), worker_id, deleted)
+
+    async def settle_unlocked(
+        self,
+        worker_id: str,
+        outcomes: Sequence[tuple[Claim, Outcome]],
+        *,
+        deleted: Counter[JobStatus] | None = None,
+        follows: bool = True,
+    ) -> Settled:
+        """Write those outcomes of which no other transaction has locked a row; see ``settle()``.
+
+        Rows that an outcome changes are those of its job, of jobs that wait for it, and of its schedule. The
+        transaction may still meet other locks, such as that of a unique key, and then it fails soon. Where
+        ``follows`` is False, the consequences of jobs that end are left to the deadline scanner.
+        """
+        changes = _changes_of(outcomes)
+        try:
+            return await self._write_unlocked(changes, worker_id, deleted, follows=follows)
+        except UnstorableTextError:
+            return await self._write_unlocked(_in_ascii(changes), worker_id, deleted, follows=follows)
+
+    async def find_blockers(self, worker_id: str, claim: Claim, outcome: Outcome) -> list[Blocker]:
+        """Return the sessions for whose locks an outcome waits, and write nothing."""
+        changes = {(claim.job_id, claim.attempt): outcome.change}
+        blockers: list[Blocker] = []
+        with suppress(_NotLockedError, DatabaseUnavailableError, *REFUSALS):  # they are for a message only
+            async with self._statements.transaction(lock_timeout_ms=REPORT_TIMEOUT_MS) as transaction:
+                async with self._locks.watching(transaction.connection, blockers):
+                    await self.settle_within(changes, worker_id, transaction)
+                raise _NotLockedError
+        return blockers
+
+    async def complete_own(
+        self, claim: Claim, change: RowChange, worker_id: str, transaction: Transaction, *, is_own: bool
+    ) -> bool | None:
+        """Complete a job in a transaction of its code.
+
+        A completion whose commit was not answered may be in the row: it does not count, because the effects
+        of that transaction would be repeated.
+
+        Args:
+            claim: The attempt.
+            change: The completion.
+            worker_id: The worker that runs the attempt.
+            transaction: The transaction.
+            is_own: Whether it ends with this, so that it may have planner settings from now on.
+
+        Returns:
+            Whether it was a plain job, whose end has no consequences; None if the attempt does not hold it.
+        """
+        connection, kept = transaction.connection, change.kept
+        if kept is None:
+            args = claim.job_id, worker_id, claim.attempt, self._statements.now
+            if await self._statements.fetch("complete_own", *args, on=connection):
+                return True
+        if is_own:
+            with translated():
+                await connection.execute(TRANSACTION_SETTINGS, timeout=self._statements.call_timeout_s)
+        changes = {(claim.job_id, claim.attempt): change}
+        if kept is None or f"{kept.value}{kept.no_value_reason}".isascii():
+            return False if await self._settle_held(changes, worker_id, transaction) else None
+        try:
+            async with self._statements.transaction(within=transaction) as savepoint:
+                return False if await self._settle_held(changes, worker_id, savepoint) else None
+        except UnstorableTextError:
+            return False if await self._settle_held(_in_ascii(changes), worker_id, transaction) else None
+
+    async def transaction_id(self, connection: Connection) -> int:
+        """Return the id of the transaction of a connection, for ``has_committed()``."""
+        return await self._statements.number("transaction_id", on=connection)
+
+    async def has_committed(self, claim: Claim, worker_id: str, transaction_id: int) -> bool:
+        """Return whether a transaction was committed that has completed a job.
+
+        Args:
+            claim: The attempt.
+            worker_id: The worker that runs the attempt.
+            transaction_id: The transaction, as ``transaction_id()`` returned it after ``complete_own()``.
+        """
+        args = claim.job_id, worker_id, claim.attempt, transaction_id
+        return bool(await self._statements.value("has_committed", *args))
+
+    async def _write_all(
+        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
+    ) -> set[str]:
+        async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
+            accepted, number = await self._write(changes, worker_id, transaction, deletes=deleted is not None)
+        if deleted is not None:
+            deleted[JobStatus.COMPLETED] += number
+        return accepted
+
+    async def _write_unlocked(
+        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, follows: bool
+    ) -> Settled:
+        ending = [
+            job_id
+            for (job_id, _), change in changes.items()
+            if follows and change.status is not JobStatus.PENDING
+        ]
+        async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
+            locked = await self._lock_unlocked([job_id for job_id, _ in changes], ending, transaction)
+            unlocked = {key: change for key, change in changes.items() if key[0] not in locked}
+            accepted, number = set[str](), 0
+            if unlocked:
+                accepted, number = await self._write(
+                    unlocked, worker_id, transaction, deletes=deleted is not None, follows=follows
+                )
+        if deleted is not None:
+            deleted[JobStatus.COMPLETED] += number
+        return Settled(accepted, locked)
+
+    async def _lock_unlocked(
+        self, job_ids: Sequence[str], ending: Sequence[str], transaction: Transaction
+    ) -> set[str]:
+        """Lock the rows that outcomes change, and return the jobs of which another transaction holds one."""
+        try:
+            await self._statements.execute("lock_for_claims", on=transaction.connection)
+            rows = await self._statements.fetch("lock_settled", job_ids, ending, on=transaction.connection)
+        except DatabaseUnavailableError as fault:
+            # They wait for no row, so a whole table is locked, and no outcome can be written.
+            raise DatabaseUnavailableError(f"a table is locked: {fault}") from fault
+        return {row["job_id"] for row in rows}
+
+    async def _write(
+        self,
+        changes: Changes,
+        worker_id: str,
+        transaction: Transaction,
+        *,
+        deletes: bool,
+        follows: bool = True,
+    ) -> tuple[set[str], int]:
+        """Write changes; return the accepted ids, and the number of completed jobs that were deleted."""
+        accepted = await self.settle_within(changes, worker_id, transaction, follows=follows)
+        completed = [
+            job_id
+            for (job_id, _), change in changes.items()
+            if job_id in accepted and change.status is JobStatus.COMPLETED
+        ]
+        if not (deletes and completed):
+            return accepted, 0
+        rows = await self._statements.fetch("delete_completed", completed, on=transaction.connection)
+        return accepted, len(rows)
+
+    async def settle_within(
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool = True
+    ) -> set[str]:
+        """Write changes in the caller's transaction, with the consequences of the jobs that end.
+
+        A refused change may have been written before, by a call whose answer was lost.
+
+        Args:
+            changes: The changes.
+            worker_id: The worker whose attempts ended.
+            transaction: The transaction.
+            follows: Whether the consequences are applied. If not, a scan applies them later.
+
+        Returns:
+            The ids that were accepted.
+        """
+        accepted = await self._settle_held(changes, worker_id, transaction, follows=follows)
+        if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
+            # Consequences of a job that was cancelled meanwhile may wait for this.
+            await self.consequences.report_ends(ended, worker_id, transaction, follows=follows)
+        if left := _unaccepted(changes, accepted):
+            accepted |= await self._find_settled(left, worker_id, transaction)
+        return accepted
+
+    async def settle_divided(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+        """Write changes as ``settle_within()``, without those that meet a lock or that the table refuses.
+
+        Before a change is left out, it is tried without its consequences, which a scan applies then.
+        """
+        try:
+            async with self._statements.transaction(within=transaction) as savepoint:
+                return await self.settle_within(changes, worker_id, savepoint)
+        except (DatabaseUnavailableError, asyncpg.PostgresError, PayloadError) as error:
+            if not (is_locked_out(error) or is_refusal(error)):
+                raise
+        accepted: set[str] = set()
+        for (job_id, attempt), change in changes.items():
+            for follows in (True, False):
+                try:
+                    async with self._statements.transaction(within=transaction) as savepoint:
+                        accepted |= await self.settle_within(
+                            {(job_id, attempt): change}, worker_id, savepoint, follows=follows
+                        )
+                except (DatabaseUnavailableError, asyncpg.PostgresError, PayloadError) as error:
+                    if not (is_locked_out(error) or is_refusal(error)):
+                        raise
+                    if not follows:
+                        logger.warning(
+                            "job %s of worker %s not reclaimed yet: %s",
+                            job_id,
+                            worker_id,
+                            describe(error),
+                            extra=record_fields(job_id=job_id, attempt=attempt),
+                        )
+                else:
+                    break
+        return accepted
+
+    async def _settle_held(
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool = True
+    ) -> set[str]:
+        """Write changes of jobs that the worker holds. A replacement may wait.
+
+        A row is left as it is if its replacement is added or dropped between the two statements. So a row
+        that is still held is locked, and written once more.
+
+        Raises:
+            SuppressedChangeError: The worker still holds a job. Taken for lost, it would run without end.
+        """
+        accepted: set[str] = set()
+        held: list[asyncpg.Record] = []
+        for _ in range(2):
+            if left := _unaccepted(changes, accepted):
+                accepted |= await self._change_rows(left, worker_id, transaction, follows=follows)
+            if left := _unaccepted(changes, accepted):
+                accepted |= await self._replace(left, worker_id, transaction)
+            if not (left := _unaccepted(changes, accepted)):
+                return accepted
+            args = *_arrays(left), worker_id
+            held = await self._statements.fetch("lock_held", *args, on=transaction.connection)
+            if not held:
+                return accepted
+        raise SuppressedChangeError(held[0]["triggers"])
+
+    async def _change_rows(
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool
+    ) -> set[str]:
+        """Write the rows, keep the results, then apply the consequences, which may pass results to others."""
+        suspended = {key: change for key, change in changes.items() if change.suspensions}
+        others = {key: change for key, change in changes.items() if not change.suspensions}
+        rows = await self._settle_others(others, worker_id, transaction.connection) if others else []
+        settled = {row["job_id"] for row in rows}
+        if suspended:
+            settled |= await self._suspend(suspended, worker_id, transaction.connection)
+        kept = {
+            job_id: change.kept
+            for (job_id, _), change in changes.items()
+            if change.kept is not None and job_id in settled
+        }
+        if kept:
+            await self._kept.keep(kept, transaction.connection)
+        if follows:
+            ended = [row["job_id"] for row in rows if row["has_consequences"]]
+            await self.consequences.run(ended, transaction)
+        if waits := _waits(changes, settled):
+            await self._look_at_waits(waits, transaction.connection)
+        if children := _child_waits(changes, settled):
+            await self._block_waiting(children, transaction.connection)
+        return settled
+
+    async def _settle_others(
+        self, changes: Changes, worker_id: str, connection: Connection
+    ) -> list[asyncpg.Record]:
+        """Write the rows of attempts that suspend no job."""
+        row_changes = changes.values()
+        return await self._statements.fetch(
+            "settle_jobs",
+            *_arrays(changes),
+            [change.status for change in row_changes],
+            [change.error for change in row_changes],
+            [change.delay_s for change in row_changes],
+            [change.retries for change in row_changes],
+            [change.crashes for change in row_changes],
+            worker_id,
+            self._statements.now,
+            [change.entry for change in row_changes],
+            on=connection,
+        )
+
+    async def _suspend(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
+        """Write the rows of suspended jobs, and mark them by the names of the steps that they wait for."""
+        rows = await self._statements.fetch(
+            "settle_suspended",
+            *_arrays(changes),
+            [change.retries for change in changes.values()],
+            [_end_of_wait(change.suspensions) for change in changes.values()],
+            worker_id,
+            self._statements.now,
+            [_names_of(change.suspensions) for change in changes.values()],
+            on=connection,
+        )
+        return {row["job_id"] for row in rows}
+
+    async def _block_waiting(self, waits: Sequence[tuple[str, str, bool]], connection: Connection) -> None:
+        """Block jobs that have just been suspended until their children end, unless those have ended."""
+        now = self._statements.now
+        due = await self._statements.value("block_waiting", *zip(*waits, strict=True), now, on=connection)
+        if due is not None:
+            await self._notify(due, connection)
+
+    async def _look_at_waits(self, waits: Sequence[tuple[str, str]], connection: Connection) -> None:
+        """Make jobs due that have just been suspended although their signals have come."""
+        ids, names = zip(*waits, strict=True)
+        now = self._statements.now
+        due = await self._statements.value("look_at_waits", list(ids), list(names), now, on=connection)
+        if due is not None:
+            await self._notify(due, connection)
+
+    async def _notify(self, due: datetime, connection: Connection) -> None:
+        """Notify workers at the commit of jobs that may be due before those that were claimed since."""
+        await self._statements.fetch("notify", [due_message("", due)], on=connection)
+
+    async def _replace(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+        """Apply the replacements of rows. A job fails if the table cannot store its replacement."""
+        connection, now = transaction.connection, self._statements.now
+        try:
+            async with transact(connection, self._statements.call_timeout_s):
+                rows = await self._statements.fetch(
+                    "apply_replacements", *_arrays(changes), worker_id, now, on=connection
+                )
+        except INVALID_VALUES as error:
+            if len(changes) > 1:  # find the one that is invalid
+                found = [
+                    await self._replace({key: change}, worker_id, transaction)
+                    for key, change in changes.items()
+                ]
+                return set().union(*found)
+            ((job_id, attempt),) = changes
+            reason = f"the new definition that waited for this job cannot be used: {error}"
+            rows = await self._statements.fetch(
+                "refuse_replacement",
+                job_id,
+                worker_id,
+                attempt,
+                reason,
+                now,
+                history_entry("error", message=reason),
+                on=connection,
+            )
+            await self.consequences.run([row["job_id"] for row in rows], transaction)
+            return set()
+        if rows:
+            await self._notify(min(row["due"] for row in rows), connection)
+        waiting = [row["job_id"] for row in rows if row["waits"]]
+        if waiting:
+            await self._dependencies.forget_children(waiting, connection)
+        if marked := [row["job_id"] for row in rows if row["is_marked"]]:
+            await self._passed.take_over(marked, transaction.connection)
+        if waiting:
+            await self._dependencies.resolve(waiting, transaction)
+        return {row["job_id"] for row in rows}
+
+    async def _find_settled(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+        rows = await self._statements.fetch(
+            "already_settled",
+            *_arrays(changes),
+            [change.status for change in changes.values()],
+            worker_id,
+            on=transaction.connection,
+        )
+        return {row[0] for row in rows}
+
+
+def _arrays(changes: Changes) -> tuple[list[str], list[int]]:
+    """Return the ids of the jobs and the attempts, as statements take them."""
+    return [job_id for job_id, _ in changes], [attempt for _, attempt in changes]
+
+
+def _changes_of(outcomes: Sequence[tuple[Claim, Outcome]]) -> Changes:
+    return {(claim.job_id, claim.attempt): outcome.change for claim, outcome in outcomes}
+
+
+def _in_ascii(changes: Changes) -> Changes:
+    """Return what a database can store whose encoding lacks a character of a message."""
+    return {
+        key: replace(
+            change,
+            error=change.error and to_ascii(change.error),
+            entry=change.entry and entry_in_ascii(change.entry),
+            kept=change.kept and change.kept.in_ascii(),
+        )
+        for key, change in changes.items()
+    }
+
+
+def _waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
+    """Return the jobs that were suspended until a signal comes, each with the name of one."""
+    return [
+        (job_id, each.name)
+        for (job_id, _), change in changes.items()
+        if job_id in settled
+        for each in change.suspensions
+        if each.kind == SIGNAL
+    ]
+
+
+def _child_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str, bool]]:
+    """Return the jobs that were suspended until children end, the steps, and whether other steps wait too."""
+    return [
+        (job_id, each.name, not _awaits_children_only(change.suspensions))
+        for (job_id, _), change in changes.items()
+        if job_id in settled
+        for each in change.suspensions
+        if each.kind == CHILD
+    ]
+
+
+def _names_of(suspensions: Sequence[Suspension]) -> str:
+    """Return the names of the steps that a job waits for, as a JSON array."""
+    return json.dumps([suspension.name for suspension in suspensions], ensure_ascii=False)
+
+
+def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:
+    """Return when a suspended job is due: now as soon as it is not blocked, if it waits for children only."""
+    return EPOCH if _awaits_children_only(suspensions) else suspensions[0].until
+
+
+def _awaits_children_only(suspensions: Sequence[Suspension]) -> bool:
+    return all(each.kind == CHILD for each in suspensions)
+
+
+def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:
+    """Return the changes that are not yet accepted. One that was revoked changes nothing."""
+    return {
+        key: change for key, change in changes.items() if key[0] not in accepted and not change.is_revoked
+    }
+
+
+class ProgressRepository(Repository):
+    """The progress of running attempts."""
+
+    async def write_progress(
+        self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]]
+    ) -> set[str]:
+        """Write the progress of attempts, with one statement.
+
+        If the encoding of the database lacks a character of a note, all notes are written in ASCII, with
+        escapes.
+
+        Args:
+            worker_id: The worker that runs the attempts.
+            reports: Attempts and progress by job id.
+
+        Returns:
+            The ids of the jobs whose progress was written: not of jobs that this worker does not hold in that
+            attempt, or whose rows are locked.
+        """
+        try:
+            return await self._write(worker_id, reports, in_ascii=False)
+        except UnstorableTextError:
+            return await self._write(worker_id, reports, in_ascii=True)
+        except asyncpg.PostgresError as error:
+            if not is_refusal(error):
+                raise
+            return await self._write_accepted(worker_id, reports, error)
+
+    async def _write_accepted(
+        self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]], error: Exception
+    ) -> set[str]:
+        """Write the progress that the table accepts; drop the report that it refuses, with a log record."""
+        items = list(reports.items())
+        if len(items) == 1:
+            ((job_id, (claim, _)),) = items
+            logger.error(
+                "progress of job %s (id %s, attempt %s) refused by the table: %s",
+                claim.job_name,
+                job_id,
+                claim.attempt,
+                describe(error),
+                extra=record_fields(job_id=job_id, job_name=claim.job_name, attempt=claim.attempt),
+            )
+            return {job_id}
+        middle = len(items) // 2
+        written = await self.write_progress(worker_id, dict(items[:middle]))
+        return written | await self.write_progress(worker_id, dict(items[middle:]))
+
+    async def _write(
+        self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]], *, in_ascii: bool
+    ) -> set[str]:
+        each, codec = reports.values(), self._statements.codec
+        rows = await self._statements.fetch(
+            "write_progress",
+            list(reports),
+            [claim.attempt for claim, _ in each],
+            [
+                progress_text(progress, in_ascii=in_ascii, codec=codec, job_name=claim.job_name)
+                for claim, progress in each
+            ],
+            worker_id,
+        )
+        return {row["job_id"] for row in rows}

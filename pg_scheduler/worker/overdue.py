@@ -1,0 +1,139 @@
+"""Find what is overdue: leases, pending jobs, and what a crash left undone.
+
+One read-only statement scans for all of it, so an idle worker makes few statements. The scanner signals when
+a lease or a misfire grace time expires, for the rescuer and the expirer. It reads jobs of unregistered names,
+consequences that are left and jobs that wait for others only if the scan found some. The scan is repeated for
+rows that were written after it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import ClassVar
+
+from pg_scheduler.base.threads import run_in_thread
+from pg_scheduler.events import JobExpired, UnregisteredName
+from pg_scheduler.jobs.naming import likely_new_name
+from pg_scheduler.queue.dependencies import ScanPosition
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.service import NEVER, Service
+
+
+class DeadlineScanner(Service):
+    """Signal expired leases and misfire grace times, and attend to what else the scan finds."""
+
+    name: ClassVar[str] = "deadline_scanner"
+    interval_s = 30.0
+    """Seconds between two scans; half a lease if that is less, so that leases renewed in time are not met."""
+    retry_interval_s = 5.0
+    """Seconds until the next scan after a deadline has passed: another session may have locked the row."""
+    horizon_jitter = 0.2
+    """The random share of the interval."""
+    spread_s = 0.5
+    """Seconds over which the nodes spread that wait for the same deadline."""
+    report_interval_s = 60.0
+    """Seconds between two reports of unregistered names."""
+    max_names = 10
+    """Names that one report contains."""
+    max_overdue = 2000
+    """Jobs of each priority that one report reads."""
+    max_ended = 500
+    """Ended jobs whose consequences one pass applies."""
+    max_blocks = 100
+    """Blocks of edges between waiting jobs that one pass reads."""
+    max_waiting = 1000
+    """Waiting jobs that one pass reads."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._node = node
+        self._interval = min(self.interval_s, node.config.lease_seconds / 2)
+        self._reported_at: float | None = None
+        self._position = ScanPosition()
+
+    async def run_once(self) -> float:
+        """Scan once, and attend to what was found; return the seconds until the next deadline."""
+        moved = random.uniform(-self.horizon_jitter, self.horizon_jitter)  # noqa: S311 - jitter, no secret
+        horizon = self._interval * (1 + moved)
+        ahead = await self._node.store.workers.scan_deadlines(
+            horizon, self._node.config.heartbeat_threshold, self._node.worker_id
+        )
+        if ahead.has_overdue and self._node.config.runs_jobs:
+            await self._report_names()
+        if ahead.has_blocked:
+            self._node.signals.limits_blocked()
+        if ahead.has_queued:
+            self._node.signals.tenants_waiting()
+        waits = []
+        if ahead.has_ended:
+            if await self._apply_consequences():
+                waits.append(0.0)
+            elif (pause_s := self._node.store.consequences.next_attempt_in()) is not None:
+                waits.append(pause_s)
+        if ahead.has_waiting:
+            await self._repair_waiting()
+        deadlines = (
+            (ahead.lapse_in, self._node.signals.lease_expired),
+            (ahead.expiry_in, self._node.signals.grace_expired),
+        )
+        for ends_in, expired in deadlines:
+            if ends_in is not None and ends_in <= 0:
+                expired()
+                waits.append(self.retry_interval_s)
+            elif ends_in is not None:
+                waits.append(ends_in + random.uniform(0, self.spread_s))  # noqa: S311 - the same
+        return min(horizon, *waits) if waits else horizon
+
+    async def _report_names(self) -> None:
+        """Publish the unregistered names of overdue jobs, unless the last report is recent."""
+        now = time.monotonic()
+        if self._reported_at is not None and now < self._reported_at + self.report_interval_s:
+            return
+        known = self._node.tasks.lists.names
+        overdue = await self._node.store.jobs.overdue_names(self._node.worker_id, known, self.max_overdue)
+        self._reported_at, tasks = now, [task.name for task in self._node.tasks.tasks()]
+        for place, name in enumerate(overdue[: self.max_names], start=1):
+            self._events.publish(
+                UnregisteredName(
+                    job_name=name.name,
+                    jobs=name.jobs,
+                    due_since=name.due_since,
+                    suggestion=await run_in_thread(likely_new_name, name.name, tasks),
+                    busy_workers=name.busy_workers,
+                    more_names=len(overdue) - place if place == self.max_names else 0,
+                )
+            )
+
+    async def _apply_consequences(self) -> bool:
+        """Apply the consequences that a crash left behind; return whether there may be more."""
+        consequences, limit = self._node.store.consequences, self.max_ended
+        gone = await consequences.report_gone(self._node.worker_id, self._node.in_flight.unreported(), limit)
+        return limit in {gone, await consequences.apply_lost(limit)}
+
+    async def _repair_waiting(self) -> None:
+        """Read a part of the jobs that wait for others, and correct what does not agree with other rows."""
+        self._position = await self._node.store.dependencies.repair(
+            self._position, blocks=self.max_blocks, jobs=self.max_waiting
+        )
+
+
+class Expirer(Service):
+    """Expire late jobs that no claim reaches: their function is not registered, or no slot is free."""
+
+    name: ClassVar[str] = "expirer"
+    batch_size = 500
+    """Jobs that one statement expires."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._node = node
+
+    async def run_once(self) -> float:
+        """Expire one batch of jobs."""
+        expired = await self._node.store.jobs.expire(
+            self._node.worker_id, self._node.tasks.lists.names, self.batch_size
+        )
+        for job_id, job_name, attempt in expired:
+            self._events.publish(JobExpired(job_id, job_name, attempt))
+        return 0 if len(expired) == self.batch_size else NEVER

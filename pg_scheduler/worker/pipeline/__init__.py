@@ -1,1 +1,0 @@
-"""Claim due jobs, execute them and settle their results."""

@@ -1,0 +1,131 @@
+"""Reclaim the jobs of dead workers: those whose lease expired or whose process ended.
+
+The deadline scanner signals an expired lease. The claimer's polls detect an ended process by its free
+liveness lock. But a session may also have reconnected, and a clock that is set forward expires every lease at
+once. So the rescuer requests a heartbeat from a suspect worker first, and reclaims its jobs if neither a
+heartbeat nor a new lock follows in time: ``worker/worker_rows.py`` makes them pending, or failed after too
+many crashes, as ``reclaim_change()`` in ``jobs/outcome.py`` decides.
+
+An old lease in the row of a job does not show that its worker is dead, because heartbeats skip a row that a
+transaction of the application has locked. So a worker's jobs are left to it as long as it has a row. Its own
+rescuer releases those that it does not know, as the answer to their claim was lost. A worker that has stopped
+has no rescuer: while threads of its process run on, its heartbeats name their attempts, and other workers
+take its other jobs.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import ClassVar
+
+from pg_scheduler.events import JobFailed, JobsReclaimed
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.service import NEVER, Service
+
+
+class Rescuer(Service):
+    """Reclaim the jobs of dead workers."""
+
+    name: ClassVar[str] = "rescuer"
+    answer_timeout_s = 1.5
+    """Seconds that a suspect worker gets to make a heartbeat."""
+    untrusted_delay_s = 1.0
+    """Seconds until the next pass while this worker's own lease is not trusted."""
+    batch_size = 1000
+    """Jobs that one statement reclaims."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._node = node
+        config = node.config
+        self._heartbeat_threshold = config.heartbeat_threshold
+        self._max_crashes = config.max_crashes
+        self._namesakes = None if config.identity is None else (config.identity, platform.node())
+        self._lock_scan_interval_s = None if config.runs_jobs else config.polling.max_interval
+        self._scans_locks = False
+        self._scans_jobs = True
+        self._suspects: dict[str, tuple[object, float]] = {}  # last heartbeat and lock, time of the request
+
+    def scan_jobs(self) -> None:
+        """Scan for running jobs whose lease expired, since the deadline scanner found one."""
+        self._scans_jobs = True
+        self.wake()
+
+    def scan_locks(self) -> None:
+        """Scan for free liveness locks, since a claim found one."""
+        if not self._scans_locks:
+            self._scans_locks = True
+            self.wake()
+
+    async def run_once(self) -> float:
+        """Reclaim once. Skip if this worker's own lease is not trusted: it must be renewed first."""
+        if not self._node.lease.is_trusted:
+            return self.untrusted_delay_s
+        # The statements about jobs read every due row, so a poll sends them only if it has to.
+        scans_jobs, self._scans_jobs = self._scans_jobs or self._lock_scan_interval_s is None, False
+        try:
+            return await self._reclaim(scans_jobs=scans_jobs)
+        except BaseException:  # whatever it was, some jobs may not have been read
+            self._scans_jobs = True
+            raise
+
+    async def _reclaim(self, *, scans_jobs: bool) -> float:
+        batch_size = self.batch_size
+        if scans_jobs:
+            await self._node.store.workers.restart_leases(batch_size)
+        if self._lock_scan_interval_s is not None:
+            self._scans_locks = True
+        dead = await self._find_dead()
+        if self._namesakes is not None:
+            dead += await self._node.store.workers.ended_namesakes(self._node.worker_id, *self._namesakes)
+            self._namesakes = None
+        if not (scans_jobs or dead):
+            return self._next_delay()
+        rescue = await self._node.store.workers.rescue(
+            self._heartbeat_threshold,
+            batch_size,
+            suspects=dead,
+            max_crashes=self._max_crashes,
+            worker_id=self._node.worker_id,
+            known=self._node.in_flight.unreported,
+        )
+        if rescue.job_ids or rescue.dead_workers:
+            self._events.publish(JobsReclaimed(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
+        for failed in rescue.quarantined:
+            self._events.publish(
+                JobFailed(failed.job_id, failed.job_name, failed.attempt, error=failed.error)
+            )
+        if rescue.dead_workers:
+            self._node.signals.worker_gone()
+        if rescue.job_ids:
+            self._node.signals.due(rescue.due)
+        if len(rescue.job_ids) + len(rescue.quarantined) == batch_size:
+            self._scans_jobs = True
+            return 0
+        return self._next_delay()
+
+    def _next_delay(self) -> float:
+        if self._suspects:
+            return self.answer_timeout_s
+        return NEVER if self._lock_scan_interval_s is None else self._lock_scan_interval_s
+
+    async def _find_dead(self) -> list[str]:
+        """Return the suspect workers that sent no heartbeat in time, and request one from new suspects."""
+        before, self._suspects = self._suspects, {}
+        suspects = await self._node.store.workers.suspect_workers(
+            self._node.worker_id, silence=self._scans_locks
+        )
+        new = [each for each, sign in suspects.items() if before.get(each, (None, 0.0))[0] != sign]
+        if new:
+            await self._node.outbox.request_heartbeats(new)
+        now = time.monotonic()  # their time counts from here, however long the request took
+        dead = []
+        for worker_id, sign in suspects.items():
+            asked_at = now if worker_id in new else before[worker_id][1]
+            if worker_id in new or now - asked_at < self.answer_timeout_s:
+                self._suspects[worker_id] = (sign, asked_at)
+            else:
+                dead.append(worker_id)
+        self._scans_locks = self._scans_locks and bool(self._suspects)
+        return dead

@@ -1,0 +1,291 @@
+"""Hold the outcomes of attempts until they are in the database.
+
+Completer and claimer take batches out of the buffer with a ``with`` statement. When the block ends, its batch
+is settled; when it raises, the batch returns to the buffer. So each outcome has one writer at a time, and an
+error loses none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from pg_scheduler.base.meter import Meter
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.events import (
+    EventBus,
+    JobCompleted,
+)
+from pg_scheduler.jobs.outcome import COMPLETE, Outcome
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.late_outcomes import AttemptOutcome, LateGroup, LateOutcomes, merge
+from pg_scheduler.worker.signals import Signals
+
+
+class ResultBuffer:
+    """Outcomes that are not yet written, with completions kept apart from the others."""
+
+    batch_size = 500
+    """The maximum number of outcomes of one batch."""
+    capacity = 2000
+    """Outcomes that are not written at which the claimer claims no more jobs."""
+
+    def __init__(
+        self,
+        events: EventBus,
+        signals: Signals,
+        *,
+        keeps_completed: bool,
+        meter: Meter | None = None,
+    ) -> None:
+        self._events = events
+        self.keeps_completed: Final = keeps_completed
+        self.deleted: Final[Counter[JobStatus]] = Counter()
+        """Completed jobs whose rows were deleted at once, until the vacuum reports them."""
+        self._signals = signals
+        self._meter = meter
+        self.claims_follow = False
+        """Whether completions may wait for the next claim, which takes them along; set by the claimer."""
+        self.on_settled: Callable[[Iterable[Claim]], None] | None = None
+        """Called with the attempts of each batch that was written, while attempts within limits run."""
+        self._completed: dict[int, list[Claim]] = {}  # by attempt number, as they are written
+        self._others: deque[AttemptOutcome] = deque()
+        self.late: Final = LateOutcomes()
+        """Outcomes that could not be written with the others of their batch."""
+        self._in_batches: dict[CompletionBatch | OutcomeBatch, list[Claim]] = {}
+        self._unwritten = 0
+
+    def put(self, claim: Claim, outcome: Outcome, *, apart: bool = False) -> None:
+        """Add an outcome.
+
+        Args:
+            claim: The attempt.
+            outcome: Its outcome.
+            apart: Whether only the completer may write it, even if it is a plain completion.
+        """
+        if outcome is COMPLETE and not apart:
+            self.put_completed(claim)
+        else:
+            self._unwritten += 1
+            self._others.append((claim, outcome))
+            self._signals.results_waiting()
+
+    def put_completed(self, claim: Claim) -> None:
+        """Add a completion: a fast path, since nearly all jobs complete."""
+        self._unwritten += 1
+        same = self._completed.get(claim.attempt)
+        if same is None:
+            self._completed[claim.attempt] = [claim]
+        else:
+            same.append(claim)
+        if not self.claims_follow:
+            self._signals.results_waiting()
+
+    @property
+    def has_results(self) -> bool:
+        """Whether any outcomes are not yet written, besides those of batches in progress."""
+        return bool(self._completed or self._others or self.late.groups)
+
+    @property
+    def has_new(self) -> bool:
+        """Whether any outcomes were not yet tried."""
+        return bool(self._completed or self._others)
+
+    @property
+    def has_completions(self) -> bool:
+        """Whether any completions are not yet in a batch."""
+        return bool(self._completed)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether any other outcomes are not yet in a batch."""
+        return bool(self._others)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many outcomes are not yet written as may be, those of batches in progress included."""
+        return self._unwritten >= self.capacity
+
+    def unwritten(self) -> dict[str, int]:
+        """Return the attempt numbers of all outcomes whose write is not confirmed, by job id.
+
+        Any thread may call it. An outcome that moves between buffer and batch is briefly in both, never in
+        neither: so the buffer is read before the batches and after them, whichever way it moves meanwhile.
+        """
+        buffered = self._buffered()
+        in_batches = [claim for claims in list(self._in_batches.values()) for claim in list(claims)]
+        return {claim.job_id: claim.attempt for claim in (*buffered, *in_batches, *self._buffered())}
+
+    def _buffered(self) -> list[Claim]:
+        """Return the attempts whose outcomes are in no batch."""
+        completed = [claim for claims in list(self._completed.values()) for claim in list(claims)]
+        # Of two attempts of a job, the later one is behind the one that is late.
+        return self.late.claims() + completed + [claim for claim, _ in list(self._others)]
+
+    @contextmanager
+    def completions(self) -> Iterator[CompletionBatch]:
+        """Take completions of one attempt number for a ``with`` block."""
+        batch = CompletionBatch()
+        self._take_completions(batch)
+        try:
+            yield batch
+        except BaseException:  # whatever it was, no outcome is lost
+            self._return_completions(batch)
+            raise
+        self._settle_completions(batch)
+
+    @contextmanager
+    def others(self) -> Iterator[OutcomeBatch]:
+        """Take other outcomes for a ``with`` block."""
+        batch = OutcomeBatch()
+        self._take_others(batch)
+        try:
+            yield batch
+        except BaseException:  # whatever it was, no outcome is lost
+            self._return_others(batch.outcomes)
+            del self._in_batches[batch]
+            raise
+        self._settle_others(batch)
+
+    @contextmanager
+    def turn(self) -> Iterator[OutcomeBatch]:
+        """Take late outcomes whose turn it is for a ``with`` block."""
+        groups = self.late.due_groups(self.batch_size)
+        batch = OutcomeBatch()
+        if groups:
+            batch.former = merge(groups)
+            batch.outcomes = list(batch.former.outcomes)
+        self._in_batches[batch] = [claim for claim, _ in batch.outcomes]
+        self.late.remove(groups)
+        try:
+            yield batch
+        except BaseException:  # whatever it was, no outcome is lost
+            self.late.groups.extend(groups)
+            del self._in_batches[batch]
+            raise
+        self._settle_others(batch)
+
+    def _take_completions(self, batch: CompletionBatch) -> None:
+        """Move completions into a batch."""
+        if not self._completed:
+            return
+        attempt, claims = next(iter(self._completed.items()))
+        self._in_batches[batch] = claims
+        del self._completed[attempt]
+        if len(claims) > self.batch_size:
+            self._completed[attempt] = claims[self.batch_size :]  # behind those of other numbers
+            del claims[self.batch_size :]
+        if self._completed:
+            self._signals.results_waiting()
+        batch.claims = claims
+
+    def _settle_completions(self, batch: CompletionBatch) -> None:
+        """Publish accepted completions, and move refused ones to the other outcomes."""
+        claims, refused = batch.claims, batch.refused
+        if not claims:
+            return
+        if not self.keeps_completed:
+            self.deleted[JobStatus.COMPLETED] += len(claims) - len(refused)
+        if refused:
+            self._return_others([(claim, COMPLETE) for claim in claims if claim.job_id in refused])
+        self._end(batch, len(claims) - len(refused))
+        if self.on_settled is not None:
+            self.on_settled(claims)
+        self._report(claims if not refused else [each for each in claims if each.job_id not in refused])
+
+    def end_written(self, claim: Claim) -> None:
+        """Report a completion that the code of its job has written, and that was in no buffer."""
+        if self.on_settled is not None:
+            self.on_settled((claim,))
+        self._report((claim,))
+
+    def _report(self, completed: Sequence[Claim]) -> None:
+        """Count and publish completions."""
+        if self._meter is not None:
+            self._meter.record_completions(completed)
+        if self._events.wants(JobCompleted):
+            for claim in completed:
+                self._events.publish(JobCompleted(claim.job_id, claim.job_name, claim.attempt))
+
+    def _return_completions(self, batch: CompletionBatch) -> None:
+        """Move completions back from a batch."""
+        claims = batch.claims
+        if claims:
+            attempt = claims[0].attempt
+            self._completed[attempt] = [*claims, *self._completed.pop(attempt, ())]
+            del self._in_batches[batch]
+        self._signals.results_waiting()
+
+    def _take_others(self, batch: OutcomeBatch) -> None:
+        """Move other outcomes into a batch, each job once."""
+        taken: dict[str, AttemptOutcome] = {}
+        for claim, outcome in self._others:
+            # Another attempt of the same job has its turn after this one's.
+            if claim.job_id in taken or len(taken) == self.batch_size:
+                break
+            taken[claim.job_id] = (claim, outcome)
+        self._in_batches[batch] = [claim for claim, _ in taken.values()]
+        for _ in taken:
+            self._others.popleft()
+        batch.outcomes = list(taken.values())
+
+    def _settle_others(self, batch: OutcomeBatch) -> None:
+        """Publish accepted outcomes, and refused ones as lost; keep those that are late."""
+        outcomes = batch.outcomes
+        if batch.late:
+            outcomes = [outcome for outcome in outcomes if outcome[0].job_id not in batch.late]
+        self._end(batch, len(self._in_batches[batch]) - len(batch.late))
+        if self.on_settled is not None:
+            self.on_settled(claim for claim, _ in outcomes)
+        for claim, outcome in outcomes:
+            event = outcome.event_of(claim, accepted=claim.job_id in batch.accepted)
+            # Other outcomes are counted by their events.
+            if self._meter is not None and isinstance(event, JobCompleted):
+                self._meter.record_end(claim.job_name, "completed")
+            if event is not None:
+                self._events.publish(event)
+
+    def _return_others(self, outcomes: list[AttemptOutcome]) -> None:
+        self._others.extendleft(reversed(outcomes))
+        self._signals.results_waiting()
+
+    def _end(self, batch: CompletionBatch | OutcomeBatch, written: int) -> None:
+        """Forget a batch of which so many outcomes need not be written any more."""
+        was_full = self.is_full
+        del self._in_batches[batch]
+        self._unwritten -= written
+        if was_full and not self.is_full:
+            self._signals.slot_free()
+
+
+@dataclass(eq=False, slots=True)
+class CompletionBatch:
+    """Completions of one attempt number that are being written.
+
+    Attributes:
+        claims: The completed attempts.
+        refused: Ids of jobs whose completion the database refused; set within the block.
+    """
+
+    claims: list[Claim] = field(default_factory=list)
+    refused: Collection[str] = ()
+
+
+@dataclass(eq=False, slots=True)
+class OutcomeBatch:
+    """Outcomes other than completions that are being written.
+
+    Attributes:
+        outcomes: The attempts with their outcomes.
+        former: The late group that the outcomes are; None for those that were not tried before.
+        accepted: Ids of jobs whose outcome the database accepted; set within the block.
+        late: Ids of jobs whose outcome the block has added to ``ResultBuffer.late``.
+    """
+
+    outcomes: list[AttemptOutcome] = field(default_factory=list)
+    former: LateGroup | None = None
+    accepted: Collection[str] = ()
+    late: Collection[str] = ()

@@ -1,0 +1,214 @@
+"""Delete finished jobs and count the deletions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Final, NamedTuple, TypeAlias
+
+import asyncpg
+
+from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.faults import REFUSALS, is_lock_timeout, is_refusal
+from pg_scheduler.database.options import LOCK_TIMEOUT_MS
+from pg_scheduler.database.statements import Repository
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events.log import log_refusal
+
+Cutoffs: TypeAlias = Mapping[JobStatus, datetime]
+"""For each status whose jobs are deleted by age, the instant before which they finished."""
+
+Place: TypeAlias = tuple[int, int]
+"""A place of the table: the number of a block, and that of a row within it."""
+
+MAX_ROWS_OF_BLOCK: Final = 2048
+"""More rows than the largest block of a table can have."""
+
+MAX_REFUSALS: Final = 20
+"""Rows that the application refuses to delete, after which a part of the table is left to the next pass."""
+
+TERMINAL: Final = tuple(status for status in JobStatus if status.is_finished)
+"""The statuses of finished jobs, in the order in which statements take their values."""
+
+
+class BlockRange(NamedTuple):
+    """A range of blocks of the jobs table.
+
+    Attributes:
+        first: Its first block.
+        may_have_due: Whether it may have a job to delete.
+        due: The statuses of which it had one when it was read.
+    """
+
+    first: int
+    may_have_due: bool
+    due: frozenset[JobStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumDay:
+    """A row of ``vacuum_stats``."""
+
+    stat_date: date
+    deleted_completed: int
+    deleted_failed: int
+    deleted_cancelled: int
+    deleted_expired: int
+    last_run: datetime | None
+    worker_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumTotal:
+    """The sum of all rows of ``vacuum_stats``."""
+
+    total_completed: int
+    total_failed: int
+    total_cancelled: int
+    total_expired: int
+    last_vacuum_run: datetime | None
+
+
+class RetentionRepository(Repository):
+    """The statements that delete finished jobs and count them."""
+
+    async def table_blocks(self) -> int:
+        """Return the size of the jobs table in blocks."""
+        return await self._statements.number("table_blocks", await self._table())
+
+    async def begin_pass(
+        self, policies: str, worker_id: str, *, after_s: float, within_s: float
+    ) -> float | None:
+        """Begin a pass of these policies if it is due.
+
+        Args:
+            policies: The policies, as a text that is the same on every node that has them.
+            worker_id: This worker.
+            after_s: Seconds from the end of a pass to the next one.
+            within_s: Seconds within which the first one is due.
+
+        Returns:
+            0 if the pass has begun, else the seconds until it is due; None while another worker makes it.
+        """
+        args = policies, worker_id, after_s, within_s, self._statements.now
+        due_in: float | None = await self._statements.value("begin_vacuum_pass", *args)
+        return due_in
+
+    async def end_pass(self, policies: str, worker_id: str) -> None:
+        """Record the end of a pass."""
+        await self._statements.fetch("end_vacuum_pass", policies, worker_id, self._statements.now)
+
+    async def read_ranges(self, blocks: int, cutoffs: Cutoffs) -> list[BlockRange]:
+        """Return the ranges of so many blocks of the table in order, each with its last reading."""
+        args = await self._table(), blocks, *_cutoffs(cutoffs), self._statements.now
+        return [
+            BlockRange(row["first_block"], row["may"], _due(row))
+            for row in await self._statements.fetch("read_ranges", *args)
+        ]
+
+    async def note_range(self, first: int, blocks: int, cutoffs: Cutoffs) -> frozenset[JobStatus]:
+        """Read a range for the next pass; return the statuses of which a job precedes its cutoff."""
+        bounds = (first, 0), (first + blocks, 0), first, blocks
+        args = *bounds, await self._table(), *_cutoffs(cutoffs), self._statements.now
+        (row,) = await self._statements.fetch("note_range", *args)
+        return _due(row)
+
+    async def vacuum_blocks(self, first: int, blocks: int, cutoffs: Cutoffs) -> dict[JobStatus, int]:
+        """Delete within these blocks the jobs that finished before the cutoff of their status; count them."""
+        deleted = {}
+        for status, cutoff in cutoffs.items():
+            if count := await self._delete_between((first, 0), (first + blocks, 0), status, cutoff):
+                deleted[status] = count
+        return deleted
+
+    async def _delete_between(self, low: Place, high: Place, status: JobStatus, cutoff: datetime) -> int:
+        """Delete the jobs of a status between two places of the table, besides rows that cannot be deleted.
+
+        A part with a row that a trigger or a foreign key of the application refuses to delete is halved until
+        the row is alone. After a number of such rows the rest of the part is left to the next pass.
+        """
+        parts, count, refusals = [(low, high)], 0, 0
+        while parts:
+            low, high = parts.pop()
+            args = low, high, status.value, cutoff
+            try:
+                count += await self._delete_unlocked(*args)
+            except REFUSALS as error:
+                if not is_refusal(error):
+                    raise
+                if middle := _middle(low, high):
+                    parts += [(middle, high), (low, middle)]
+                    continue
+                refusals += 1
+                problem = f"finished job in row {low[1]} of block {low[0]} not deleted"
+                log_refusal(problem, error)
+                if refusals == MAX_REFUSALS:
+                    break
+        return count
+
+    async def _delete_unlocked(self, low: Place, high: Place, status: str, cutoff: datetime) -> int:
+        args = low, high, status, cutoff
+        try:
+            return await self._statements.change("vacuum_blocks", *args, lock_timeout_ms=LOCK_TIMEOUT_MS)
+        except DatabaseUnavailableError as fault:
+            if not is_lock_timeout(fault):
+                raise
+        return await self._statements.number("vacuum_unlocked", *args)
+
+    async def count_in_blocks(self, first: int, blocks: int, cutoffs: Cutoffs) -> dict[JobStatus, int]:
+        """Count what ``vacuum_blocks()`` would delete."""
+        args = (first, 0), (first + blocks, 0), *_cutoffs(cutoffs)
+        return {JobStatus(row[0]): row[1] for row in await self._statements.fetch("count_in_blocks", *args)}
+
+    async def vacuum_surplus(self, status: JobStatus, keep: int, limit: int) -> int:
+        """Delete jobs of a status beyond the newest ``keep`` of each name, and count them."""
+        return await self._statements.number("vacuum_surplus", status.value, keep, limit)
+
+    async def vacuum_steps(self, after: str, limit: int) -> str | None:
+        """Delete old steps without a job that reads them.
+
+        Args:
+            after: The id of a job, after which to look for steps.
+            limit: The number of ids to look at, and of steps to delete at most.
+
+        Returns:
+            The id at which to continue; None at the end.
+        """
+        found: str | None = await self._statements.value("vacuum_steps", after, limit, self._statements.now)
+        return found
+
+    async def record_vacuum(self, deleted: Mapping[JobStatus, int], worker_id: str) -> None:
+        """Add deletions to the counts of the current day."""
+        counts = (deleted.get(status, 0) for status in TERMINAL)
+        await self._statements.fetch("record_vacuum", *counts, worker_id, self._statements.now)
+
+    async def vacuum_stats(self, days: int) -> list[VacuumDay]:
+        """Return the deletions of each of the last days, newest first."""
+        rows = await self._statements.fetch("vacuum_stats", days, self._statements.now)
+        return [VacuumDay(**dict(row)) for row in rows]
+
+    async def total_vacuum_stats(self) -> VacuumTotal:
+        """Return the deletions of all days by status."""
+        (row,) = await self._statements.fetch("total_vacuum_stats")
+        return VacuumTotal(**dict(row))
+
+    async def _table(self) -> str:
+        return qualify("{schema}scheduled_jobs", await self._statements.schema())
+
+
+def _cutoffs(cutoffs: Cutoffs) -> Iterator[datetime | None]:
+    return (cutoffs.get(status) for status in TERMINAL)
+
+
+def _middle(low: Place, high: Place) -> Place | None:
+    """Return a place that halves the rows between two places; None if they have one row at most."""
+    if high[0] - low[0] > 1:
+        return (low[0] + high[0]) // 2, 0
+    after = high[1] if high[0] == low[0] else MAX_ROWS_OF_BLOCK
+    return (low[0], (low[1] + after) // 2) if after - low[1] > 1 else None
+
+
+def _due(row: asyncpg.Record) -> frozenset[JobStatus]:
+    return frozenset(status for status in TERMINAL if row[status.value])

@@ -1,0 +1,243 @@
+"""Delete finished jobs past their retention.
+
+It walks over the table in steps of some thousand blocks, each a short transaction. So it needs no index on
+finished jobs, and holds no lock for long. One worker makes a pass for all that have the same policies; the
+table ``scheduler_vacuum_passes`` has whose turn it is. ``scheduler_vacuum_ranges`` has when a range of blocks
+may first have a job to delete, and a pass reads no range before. A pass that a person requests reads all of
+them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from datetime import timedelta
+from typing import ClassVar, Final, NamedTuple
+
+from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.author import for_people
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import EventBus, JobsVacuumed
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.worker.retention import BlockRange, Cutoffs
+from pg_scheduler.worker.service import Service
+
+SCHEDULES_BATCH_SIZE: Final = 1000
+AUDIT_BATCH_SIZE: Final = 1000
+
+STATISTICS_DAYS: Final = ((60, 600, 0.25), (600, 3600, 7.0), (3600, None, 90.0))
+"""Spans of statistics in seconds, the longer spans that they are merged into, and the days before that."""
+
+
+class VacuumStep(NamedTuple):
+    """A step of a pass over the table.
+
+    Attributes:
+        done: The blocks that were read so far.
+        blocks: The blocks of the table.
+        jobs: The number of jobs that the step deleted, by status.
+    """
+
+    done: int
+    blocks: int
+    jobs: Counter[JobStatus]
+
+
+class Vacuum(Service):
+    """Delete finished jobs past their retention."""
+
+    name: ClassVar[str] = "vacuum"
+    interval_jitter = 0.1
+    """The random share of the interval between two passes."""
+    check_interval_s = 600.0
+    """Seconds after which a worker checks again whether the one that makes the pass still runs."""
+    step_blocks = 2000
+    """Blocks of the table that one step walks over."""
+    pause_s = 0.1
+    """Seconds between two steps, several times as long as a step takes: jobs come first."""
+    surplus_batch_size = 10_000
+    """Rows that one statement deletes beyond ``keep_last``."""
+    statistics_batch_size = 500
+    """Rows of statistics that one statement merges or deletes."""
+
+    def __init__(
+        self,
+        store: Store,
+        events: EventBus,
+        config: VacuumConfig,
+        worker_id: str,
+        *,
+        deleted: Counter[JobStatus] | None = None,
+    ) -> None:
+        super().__init__(events)
+        self._store = store
+        self._config = config
+        self._worker_id = worker_id
+        self._walk: AsyncIterator[VacuumStep] | None = None
+        self._last_first = -1
+        self._key = _key(config)
+        self._deleted: Counter[JobStatus] = Counter() if deleted is None else deleted
+        self._policies: Mapping[JobStatus, VacuumPolicy] = {
+            JobStatus.COMPLETED: config.completed,
+            JobStatus.FAILED: config.failed,
+            JobStatus.CANCELLED: config.cancelled,
+            JobStatus.EXPIRED: config.expired,
+        }
+
+    async def run_once(self) -> float:
+        """Make one step of the pass over the table, if it is this worker's turn."""
+        if self._walk is None:
+            interval = self._config.interval_minutes * 60
+            jitter = self.interval_jitter * interval
+            due_in = await self._store.retention.begin_pass(
+                self._key, self._worker_id, after_s=interval - jitter, within_s=interval
+            )
+            if due_in != 0:
+                await self.drain()
+                later = random.uniform(0, 2 * jitter)  # noqa: S311 - jitter, no secret
+                return self.check_interval_s if due_in is None else min(due_in + later, self.check_interval_s)
+            self._walk = self.steps(skip=True)
+        try:
+            async for step in self._walk:
+                self._deleted.update(step.jobs)
+                return self.pause_s
+        except DatabaseUnavailableError:
+            self._walk = None  # the generator has ended: the next one continues the pass
+            raise
+        self._walk, self._last_first = None, -1
+        await self._store.retention.end_pass(self._key, self._worker_id)
+        return 0
+
+    async def drain(self) -> None:
+        """Report what was deleted since the last report."""
+        deleted = self._deleted.copy()
+        await self.report(deleted)
+        self._deleted -= deleted  # more may have been counted meanwhile
+
+    async def run(self) -> dict[JobStatus, int]:
+        """Apply every policy now; return the number of deleted jobs of each status."""
+        deleted = Counter(dict.fromkeys(self._policies, 0))
+        async for step in self.steps():
+            deleted.update(step.jobs)
+        await self.report(deleted)
+        return dict(deleted)
+
+    async def preview(self) -> AsyncIterator[VacuumStep]:
+        """Yield steps with what ``run()`` would delete.
+
+        Policies that keep a number of jobs are not counted: that would read the whole table at once.
+        """
+        cutoffs = await self._cutoffs()
+        blocks = await self._store.retention.table_blocks() if cutoffs else 0
+        step = self.step_blocks
+        for first in range(0, blocks, step):
+            found = await self._store.retention.count_in_blocks(first, step, cutoffs)
+            yield VacuumStep(min(first + step, blocks), blocks, Counter(found))
+
+    async def _cutoffs(self) -> Cutoffs:
+        """Return for each status with an age the instant before which its jobs are deleted."""
+        ages = {status: age for status, policy in self._policies.items() if (age := _age(policy)) is not None}
+        if not ages:
+            return {}
+        now = await self._store.schedules.now()
+        return {status: now - age for status, age in ages.items()}
+
+    async def steps(self, *, skip: bool = False) -> AsyncIterator[VacuumStep]:
+        """Apply every policy, and yield after each step what it deleted.
+
+        Args:
+            skip: Whether to leave out the ranges of blocks that cannot have a job to delete.
+        """
+        cutoffs = await self._cutoffs()
+        step = self.step_blocks
+        blocks = await self._store.retention.table_blocks() if cutoffs else 0
+        ranges = await self._store.retention.read_ranges(step, cutoffs) if cutoffs else []
+        if skip:
+            ranges = [each for each in ranges if each.may_have_due]
+            # After a range in which a row was locked, the others come first.
+            ranges.sort(key=lambda each: each.first <= self._last_first)
+        for each in ranges:
+            self._last_first = each.first
+            deleted = await self._vacuum_range(each, cutoffs)
+            yield VacuumStep(min(each.first + step, blocks), blocks, deleted)
+        async for other in self._delete_others():
+            yield VacuumStep(blocks, blocks, other)
+
+    async def _vacuum_range(self, blocks: BlockRange, cutoffs: Cutoffs) -> Counter[JobStatus]:
+        """Delete the jobs of a range of blocks that are known to be due, read it, and delete the others."""
+        retention, deleted, due = self._store.retention, Counter[JobStatus](), blocks.due
+        for _ in range(2):
+            each = {status: cutoffs[status] for status in due}
+            deleted.update(await retention.vacuum_blocks(blocks.first, self.step_blocks, each))
+            found = await retention.note_range(blocks.first, self.step_blocks, cutoffs)
+            if found <= due:  # those that are left wait for their consequences
+                break
+            due = found
+        return deleted
+
+    async def _delete_others(self) -> AsyncIterator[Counter[JobStatus]]:
+        """Delete what no walk over the table finds, and yield the number of jobs after each batch."""
+        await self._delete_schedules()
+        with for_people("the deletion of old records"):
+            await self._delete_audit()
+        with for_people("to merge old statistics"):
+            size = self.statistics_batch_size
+            for span_s, longer_s, days in STATISTICS_DAYS:
+                while await self._store.statistics.fold(span_s, longer_s, days, size) == size:
+                    yield Counter()
+        batch_size = self.surplus_batch_size
+        while await self._store.kept_results.vacuum(batch_size) == batch_size:
+            yield Counter()
+        after = ""
+        while (last := await self._store.retention.vacuum_steps(after, batch_size)) is not None:
+            after = last
+            yield Counter()
+        for status, policy in self._policies.items():
+            count = batch_size
+            while policy.keep_count is not None and count == batch_size:
+                count = await self._store.retention.vacuum_surplus(status, policy.keep_count, batch_size)
+                yield Counter({status: count})
+
+    async def _delete_schedules(self) -> None:
+        """Delete schedules that have finished."""
+        age = _age(self._config.schedules)
+        if age is None:
+            return
+        before = await self._store.schedules.now() - age
+        while await self._store.schedules.vacuum(before, SCHEDULES_BATCH_SIZE) == SCHEDULES_BATCH_SIZE:
+            pass
+
+    async def _delete_audit(self) -> None:
+        """Delete records of changes, and bulk runs."""
+        age = _age(self._config.audit)
+        if age is None:
+            return
+        before = await self._store.schedules.now() - age
+        while await self._store.audit.vacuum(before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
+            pass
+
+    async def report(self, deleted: Counter[JobStatus]) -> None:
+        """Count deletions in the statistics of the day, and publish them."""
+        if not deleted.total():
+            return
+        if self._config.track_metrics:
+            with for_people("the number of deleted jobs"):
+                await self._store.retention.record_vacuum(deleted, self._worker_id)
+        self._events.publish(JobsVacuumed(**{status.value: deleted[status] for status in self._policies}))
+
+
+def _age(policy: VacuumPolicy) -> timedelta | None:
+    if policy.trigger is VacuumTrigger.IMMEDIATE:
+        return timedelta(0)
+    return None if policy.days is None else timedelta(days=policy.days)
+
+
+def _key(config: VacuumConfig) -> str:
+    """Return the settings of a vacuum without its interval: workers with the same policies have the same."""
+    values = asdict(config)
+    del values["interval_minutes"]
+    return json.dumps(values, default=lambda trigger: trigger.value, sort_keys=True)

@@ -1,0 +1,161 @@
+"""Detect a blocked event loop from the lease keeper's thread, and log the job that blocks it.
+
+The watchdog schedules one callback after another in the event loop. While one has not run, the loop is
+blocked: a job computes for long, or makes a blocking call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from types import FrameType
+
+from pg_scheduler.base.blocking import call_in_loop
+from pg_scheduler.events import EventBus, LoopBlocked
+from pg_scheduler.events.log import event_fields, log_in_thread
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.in_flight import InFlight
+
+
+class _Ping:
+    """One callback that the event loop is to run."""
+
+    __slots__ = ("is_answered", "is_logged", "place", "sent_at")
+
+    def __init__(self) -> None:
+        self.sent_at = time.monotonic()
+        self.is_answered = False
+        self.is_logged = False
+        self.place: _Place | None = None
+
+
+class _Place:
+    """Where the event loop was found blocked."""
+
+    __slots__ = ("claim", "found_at", "stack")
+
+    def __init__(self, frame: FrameType | None, claim: Claim | None) -> None:
+        self.claim = claim
+        self.found_at = time.monotonic()
+        frames = [] if frame is None else list(traceback.walk_stack(frame))
+        self.stack = [(each.f_code.co_filename, line, each.f_code.co_name, None) for each, line in frames]
+
+    def describe(self, seconds: float) -> LoopBlocked:
+        """Return the event. Its stack contains lines of source files, which are read now."""
+        stack = "".join(traceback.StackSummary.from_list(reversed(self.stack)).format())
+        claim = self.claim
+        return LoopBlocked(claim and claim.job_id, claim and claim.job_name, seconds=seconds, stack=stack)
+
+
+@dataclass(frozen=True, slots=True)
+class Blockage:
+    """A blocked event loop."""
+
+    seconds: float
+    """Seconds for which it has been blocked."""
+    claim: Claim | None
+    """The job that blocks it; None if it is none."""
+
+
+class LoopWatchdog:
+    """Watch the event loop in which it was created, from the thread that calls ``check()``."""
+
+    blocked_after_s = 1.0
+    """Seconds without an answer after which the event loop counts as blocked."""
+
+    def __init__(self, events: EventBus, in_flight: InFlight) -> None:
+        self._events = events
+        self._in_flight = in_flight
+        self.loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        self._ping = _Ping()
+        self._ping.is_answered = True  # there was none yet
+        self._blocked_s = 0.0
+        self._was_blocked = False
+        self.last_blocked: tuple[float, LoopBlocked] | None = None
+        """When the event loop last resumed after it was blocked, by the monotonic clock, and the event."""
+
+    def start(self) -> None:
+        """Send the first ping; called in the event loop."""
+        self._ping, self._blocked_s = _Ping(), 0.0
+        self.loop.call_soon(self._answer, self._ping)
+
+    def ping(self) -> bool:
+        """Send another ping if the last one was answered; return False if the event loop is closed."""
+        if not self._ping.is_answered:
+            return not self.loop.is_closed()
+        self._ping = _Ping()
+        return call_in_loop(self.loop, self._answer, self._ping)
+
+    def check(self) -> None:
+        """Measure how long the last ping has been unanswered, and note what blocks the event loop."""
+        ping = self._ping
+        self._was_blocked = ping.place is not None
+        self._blocked_s = 0.0 if ping.is_answered else time.monotonic() - ping.sent_at
+        if self.is_blocked and ping.place is None:
+            ping.place = self._find_place()
+
+    def find_blockage(self) -> Blockage | None:
+        """Return for how long the event loop has been blocked and by what; None if it is not.
+
+        Callable from any thread. Without a lease keeper, each call sends the ping of the next one. The
+        time begins when a check found the loop blocked, so the time of a suspended process does not count.
+        """
+        ping, after_s = self._ping, self.blocked_after_s
+        if threading.get_ident() == self._thread_id:
+            return None  # it runs the caller
+        if ping.is_answered:
+            self.ping()
+            return None
+        now = time.monotonic()
+        if now - ping.sent_at <= after_s:
+            return None
+        place = ping.place
+        if place is None:
+            place = ping.place = self._find_place()
+        return Blockage(max(now - place.found_at, 0.0) + after_s, place.claim)
+
+    def _find_place(self) -> _Place:
+        task = asyncio.current_task(self.loop)
+        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - as faulthandler does
+        return _Place(frame, self._in_flight.claim_of(task) if task else None)
+
+    def report(self) -> None:
+        """Log once what blocks the event loop.
+
+        This may wait for a disk that holds source files, so the lease is renewed first.
+        """
+        ping = self._ping
+        if ping.place is not None and not ping.is_logged:
+            ping.is_logged = True
+            report = ping.place.describe(0.0)
+            culprit = (
+                "not by a job" if report.job_id is None else f"by job {report.job_name} (id {report.job_id})"
+            )
+            message = "event loop blocked for %.1f s, %s:\n%s"
+            about = self._blocked_s, culprit, report.stack
+            log_in_thread(logging.WARNING, message, *about, extra=event_fields(report) | {"event_type": None})
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the event loop was blocked at the last check."""
+        return self._blocked_s > self.blocked_after_s
+
+    def is_blocked_for(self, seconds: float) -> bool:
+        """Return whether the last two checks found the event loop blocked, in the end for over ``seconds``.
+
+        After the whole process was suspended, the event loop has until the second check to answer.
+        """
+        return self._was_blocked and self._blocked_s > seconds
+
+    def _answer(self, ping: _Ping) -> None:
+        ping.is_answered = True
+        if ping.place is not None:
+            now = time.monotonic()
+            self.last_blocked = now, ping.place.describe(now - ping.sent_at)
+            self._events.publish(self.last_blocked[1])

@@ -1,0 +1,425 @@
+"""Register workers, renew their leases and reclaim the jobs of dead ones."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import asyncpg
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.author import release_of, report_refused, with_record
+from pg_scheduler.database.faults import RECORD_REFUSALS, REFUSALS, is_lock_timeout, is_refusal
+from pg_scheduler.database.options import LOCK_TIMEOUT_MS
+from pg_scheduler.database.records import worker_from
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.statements import Statements
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.outcome import RowChange, reclaim_change
+from pg_scheduler.worker.outcome_statements import ResultRepository
+
+DECLARED: Final = "schedules"
+"""Where a worker reports the ids of the schedules that its code declares."""
+
+DECLARED_FUNCTIONS: Final = "schedule_functions"
+"""Where a worker reports what else identifies these schedules, by their ids; see ``Declaration``."""
+
+LEFT_OUT: Final = "schedules_left_out"
+"""What a worker reports besides whose declared schedules are too many."""
+
+DRAIN: Final = "drain"
+"""The request to claim no more jobs."""
+
+HEARTBEAT_REQUEST: Final = "check"
+"""The message that a worker is to make a heartbeat; its id follows."""
+
+SERVER_START_GRACE_S: Final = 10.0
+"""Seconds after a start of the server in which a free liveness lock does not mean a dead worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewResult:
+    """The result of renewing the leases of a worker and its jobs.
+
+    Attributes:
+        alive: Whether the worker still has its row.
+        lost: Ids of jobs that the worker no longer holds.
+        now: The server's time.
+        late: Whether the lease had expired. The next heartbeat is then the first that counts.
+        subscriptions: The classes of events that other workers want, as they wrote them.
+        wanted: The request to the worker: ``drain``; None for no request.
+        obstacle: Why the leases of the jobs were not renewed; None if they were.
+        is_server_time: Whether ``now`` is the server's time, and not that of a test.
+    """
+
+    alive: bool
+    lost: list[str]
+    now: datetime
+    late: bool = False
+    subscriptions: Sequence[str | None] = ()
+    wanted: str | None = None
+    obstacle: Exception | None = None
+    is_server_time: bool = False
+
+
+class WorkerReport(NamedTuple):
+    """The report of a worker about itself.
+
+    Attributes:
+        state: ``running``, ``draining`` or ``stopping``.
+        health: Its connections, the delay of its event loop, and whether it listens and holds its lock.
+        names: The names that it claims; None if they are written already.
+        declared: The schedules that its code declares, as settings of its row; None if they are written
+            already.
+    """
+
+    state: str
+    health: Mapping[str, Any]
+    names: Sequence[str] | None = None
+    declared: Mapping[str, Any] | None = None
+
+
+class NextInstants(NamedTuple):
+    """Seconds until the next instant at which something happens; None if nothing will."""
+
+    due_in: float | None
+    """Until the next pending job is due."""
+    expiry_in: float | None
+    """Until the next pending job, the lease of another worker, or the pause of a task ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds until the next expiry; negative if it is overdue, None if nothing will expire.
+
+    Attributes:
+        lapse_in: Until the first lease expires.
+        expiry_in: Until the first pending job expires.
+        has_overdue: Whether a pending job was due 30 seconds ago.
+        has_ended: Whether the consequences of a job that has ended are to be applied.
+        has_waiting: Whether jobs wait for other jobs.
+        has_blocked: Whether a limit blocks a job.
+        has_queued: Whether a job waits in a share.
+    """
+
+    lapse_in: float | None
+    expiry_in: float | None
+    has_overdue: bool = False
+    has_ended: bool = False
+    has_waiting: bool = False
+    has_blocked: bool = False
+    has_queued: bool = False
+
+
+class Quarantined(NamedTuple):
+    """A job that failed because too many workers died while they ran it."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class RescueResult:
+    """The workers and jobs that ``rescue()`` changed.
+
+    Attributes:
+        dead_workers: Workers that were declared dead.
+        job_ids: Jobs that are pending again.
+        quarantined: Jobs that failed instead.
+        due: When the first of the pending jobs was due; None if there is none.
+    """
+
+    dead_workers: list[str]
+    job_ids: list[str]
+    quarantined: list[Quarantined] = field(default_factory=list)
+    due: datetime | None = field(default=None, compare=False)
+
+
+class WorkerRepository:
+    """The statements about workers and their leases."""
+
+    def __init__(
+        self,
+        statements: Statements,
+        results: ResultRepository,
+        server_start_grace_s: float = SERVER_START_GRACE_S,
+    ) -> None:
+        self._statements = statements
+        self._results = results
+        self._server_start_grace_s = server_start_grace_s
+
+    async def register(
+        self,
+        worker: Worker,
+        lease_s: float,
+        liveness_key: int | None = None,
+        extension_s: float | None = None,
+        *,
+        report: WorkerReport | None = None,
+        wanted: str | None = None,
+    ) -> None:
+        """Insert or update the worker's row, with a new lease; see ``renew()`` for its liveness lock.
+
+        Args:
+            worker: The worker, with its settings.
+            lease_s: The length of the lease in seconds.
+            liveness_key: The key of the liveness lock that the worker holds.
+            extension_s: Seconds for which the held lock extends an expired lease.
+            report: The report of the worker about itself.
+            wanted: The request to the worker when it still had a row.
+        """
+        values = (
+            worker.worker_id,
+            worker.hostname,
+            worker.pid,
+            worker.version,
+            worker.max_concurrent_jobs,
+            lease_s,
+            self._statements.now,
+            liveness_key,
+            extension_s,
+            worker.role,
+            worker.identity,
+            json.dumps(dict(worker.metadata)) if worker.metadata else None,
+            json.dumps(dict(worker.settings)) if worker.settings else None,
+            *_columns(report),
+            wanted,
+            release_of(worker.metadata),
+        )
+
+        async def write() -> None:
+            await self._statements.fetch("register_worker", *values)
+
+        await with_record(f"the record of the start of worker {worker.worker_id}", write)
+
+    async def renew(
+        self,
+        worker_id: str,
+        held: Mapping[str, int],
+        lease_s: float,
+        *,
+        ended: Mapping[str, int] | None = None,
+        liveness_key: int | None = None,
+        extension_s: float | None = None,
+        report: WorkerReport | None = None,
+        on: Connection | None = None,
+    ) -> RenewResult:
+        """Renew the leases of a worker and of its jobs.
+
+        Where a lock of the whole table of jobs is in the way, or a trigger of the application refuses a row
+        of one, the lease of the worker alone is renewed, which keeps its jobs. The classes of events, and in
+        the first case the jobs that it lost, then follow with a later renewal.
+
+        Args:
+            worker_id: The worker.
+            held: The attempts of the jobs that run, by id.
+            lease_s: The length of the lease in seconds.
+            ended: The attempts of jobs whose results are not written yet. The worker still holds them.
+            liveness_key: The key of the liveness lock that the worker holds.
+            extension_s: Seconds for which the held lock extends an expired lease.
+            report: The report of the worker about itself; None to keep the one in its row.
+            on: The connection to use.
+        """
+        own = {**(ended or {}), **held}
+        now = self._statements.now
+        args = (worker_id, list(own), json.dumps(own), lease_s, now, liveness_key, len(held), extension_s)
+        try:
+            (row,) = await self._statements.fetch("renew_lease", *args, *_columns(report), on=on)
+        except (DatabaseUnavailableError, *REFUSALS) as error:
+            if not (is_lock_timeout(error) or is_refusal(error)):
+                raise
+            about = worker_id, lease_s, now, liveness_key, len(held), extension_s
+            rows = await self._statements.fetch("renew_worker", *about, *_columns(report), on=on)
+            if not rows:
+                raise
+            lost: list[str] = []
+            if is_refusal(error):  # the table can be read: jobs that were cancelled are to stop
+                attempts = worker_id, list(own), json.dumps(own)
+                lost = [row[0] for row in await self._statements.fetch("find_lost", *attempts, on=on)]
+            return RenewResult(
+                True,
+                lost,
+                rows[0]["now"],
+                wanted=rows[0]["wanted"],
+                obstacle=error,
+                is_server_time=now is None,
+            )
+        return RenewResult(
+            row["alive"],
+            row["lost"],
+            row["now"],
+            row["late"],
+            row["subscriptions"] or (),
+            row["wanted"],
+            is_server_time=now is None,
+        )
+
+    async def request_state(self, worker_ids: Collection[str], wanted: str | None) -> list[str]:
+        """Request of these workers to drain, or to resume; return the ids of those that have a row.
+
+        A heartbeat of each is requested, after which it obeys. Requests that change something are recorded.
+        """
+        action = "resume_worker" if wanted is None else f"{wanted}_worker"
+        record = self._statements.now, action, *self._statements.author.values()
+        rows = await self._statements.fetch(
+            "request_state", list(worker_ids), wanted, HEARTBEAT_REQUEST, *record
+        )
+        return sorted(row["worker_id"] for row in rows)
+
+    async def announce_subscriptions(self, worker_id: str, kinds: Sequence[str], message: str) -> None:
+        """Write the classes of events that a worker wants from others, and send the message to all."""
+        await self._statements.fetch("announce_subscriptions", worker_id, kinds or None, message)
+
+    async def mark_stopping(self, worker_id: str) -> None:
+        """Mark a worker whose threads run on: when its process has ended, their jobs have not crashed."""
+        await self._statements.fetch("mark_stopping", worker_id)
+
+    async def deregister(self, worker_id: str) -> None:
+        """Delete the worker's row."""
+        await self._statements.fetch("deregister_worker", worker_id)
+
+    async def list_workers(self) -> list[Worker]:
+        """Return every registered worker, the oldest first."""
+        rows = await self._statements.fetch("list_workers", self._statements.now)
+        return [worker_from(row) for row in rows]
+
+    async def suspect_workers(self, worker_id: str, *, silence: bool = True) -> dict[str, object]:
+        """Return other workers that may be dead, each with a value that changes if it is alive.
+
+        Args:
+            worker_id: The worker that asks.
+            silence: Whether a free liveness lock makes a worker suspect, not only an expired lease.
+        """
+        grace_s, now = self._server_start_grace_s, self._statements.now
+        rows = await self._statements.fetch("suspect_workers", worker_id, grace_s, silence, now)
+        return {row[0]: (row[1], row[2]) for row in rows}
+
+    async def ended_namesakes(self, worker_id: str, identity: str, hostname: str) -> list[str]:
+        """Return other workers of this identity and host whose process has ended."""
+        grace_s = self._server_start_grace_s
+        rows = await self._statements.fetch("ended_namesakes", worker_id, identity, hostname, grace_s)
+        return [row[0] for row in rows]
+
+    async def restart_leases(self, limit: int = 1000) -> None:
+        """Restart leases that began in the future, because the server's clock was set back."""
+        await self._statements.fetch("restart_leases", self._statements.now, limit)
+
+    async def scan_deadlines(
+        self, horizon_s: float, heartbeat_threshold_s: float, worker_id: str | None = None
+    ) -> Deadlines:
+        """Return when the next lease and the next pending job expire, for jobs due within the horizon.
+
+        The leases in the rows of jobs count for workers without a row, and for the worker that asks.
+        """
+        (row,) = await self._statements.fetch(
+            "scan_deadlines", self._statements.now, horizon_s, heartbeat_threshold_s, worker_id
+        )
+        return Deadlines(
+            row["lapse_in"],
+            row["expiry_in"],
+            row["overdue"],
+            row["ended"],
+            row["waiting"],
+            row["blocked"],
+            row["queued"],
+        )
+
+    async def next_instants(self, worker_id: str) -> NextInstants:
+        """Return when the next pending job is due, and when the next expiry or end of a pause follows."""
+        (row,) = await self._statements.fetch("next_instants", self._statements.now, worker_id)
+        return NextInstants(row["due_in"], row["expiry_in"])
+
+    async def rescue(
+        self,
+        heartbeat_threshold_s: float,
+        limit: int = 1000,
+        *,
+        suspects: Sequence[str] | None = None,
+        max_crashes: int | None = None,
+        worker_id: str | None = None,
+        known: Callable[[], Mapping[str, int]] = dict,
+    ) -> RescueResult:
+        """Declare workers dead and reclaim orphaned jobs.
+
+        Args:
+            heartbeat_threshold_s: Seconds after its last heartbeat in which a job without a lease counts as
+                held.
+            limit: The maximum number of jobs.
+            suspects: Declare these dead, if their lease with its extension expired or their liveness lock is
+                free; None for every worker whose lease expired, which a held lock extends as well.
+            max_crashes: A job fails once so many workers died while they ran it; None for no limit.
+            worker_id: The worker that asks. Its own jobs are reclaimed if it does not know them, and their
+                leases were not renewed; None to leave the jobs of all live workers alone.
+            known: Returns the attempts of the jobs that it knows, by id.
+        """
+        changes: dict[str, RowChange] = {}
+        by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
+        rescued: set[str] = set()
+        now = self._statements.now
+        async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
+            connection = transaction.connection
+            rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
+            dead = [row["worker_id"] for row in rows]
+            stopped = {row["worker_id"] for row in rows if row["stopping"]}
+            args = dead, now, heartbeat_threshold_s, limit, worker_id, json.dumps(known())
+            orphans = await self._statements.fetch("lock_orphans", *args, on=connection)
+            for row in orphans:
+                change = reclaim_change(
+                    crashed=row["crashed"] and row["worker_id"] not in stopped,
+                    crashes=row["crash_count"],
+                    max_crashes=max_crashes,
+                )
+                change = replace(change, retries=-row["past_retries"])
+                changes[row["job_id"]] = change
+                by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
+            for holder, holder_changes in by_worker.items():
+                rescued |= await self._results.settle_divided(holder_changes, holder, transaction)
+        await self._record(rows, orphans, rescued)
+        quarantined = [
+            Quarantined(row["job_id"], row["job_name"], row["attempt"], changes[row["job_id"]].error or "")
+            for row in orphans
+            if row["job_id"] in rescued and changes[row["job_id"]].status is JobStatus.FAILED
+        ]
+        pending = rescued - {failed.job_id for failed in quarantined}
+        due = min((row["due"] for row in orphans if row["job_id"] in pending), default=None)
+        return RescueResult(dead, sorted(pending), quarantined, due)
+
+    async def _record(
+        self,
+        workers: Sequence[asyncpg.Record],
+        orphans: Sequence[asyncpg.Record],
+        rescued: Collection[str],
+    ) -> None:
+        """Record which workers were declared dead, without those that had shut down before.
+
+        It is a transaction of its own: what people read never keeps jobs from being reclaimed.
+        """
+        jobs = Counter(row["worker_id"] for row in orphans if row["job_id"] in rescued)
+        dead = [
+            {**json.loads(row["described"]), "count": jobs[row["worker_id"]]}
+            for row in workers
+            if not row["stopping"]
+        ]
+        if dead:
+            record = self._statements.now, json.dumps(dead), *self._statements.author.values("worker")
+            try:
+                await self._statements.fetch("record_dead_workers", *record)
+            except (DatabaseUnavailableError, *RECORD_REFUSALS) as refusal:
+                report_refused(
+                    f"the record of the dead workers {[worker['worker_id'] for worker in dead]}", refusal
+                )
+
+
+def _columns(report: WorkerReport | None) -> tuple[str | None, str | None, list[str] | None, str | None]:
+    if report is None:
+        return None, None, None, None
+    names = None if report.names is None else list(report.names)
+    declared = None if report.declared is None else json.dumps(dict(report.declared))
+    return report.state, json.dumps(dict(report.health)), names, declared
