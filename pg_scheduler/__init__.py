@@ -50,6 +50,7 @@ from pg_scheduler.errors import (
     ServiceCancelledError,
     TransientFault,
 )
+from pg_scheduler.jobs.call import JobCall, JobExecutor
 from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.context import CurrentJob, current_job, job_state
 from pg_scheduler.jobs.decorator import job
@@ -83,7 +84,6 @@ from pg_scheduler.schedules.decorator import periodic
 from pg_scheduler.schedules.policies import CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.version import __version__
-from pg_scheduler.worker.runners.call import JobCall, JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 

@@ -13,7 +13,7 @@ import typer
 
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler
 from pg_scheduler.base.threads import run_in_thread
-from pg_scheduler.integrations.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
+from pg_scheduler.importing.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.queue.locks import due_message
 from pg_scheduler.queue.writer import JobWriter
@@ -82,7 +82,7 @@ async def apscheduler(
     """Import a job store of APScheduler 3, which SQLAlchemy reads. Its rows stay as they are."""
     load_targets(jobs or [])  # adds the current folder, for the classes of pickled arguments
     with _needing("APScheduler 3 and SQLAlchemy"):
-        from pg_scheduler.integrations import apscheduler as store  # noqa: PLC0415 - of the user's environment
+        from pg_scheduler.importing import apscheduler as store  # noqa: PLC0415 - of the user's environment
     with _reading():
         sources = await run_in_thread(store.read_store, url, table, table_schema, datetime.now(UTC))
     await _import(command, store.PREFIX, sources, dry_run=dry_run)
@@ -102,7 +102,7 @@ async def django_celery_beat(
     """Import the periodic tasks of django-celery-beat, which Django reads. Its rows stay as they are."""
     load_targets([])  # adds the current folder, for the settings
     with _needing("Django and django-celery-beat"):
-        from pg_scheduler.integrations import django_celery_beat as store  # noqa: PLC0415 - the same
+        from pg_scheduler.importing import django_celery_beat as store  # noqa: PLC0415 - the same
     with _reading():
         sources = await run_in_thread(store.read_store, django_settings, database, datetime.now(UTC))
     load_targets(jobs or [])  # such modules may need Django
@@ -119,7 +119,7 @@ async def procrastinate(
     dry_run: DryRun = False,
 ) -> None:
     """Import the waiting jobs of procrastinate. Its rows stay as they are."""
-    from pg_scheduler.integrations import procrastinate as store  # noqa: PLC0415 - for this command only
+    from pg_scheduler.importing import procrastinate as store  # noqa: PLC0415 - for this command only
 
     load_targets(jobs or [])
     with _reading():

@@ -21,13 +21,13 @@ from pg_scheduler.base.foreign import is_a, traceback_lines
 from pg_scheduler.errors import ConfigurationError, SchedulerError
 from pg_scheduler.events import JobFailed
 from pg_scheduler.events.types import TEXTS
+from pg_scheduler.jobs.call import JobCall
 from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.metadata import trace_from
 from pg_scheduler.jobs.middleware import ScheduledCall, SendingMiddleware
 from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.telemetry.outcomes import ERRORS, outcome_of
 from pg_scheduler.triggers import Cron, Every, Trigger
-from pg_scheduler.worker.runners.call import JobCall
 
 if TYPE_CHECKING:
     from sentry_sdk._types import Event, Hint, MonitorConfig

@@ -16,7 +16,7 @@ from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.payload import decode
 
 if TYPE_CHECKING:
-    from pg_scheduler.worker.runners.call import JobCall
+    from pg_scheduler.jobs.call import JobCall
 
 
 class Middleware(Protocol):

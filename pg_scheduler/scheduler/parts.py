@@ -10,6 +10,7 @@ from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.database.author import Author, release_of
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.events import EventBus
+from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -23,7 +24,6 @@ from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.jobs import ScheduleJobs
-from pg_scheduler.worker.runners.call import JobExecutor
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

@@ -26,6 +26,7 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import EventLog, GapLog, warn_of_disabled_logger
+from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec, check_codec
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
@@ -55,7 +56,6 @@ from pg_scheduler.schedules.jobs import ScheduleJobs
 from pg_scheduler.statistics.service import new_meter
 from pg_scheduler.steps.child_jobs import ChildEnqueuer
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
 from pg_scheduler.worker.runners.places import check_executors
 

@@ -13,6 +13,7 @@ from pg_scheduler.clock import Clock
 from pg_scheduler.database.callers.adapter import AnySyncConnection
 from pg_scheduler.errors import JobResult
 from pg_scheduler.events import Event, Subscriber
+from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.limits import Limit
 from pg_scheduler.jobs.middleware import Middleware
@@ -38,7 +39,6 @@ from pg_scheduler.schedules.declared import PeriodicJobConfig
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.base import Trigger
-from pg_scheduler.worker.runners.call import JobExecutor
 
 __all__ = ["BlockingMethods", "Settings"]
 

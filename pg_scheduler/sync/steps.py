@@ -21,12 +21,12 @@ from pg_scheduler.base.blocking import Crossing, call_in_loop, check_may_block
 from pg_scheduler.base.foreign import Returned
 from pg_scheduler.database.callers.adapter import ConnectionAdapter
 from pg_scheduler.errors import JobResult
+from pg_scheduler.jobs.call import RaisedError
 from pg_scheduler.jobs.context import current_job
 from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.step_values import is_coroutine_function
 from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Wait
 from pg_scheduler.steps.attempt import calling_thread
-from pg_scheduler.worker.runners.call import RaisedError
 from pg_scheduler.worker.runners.jobs_view import CHECK_INTERVAL_S, AttemptInThread, Watch
 
 P = ParamSpec("P")

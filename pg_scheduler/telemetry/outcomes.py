@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pg_scheduler.base.foreign import is_a
+from pg_scheduler.jobs.call import CrashedError, JobCall, RaisedError
 from pg_scheduler.jobs.outcome import may_retry
 from pg_scheduler.jobs.retry import snooze_of
 from pg_scheduler.scheduler.parts import Parts
 from pg_scheduler.worker.attempt_runner import timeout_result
-from pg_scheduler.worker.runners.call import CrashedError, JobCall, RaisedError
 
 ERRORS = frozenset({"failed", "retried", "crashed"})
 """The outcomes that are errors of the job."""

@@ -26,6 +26,7 @@ from opentelemetry.trace import (
 from pg_scheduler.base.foreign import class_path
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.call import JobCall
 from pg_scheduler.jobs.context import CurrentJob
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.metadata import trace_from
@@ -35,7 +36,6 @@ from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.observed import Attributes, JobHistograms, MessagingMetrics
 from pg_scheduler.telemetry.outcomes import ERRORS, outcome_of
-from pg_scheduler.worker.runners.call import JobCall
 
 Propagation: TypeAlias = Literal["auto", "link", "parent"]
 

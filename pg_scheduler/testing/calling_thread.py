@@ -19,9 +19,9 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 from pg_scheduler.base.foreign import call_in_daemon, is_ctrl_c
 from pg_scheduler.database.callers.adapter import ConnectionAdapter, Texts
 from pg_scheduler.errors import NotRunningError
+from pg_scheduler.jobs.call import JobCall
 from pg_scheduler.jobs.context import current
 from pg_scheduler.worker.in_flight import Attempt, Durability
-from pg_scheduler.worker.runners.call import JobCall
 from pg_scheduler.worker.runners.thread import ThreadExecutor, Work
 
 T = TypeVar("T")

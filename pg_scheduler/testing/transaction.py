@@ -21,6 +21,7 @@ from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import JobResult
 from pg_scheduler.events import JobEvent, JobExpired, JobLost
+from pg_scheduler.jobs.call import JobCall, JobExecutor
 from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.model import Job, JobFunction
 from pg_scheduler.jobs.retry import retry_of
@@ -33,7 +34,6 @@ from pg_scheduler.testing.calling_thread import NESTED
 from pg_scheduler.testing.connections import OwnConnection, isolated
 from pg_scheduler.testing.expected import ExpectedJob, NamingScheduler
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.runners.call import JobCall, JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from pg_scheduler.base.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.errors import JobResult
+from pg_scheduler.jobs.call import JobCall
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.steps import Steps, Suspension
-from pg_scheduler.worker.runners.call import JobCall
 
 TASK_NAME_PREFIX: Final = "job "
 

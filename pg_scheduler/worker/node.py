@@ -11,6 +11,7 @@ from pg_scheduler.base.meter import Meter
 from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.events import EventBus
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.registry import TaskRegistry
@@ -26,7 +27,6 @@ from pg_scheduler.worker.lease import Lease, ServerClock
 from pg_scheduler.worker.refused_claims import RefusedClaims
 from pg_scheduler.worker.result_buffer import ResultBuffer
 from pg_scheduler.worker.routing import Routing
-from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.waiting import SuspensionPass
 

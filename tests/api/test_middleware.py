@@ -666,7 +666,7 @@ async def test_attempt_without_middleware_is_awaited_by_the_worker_itself(make: 
 
     await run(make, job, name="middleware.plain")
     await run(make, job, only_around, name="middleware.around")
-    assert ["pipeline" in callers[0], callers[1]] == [True, __file__]
+    assert ["attempt_runner" in callers[0], callers[1]] == [True, __file__]
 
 
 async def test_other_methods_of_middleware_are_left_to_their_owner(make: Make) -> None:

@@ -19,8 +19,8 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from pg_scheduler import CatchUp, Overlap, Scheduler
 from pg_scheduler.cli.errors import ExitCode
-from pg_scheduler.integrations.apscheduler import KEYS, cron_of
-from pg_scheduler.integrations.imported import NotImportedError
+from pg_scheduler.importing.apscheduler import KEYS, cron_of
+from pg_scheduler.importing.imported import NotImportedError
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Read, Run
 from tests.support.cases import each_case

@@ -28,7 +28,7 @@ pytest.importorskip(
 
 from django_celery_beat.tzcrontab import TzAwareCrontab
 
-from pg_scheduler.integrations.django_celery_beat import cron_of
+from pg_scheduler.importing.django_celery_beat import cron_of
 from tests.support.cases import each_case
 
 pytestmark = pytest.mark.slow  # programs start and end

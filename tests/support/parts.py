@@ -15,6 +15,7 @@ from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.base.settings import PollingConfig, SchedulerConfig, VacuumConfig
 from pg_scheduler.cluster_events.relay import EventRelay
 from pg_scheduler.events import EventBus, ServiceFaulted
+from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.context import GetScheduler
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
@@ -42,7 +43,6 @@ from pg_scheduler.worker.reporter import Reporter
 from pg_scheduler.worker.rescuer import Rescuer
 from pg_scheduler.worker.result_buffer import ResultBuffer
 from pg_scheduler.worker.routing import Routing
-from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 from pg_scheduler.worker.vacuum import Vacuum
 from pg_scheduler.worker.watchdog import LoopWatchdog

@@ -146,7 +146,7 @@ def statements(schema: str) -> dict[str, str]:
 
 def _of_migrations(schema: str) -> Iterator[str]:
     for name in ("apply", "shape", "verify"):
-        for value in vars(import_module(f"pg_scheduler.migrate.{name}")).values():
+        for value in vars(import_module(f"pg_scheduler.database.migrations.{name}")).values():
             if isinstance(value, str) and value.lstrip().startswith("SELECT") and "pg_catalog." in value:
                 text = qualify(value, schema)
                 if not text.rstrip().endswith(" FROM"):  # a part

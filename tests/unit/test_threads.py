@@ -39,7 +39,7 @@ SHARED: Final = frozenset(
 
 PERMITTED: Final = {
     ("integrations/django/connections.py", "run_in_executor"): "in the thread of one job, which has ended",
-    ("integrations/procrastinate.py", "open_connection"): "that of inspect, whose loop resolves in threads",
+    ("importing/procrastinate.py", "open_connection"): "that of inspect, whose loop resolves in threads",
     ("cli/connections.py", "open_connection"): "the same",
     ("telemetry/server.py", "open_connection"): "for a socket that is connected",
     ("testing/databases.py", "ThreadPoolExecutor"): "an executor of one call",

@@ -273,7 +273,7 @@ def test_idle_process_ends_with_its_parent_although_a_job_has_left_a_thread() ->
     parent = """
         import asyncio, os
         from pg_scheduler.testing.bench import claim_of
-        from pg_scheduler.worker.runners.call import JobCall
+        from pg_scheduler.jobs.call import JobCall
         from pg_scheduler.worker.runners.process import _Child, _request
         from tests.support.worker import new_job
         from tests.worker.processes import leave_a_thread

@@ -20,8 +20,8 @@ from django.conf import settings
 from django.db import close_old_connections, connections, reset_queries
 
 from pg_scheduler.integrations.django.runner import serving
+from pg_scheduler.jobs.call import JobCall, invoke
 from pg_scheduler.jobs.model import JobFunction
-from pg_scheduler.worker.runners.call import JobCall, invoke
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 

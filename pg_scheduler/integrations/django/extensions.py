@@ -17,10 +17,10 @@ from django.utils.module_loading import import_string
 from pg_scheduler.base.annotations import signature_of
 from pg_scheduler.integrations.django.connections import DjangoProcesses, DjangoThreads
 from pg_scheduler.integrations.django.options import Options
+from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec, check_codec
 from pg_scheduler.jobs.executors import PROCESS, THREAD
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
-from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.places import check_executors
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor

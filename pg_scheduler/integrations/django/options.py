@@ -11,12 +11,12 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS
 
 from pg_scheduler.base.dsn import normalise_dsn
+from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT
 from pg_scheduler.jobs.task import JOB_OPTIONS
 from pg_scheduler.jobs.validation import check_text
-from pg_scheduler.worker.runners.call import JobExecutor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

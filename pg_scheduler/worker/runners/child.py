@@ -21,13 +21,13 @@ from types import FrameType
 from typing import Any, BinaryIO, Final, NoReturn, cast
 
 from pg_scheduler.errors import NotRunningError
+from pg_scheduler.jobs.call import invoke
 from pg_scheduler.jobs.context import cancellation, current
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import keep_seconds
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.typed import TypedArguments
-from pg_scheduler.worker.runners.call import invoke
 from pg_scheduler.worker.runners.protocol import HEADER, claim_from, error_to, pack, record_to, value_to
 
 PROGRESS_GAP_S: Final = 0.1

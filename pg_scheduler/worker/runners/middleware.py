@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.base.foreign import is_a
+from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.jobs.middleware import Middleware
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.in_flight import Attempt
-from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 
 CHECK_INTERVAL_S: Final = 0.02
 """Seconds between two looks at a thread that middleware has stopped waiting for."""

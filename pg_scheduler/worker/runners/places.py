@@ -10,9 +10,9 @@ from typing import Final
 from pg_scheduler.base.foreign import current_task, ends_task
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.executors import ASYNC, PROCESS, THREAD
 from pg_scheduler.jobs.validation import check_kind
-from pg_scheduler.worker.runners.call import JobExecutor
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
+from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.executors import import_path
 from pg_scheduler.jobs.metadata import metadata_of, with_metadata
 from pg_scheduler.jobs.payload import decode, encode, encode_object
 from pg_scheduler.jobs.rows import Claim
-from pg_scheduler.worker.runners.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.worker.runners.protocol import HEADER, claim_to, error_from, pack, record_from, value_from
 from pg_scheduler.worker.runners.thread import check_capacity
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pg_scheduler.base.foreign import Returned
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.worker.runners.call import JobCall, JobExecutor, RaisedError, invoke
+from pg_scheduler.jobs.call import JobCall, JobExecutor, RaisedError, invoke
 
 IDLE_S: Final = 60.0
 """Seconds after which an idle thread ends."""

@@ -15,14 +15,14 @@ from pg_scheduler.base.dsn import normalise_dsn
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.inspect.store.connections import open_connection
-from pg_scheduler.integrations.imported import (
+from pg_scheduler.importing.imported import (
     FoundJob,
     NotImportedError,
     Source,
     StoreUnreadableError,
     converted,
 )
+from pg_scheduler.inspect.store.connections import open_connection
 from pg_scheduler.jobs.model import UNSET, JobPriority, Unset
 
 PREFIX: Final = "procrastinate:"

@@ -24,7 +24,7 @@ from django.db.utils import ConnectionDoesNotExist
 from kombu.utils.json import loads
 
 from pg_scheduler.base.foreign import class_name, message_of
-from pg_scheduler.integrations.imported import (
+from pg_scheduler.importing.imported import (
     Found,
     FoundJob,
     FoundSchedule,

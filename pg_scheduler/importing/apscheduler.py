@@ -22,7 +22,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from pg_scheduler.base.foreign import guarded
-from pg_scheduler.integrations.imported import (
+from pg_scheduler.importing.imported import (
     Found,
     FoundJob,
     FoundSchedule,

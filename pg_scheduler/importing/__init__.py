@@ -1,0 +1,1 @@
+"""Readers of the jobs and schedules of other libraries, for ``pg-scheduler import``."""
