@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from pg_scheduler.admission.limits import AdmissionRequest, SurplusPosition
+from pg_scheduler.admission.limits import AdmissionRequest, LimitRepository, SurplusPosition
 from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.database.faults import REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
@@ -51,9 +51,9 @@ class Admission(Service):
 
     name: ClassVar[str] = "admission"
 
-    def __init__(self, node: Node, executor: Executor, unblocker: Unblocker) -> None:
+    def __init__(self, node: Node, limits: LimitRepository, executor: Executor, unblocker: Unblocker) -> None:
         super().__init__(node.events)
-        self._limits = node.store.limits
+        self._limits = limits
         self._codec = node.store.statements.codec
         self._executor = executor
         self._results = node.results

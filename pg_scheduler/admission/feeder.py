@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar
 
+from pg_scheduler.admission.limits import LimitRepository
+from pg_scheduler.admission.shares import ShareRepository
 from pg_scheduler.admission.unblocker import BlockedJobs
 from pg_scheduler.jobs.keys import prefix_of
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE, share_prefix
@@ -35,9 +37,9 @@ class Feeder(BlockedJobs):
     max_left_out = 5000
     """Jobs that passes leave out at most, because other transactions have locked their rows."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
-        self._shares_of = node.store.shares
+    def __init__(self, node: Node, limits: LimitRepository, shares: ShareRepository) -> None:
+        super().__init__(node, limits)
+        self._shares_of = shares
         self._names = node.routing.names
         self._known: tuple[Sequence[str], Mapping[str, Sequence[str]]] = ((), {})
         self._position = BLOCKED_BY_SHARE

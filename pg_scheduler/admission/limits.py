@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
-
-LOCK_CLASS: Final = 1_885_825_130
-"""The first key of the advisory locks of limits, shares and cycles of jobs; the second hashes their text."""
+from pg_scheduler.queue.locks import LOCK_CLASS
 
 
 class AdmissionRequest(NamedTuple):

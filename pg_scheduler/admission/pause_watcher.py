@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from pg_scheduler.admission.pauses import PauseRepository
 from pg_scheduler.events import TaskResumed
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
@@ -24,17 +25,18 @@ class PauseWatcher(Service):
 
     name: ClassVar[str] = "pause_watcher"
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, pauses: PauseRepository) -> None:
         super().__init__(node.events)
+        self._pauses = pauses
         self._node = node
 
     async def run_once(self) -> float:
         """Read the pauses once; return the seconds until the next read, at the latest when a pause ends."""
-        pauses = await self._node.store.pauses.paused()
+        pauses = await self._pauses.paused()
         if self._node.routing.pause({pause.name for pause in pauses if not pause.is_over}):
             self._node.signals.due()
         if any(pause.is_over for pause in pauses):
-            for name in await self._node.store.pauses.end_pauses():
+            for name in await self._pauses.end_pauses():
                 self._events.publish(TaskResumed(name, actor=None))
         poll = POLL_INTERVAL_S if self._node.signals.notifications_up.is_set else FAST_POLL_INTERVAL_S
         ends = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.is_over]

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from pg_scheduler.admission.limits import LOCK_CLASS
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.jobs.keys import prefix_of
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
+from pg_scheduler.queue.locks import LOCK_CLASS
 
 END: Final = "z"
 """Follows every tenant in the index of blocked jobs."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import ClassVar, Final
 
-from pg_scheduler.admission.limits import LatePosition
+from pg_scheduler.admission.limits import LatePosition, LimitRepository
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitBook, LimitRow
 from pg_scheduler.jobs.rows import Claim
@@ -38,9 +38,9 @@ class BlockedJobs(Service):
     cleanup_interval_s = 600.0
     """Seconds between two deletions of starts that nothing counts any more."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, limits: LimitRepository) -> None:
         super().__init__(node.events)
-        self._limits = node.store.limits
+        self._limits = limits
         self._tasks = node.tasks
         self._signals = node.signals
         self._late: LatePosition | None = None
@@ -86,8 +86,8 @@ class Unblocker(BlockedJobs):
     gap_s = 0.005
     """Seconds between two passes after ends of attempts."""
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
+    def __init__(self, node: Node, limits: LimitRepository) -> None:
+        super().__init__(node, limits)
         self._results = node.results
         self._in_flight = node.in_flight
         self._book: tuple[Mapping[str, Task], LimitBook] = ({}, LimitBook(()))

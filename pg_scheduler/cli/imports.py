@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler
+from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.importing.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
 from pg_scheduler.jobs.rows import AnyJob
-from pg_scheduler.queue.locks import due_message
 from pg_scheduler.queue.writer import JobWriter
 
 from .commands import Command, Group

@@ -19,11 +19,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import ClassVar, Final
 
+from pg_scheduler.base.messages import EVENTS, SUBSCRIPTIONS
 from pg_scheduler.cluster_events.wire import carried_kinds, decode, encode, names_of, without_details
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import Event, EventsMissed, JobProgressed, WorkerStopped
 from pg_scheduler.queue.outbox import MAX_NOTIFICATION_BYTES
-from pg_scheduler.worker.listener import EVENTS, SUBSCRIPTIONS
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
 

@@ -15,9 +15,9 @@ from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import check_list
 from pg_scheduler.queue.prepare import JobPreparer
+from pg_scheduler.queue.store import QueueStore
 from pg_scheduler.queue.unique_keys import MAX_ROUNDS
 from pg_scheduler.queue.writer import JobWriter, not_inserted
-from pg_scheduler.scheduler.store import Store
 
 PREPARE_BATCH: Final = 500
 """Jobs that are validated before other tasks run: some two milliseconds."""
@@ -29,7 +29,7 @@ MAX_FOREIGN_CHARACTERS: Final = 8 * 2**20
 class BulkInserter:
     """Inserts the jobs of one call."""
 
-    def __init__(self, store: Store, preparer: JobPreparer, writer: JobWriter) -> None:
+    def __init__(self, store: QueueStore, preparer: JobPreparer, writer: JobWriter) -> None:
         self._store = store
         self._preparer = preparer
         self._writer = writer

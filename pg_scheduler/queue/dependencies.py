@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import asyncpg
 
-from pg_scheduler.admission.limits import LOCK_CLASS
+from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.session import Connection
@@ -26,7 +26,7 @@ from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import JobBlocked, JobCancelled
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.queue.consequences import Consequences, EndedJob
-from pg_scheduler.queue.locks import due_message
+from pg_scheduler.queue.locks import LOCK_CLASS
 from pg_scheduler.queue.passed_results import OF_CHILD, PASSED, Edge, PassedResultRepository
 
 AFTER: Final = "after"

@@ -25,9 +25,9 @@ from pg_scheduler.queue.insert_batcher import InsertBatcher
 from pg_scheduler.queue.locked_inserts import LockedInserts
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.prepare import JobPreparer
+from pg_scheduler.queue.store import QueueStore
 from pg_scheduler.queue.unique_keys import MAX_ROUNDS
 from pg_scheduler.queue.writer import JobWriter, not_inserted
-from pg_scheduler.scheduler.store import Store
 
 InsertOne: TypeAlias = Callable[[AnyJob, Connection | None, Notify | None], Awaitable[bool]]
 
@@ -42,7 +42,7 @@ class Enqueuer:
 
     def __init__(
         self,
-        store: Store,
+        store: QueueStore,
         events: EventBus,
         outbox: Outbox,
         preparer: JobPreparer,

@@ -14,15 +14,15 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Final
 
+from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.jobs.rows import AnyJob, ExtendedJob
 from pg_scheduler.jobs.validation import MAX_ID_BYTES
 from pg_scheduler.queue.consequences import EndedJob
-from pg_scheduler.queue.locks import due_message
 from pg_scheduler.queue.prepare import JobPreparer
+from pg_scheduler.queue.store import QueueStore
 from pg_scheduler.queue.writer import JobWriter
-from pg_scheduler.scheduler.store import Store
 
 SUFFIX: Final = ":failed"
 HASH_CHARACTERS: Final = 32
@@ -36,7 +36,7 @@ FAILURES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
 class FailureAlerts:
     """Enqueues the jobs that follow the failure of other jobs."""
 
-    def __init__(self, store: Store, preparer: JobPreparer, writer: JobWriter) -> None:
+    def __init__(self, store: QueueStore, preparer: JobPreparer, writer: JobWriter) -> None:
         self._store = store
         self._preparer = preparer
         self._writer = writer

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias
 
+from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.settings import Notify
 from pg_scheduler.database.faults import ROW_ERRORS, is_lock_timeout
 from pg_scheduler.database.session import Connection
@@ -27,7 +28,6 @@ from pg_scheduler.queue.locked_inserts import (
     LockedInserts,
     LockWait,
 )
-from pg_scheduler.queue.locks import due_message
 from pg_scheduler.queue.outbox import Outbox
 
 MAX_JOBS: Final = 1000

@@ -22,7 +22,7 @@ from pg_scheduler.database.lock_retries import describe_holders
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.rows import AnyJob, GeneratedIdJob
-from pg_scheduler.scheduler.store import Store
+from pg_scheduler.queue.store import QueueStore
 
 TURNS_S: Final = 1.0
 """Seconds in which every waiting job has a turn."""
@@ -58,7 +58,7 @@ WriteJobs: TypeAlias = Callable[[Sequence[AnyJob], LockWait], Awaitable[Collecti
 class LockedInserts:
     """The calls of one process that wait for an open transaction."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: QueueStore) -> None:
         self._store = store
         self._turn = asyncio.Lock()
         self._waiting = 0

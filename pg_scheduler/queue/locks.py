@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from datetime import UTC, datetime
 from typing import Final
 
 from pg_scheduler.base.sqltext import qualify
@@ -22,24 +21,9 @@ HOLDERS_TIMEOUT_S: Final = 1.0
 HOLDERS_AGE_S: Final = 5.0
 """Seconds for which the services of a worker share the result."""
 
-DUE: Final = "due"
-"""The message that a job is due, or will be soon; see ``worker/listener.py``."""
 
-
-def due_message(mark: str, *times: datetime | None) -> str:
-    """Return the message that jobs are due at these times, of which None is unknown.
-
-    A statement may append a blank and one more time.
-    """
-    return " ".join([DUE, mark, *("?" if each is None else f"{each.timestamp():.6f}" for each in times)])
-
-
-def earliest_due(times: str) -> datetime | None:
-    """Return the earliest of the times in a message about due jobs; None if one is unknown."""
-    try:
-        return min(datetime.fromtimestamp(float(each), UTC) for each in times.split(" "))
-    except (ValueError, OverflowError, OSError):  # none, unknown, or written by hand
-        return None
+LOCK_CLASS: Final = 1_885_825_130
+"""The first key of the advisory locks of limits, shares and cycles of jobs; the second hashes their text."""
 
 
 class LockRepository(Repository):

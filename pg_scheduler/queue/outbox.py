@@ -24,17 +24,14 @@ from types import MethodType
 from typing import Final
 
 from pg_scheduler.base.foreign import guarded
+from pg_scheduler.base.messages import DUE, HEARTBEAT_REQUEST, PERIODIC, TASKS, due_message
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.base.settings import Notify
 from pg_scheduler.database.session import Connection, transaction_of
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.events.background import start_in_background
-from pg_scheduler.queue.locks import DUE, due_message
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.schedules.statements import PERIODIC
-from pg_scheduler.worker.listener import TASKS
-from pg_scheduler.worker.worker_rows import HEARTBEAT_REQUEST
+from pg_scheduler.queue.store import QueueStore
 
 MAX_NOTIFICATION_BYTES: Final = 7000
 """PostgreSQL takes less than 8,000."""
@@ -71,7 +68,7 @@ class Outbox:
 
     def __init__(
         self,
-        store: Store,
+        store: QueueStore,
         events: EventBus,
         *,
         horizon_s: float,

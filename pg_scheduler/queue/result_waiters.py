@@ -13,7 +13,7 @@ from typing import Final
 from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError, JobResult, PoolClosedError
 from pg_scheduler.events import EventBus
 from pg_scheduler.queue.answers import start_answering
-from pg_scheduler.scheduler.store import Store
+from pg_scheduler.queue.store import QueueStore
 
 FIRST_INTERVAL_S: Final = 0.05
 """Seconds between the first queries for a new waiter."""
@@ -31,7 +31,7 @@ NOT_ENDED: Final = "job {!r} has not ended within {} s; see pg-scheduler jobs ex
 class ResultWaiters:
     """The waiters of one process."""
 
-    def __init__(self, store: Store, max_interval_s: float) -> None:
+    def __init__(self, store: QueueStore, max_interval_s: float) -> None:
         self._store = store
         self._max_interval_s = max_interval_s
         self.failures = EventBus()

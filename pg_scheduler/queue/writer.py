@@ -16,8 +16,8 @@ from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import JobConflictError, JobNotFoundError, SchedulerError
 from pg_scheduler.jobs.rows import AnyJob, ExtendedJob, GeneratedIdJob, PlainJob
 from pg_scheduler.queue.dependencies import check_kept
+from pg_scheduler.queue.store import QueueStore
 from pg_scheduler.queue.unique_keys import ENDED, MAX_ROUNDS, UniqueKeyTakenError
-from pg_scheduler.scheduler.store import Store
 
 MIN_COPY_JOBS: Final = 100
 """Jobs from which on COPY is faster than INSERT, including its further round trip."""
@@ -92,7 +92,7 @@ class Queued(NamedTuple):
 class JobWriter:
     """Writes jobs with different ids."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: QueueStore) -> None:
         self._store = store
 
     async def insert(

@@ -209,8 +209,14 @@ class ControlMethods(SchedulerMethods):
 
     async def run_vacuum(self) -> dict[str, int]:
         """Apply the vacuum policies now and return the number of deleted jobs by status."""
+        store = self._parts.store
         vacuum = Vacuum(
-            self._parts.store, self._parts.events, self._parts.config.vacuum, self._parts.life.worker_id
+            store,
+            self._parts.events,
+            self._parts.config.vacuum,
+            self._parts.life.worker_id,
+            schedules=store.schedules,
+            statistics=store.statistics,
         )
         return {status.value: count for status, count in (await vacuum.run()).items()}
 

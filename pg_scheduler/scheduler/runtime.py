@@ -7,7 +7,7 @@ every node of a role has the same parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from pg_scheduler.admission.admission import Admission
 from pg_scheduler.admission.feeder import Feeder
@@ -17,6 +17,9 @@ from pg_scheduler.cluster_events.relay import EventRelay
 from pg_scheduler.errors import ConnectionRejectedError, PoolClosedError
 from pg_scheduler.events import KeeperLost
 from pg_scheduler.jobs.context import current
+from pg_scheduler.scheduler.store import Store
+from pg_scheduler.schedules.declarations import DeclaredSchedules
+from pg_scheduler.schedules.jobs import ScheduleJobs
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.worker.claimer import Claimer
@@ -38,20 +41,28 @@ from pg_scheduler.worker.vacuum import Vacuum
 from pg_scheduler.worker.watchdog import LoopWatchdog
 
 
+class Slices(NamedTuple):
+    """What the rooms above the worker need besides its `Node`."""
+
+    store: Store
+    declared: DeclaredSchedules
+    schedule_jobs: ScheduleJobs
+
+
 class Runtime:
     """The parts of one worker, from start to stop."""
 
     executor_class: ClassVar[type[Executor]] = Executor
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, slices: Slices) -> None:
         self.node = node
-        config, store = node.config, node.store
+        config, store = node.config, slices.store
         progress = ProgressWriter(node)
         self.completer = Completer(node, progress)
         self.executor = self.executor_class(node, self.completer, progress)
-        self.unblocker = Unblocker(node)
-        self.feeder = Feeder(node)
-        self.admission = Admission(node, self.executor, self.unblocker)
+        self.unblocker = Unblocker(node, store.limits)
+        self.feeder = Feeder(node, store.limits, store.shares)
+        self.admission = Admission(node, store.limits, self.executor, self.unblocker)
         self.claimer = Claimer(node, self.executor, self.admission)
         self.head = HeadScanner(node, self.claimer.cursor, isolated_from=self.claimer.isolated_from)
         self.watchdog = LoopWatchdog(node.events, node.in_flight)
@@ -67,15 +78,24 @@ class Runtime:
         self.rescuer = Rescuer(node)
         self.expirer = Expirer(node)
         self.scanner = DeadlineScanner(node)
-        self.planner = Planner(node)
-        self.pauses = PauseWatcher(node)
+        self.planner = Planner(node, store.schedules, slices.declared, slices.schedule_jobs)
+        self.pauses = PauseWatcher(node, store.pauses)
         self.due_times = DueTimeCorrector(node)
         deleted = node.results.deleted
-        vacuum = Vacuum(store, node.events, config.vacuum, node.worker_id, deleted=deleted)
+        vacuum = Vacuum(
+            store,
+            node.events,
+            config.vacuum,
+            node.worker_id,
+            schedules=store.schedules,
+            statistics=store.statistics,
+            deleted=deleted,
+        )
         # In the order of their start. Stopped backwards, claims end first and heartbeats last.
         self.parts: list[Part] = [
             self.heartbeat,
-            *([] if node.meter is None else [StatisticsWriter(node, node.meter)]),  # needs the worker's row
+            # The statistics need the worker's row.
+            *([] if node.meter is None else [StatisticsWriter(node, node.meter, store.statistics)]),
             self.relay,
             *([keeper] if store.connections.can_open_lease_connection else []),
             *([vacuum] if config.vacuum_enabled else []),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from pg_scheduler.base.messages import PERIODIC
 from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import ConfigurationError
@@ -19,7 +20,6 @@ from pg_scheduler.scheduler.control import cancel_job
 from pg_scheduler.scheduler.parts import Parts
 from pg_scheduler.schedules.definition import check_schedule_id
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
-from pg_scheduler.schedules.statements import PERIODIC
 from pg_scheduler.schedules.writer import ScheduleWriter
 from pg_scheduler.triggers.search import INSTANT
 
@@ -34,7 +34,10 @@ class ScheduleControl:
         self._parts = parts
         self._store = parts.store
         self._writer = ScheduleWriter(
-            parts.store, parts.schedule_jobs, max_payload_bytes=parts.config.max_payload_bytes
+            parts.store,
+            parts.store.schedules,
+            parts.schedule_jobs,
+            max_payload_bytes=parts.config.max_payload_bytes,
         )
 
     async def get(self, schedule_id: str, *, connection: AnyConnection | None = None) -> Schedule | None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self
 
@@ -45,7 +46,7 @@ from pg_scheduler.scheduler.lifecycle import Lifecycle
 from pg_scheduler.scheduler.parts import Parts
 from pg_scheduler.scheduler.periodic import PeriodicMethods
 from pg_scheduler.scheduler.results import ResultMethods
-from pg_scheduler.scheduler.runtime import Runtime
+from pg_scheduler.scheduler.runtime import Runtime, Slices
 from pg_scheduler.scheduler.signals import SignalMethods
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.scheduler.tasks import TaskMethods
@@ -54,6 +55,7 @@ from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.jobs import ScheduleJobs
 from pg_scheduler.statistics.service import new_meter
+from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import ChildEnqueuer
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
@@ -151,6 +153,7 @@ class Scheduler(
     """An object of the application for its jobs, which `job_state()` returns; set it before ``start()``."""
 
     _runtime_class: ClassVar[type[Runtime]] = Runtime
+    _steps_class: ClassVar[type[AttemptSteps]] = AttemptSteps
 
     _guards_copies: ClassVar[bool] = True
     """Whether a start refuses a copy of the database; not in tests."""
@@ -235,7 +238,7 @@ class Scheduler(
         events = EventBus(EventLog(self._get_worker_id), worker_id=self._get_worker_id)
         payload_codec = check_codec(codec)
         store = Store(self._connections_of(config), schema=schema, clock=clock, codec=payload_codec)
-        meter = new_meter(store, events) if statistics else None
+        meter = new_meter(store.statements, events) if statistics else None
         tasks = TaskRegistry(catalogue if self._catalogue is None else self._catalogue)
         outbox = Outbox(
             store,
@@ -260,7 +263,7 @@ class Scheduler(
             outbox=outbox,
             preparer=preparer,
             enqueuer=Enqueuer(store, events, outbox, preparer, meter),
-            declared=DeclaredSchedules(store, periodic_catalogue),
+            declared=DeclaredSchedules(store, store.schedules, periodic_catalogue),
             schedule_jobs=ScheduleJobs(tasks, misfire_grace_time=misfire_grace_time, codec=payload_codec),
             waiters=ResultWaiters(store, config.polling.max_interval),
             retry_policy=retry_policy,
@@ -439,12 +442,13 @@ class Scheduler(
         await parts.store.connections.check_pooler()
         if self._guards_copies:
             await parts.store.identity.guard(parts.config.on_copy)
-        runtime = self._runtime_class(self._node())
+        runtime = self._runtime_class(self._node(), Slices(parts.store, parts.declared, parts.schedule_jobs))
         connect(runtime)
         return runtime
 
     def _node(self) -> Node:
         parts = self._parts
+        enqueue_child = ChildEnqueuer(parts.preparer, parts.enqueuer).enqueue
         return Node(
             worker_id=self.worker_id,
             config=parts.config,
@@ -453,7 +457,6 @@ class Scheduler(
             cluster_events=parts.cluster_events,
             tasks=parts.tasks,
             declared=parts.declared,
-            schedule_jobs=parts.schedule_jobs,
             outbox=parts.outbox,
             waiters=parts.waiters,
             retry_policy=parts.retry_policy,
@@ -461,6 +464,6 @@ class Scheduler(
             middleware=parts.middleware,
             meter=parts.meter,
             get_scheduler=SchedulerOfJobs(self),
-            enqueue_child=ChildEnqueuer(parts.preparer, parts.enqueuer).enqueue,
+            new_steps=partial(self._steps_class, parts.store.steps, enqueue_child),
             starts_draining=parts.starts_draining,
         )

@@ -1,4 +1,4 @@
-"""Compose the repositories of one scheduler."""
+"""The repositories of one scheduler, and its tables at the start."""
 
 from __future__ import annotations
 
@@ -10,39 +10,26 @@ from pg_scheduler.admission.limits import LimitRepository
 from pg_scheduler.admission.pauses import PauseRepository
 from pg_scheduler.admission.shares import ShareRepository
 from pg_scheduler.clock import Clock
-from pg_scheduler.database.audit import AuditRepository
 from pg_scheduler.database.codecs import check_codecs
-from pg_scheduler.database.identity import IdentityRepository
 from pg_scheduler.database.migrations.engine import check_engine
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.session import Connection, is_own_session
-from pg_scheduler.database.shared import SharedConnection
-from pg_scheduler.database.statements import Statements
+from pg_scheduler.database.session import is_own_session
 from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.migrate import migrate, verify
-from pg_scheduler.queue.consequences import Consequences
-from pg_scheduler.queue.dependencies import DependencyRepository
-from pg_scheduler.queue.jobs import JobRepository
-from pg_scheduler.queue.kept_results import KeptResultRepository
-from pg_scheduler.queue.locks import LockRepository
-from pg_scheduler.queue.passed_results import PassedResultRepository
-from pg_scheduler.queue.unique_keys import UniqueKeyRepository
 from pg_scheduler.schedules.statements import ScheduleRepository
 from pg_scheduler.statistics.statements import StatisticsRepository
 from pg_scheduler.steps.signals import SignalRepository
 from pg_scheduler.steps.statements import StepRepository
-from pg_scheduler.worker.claims import ClaimRepository
-from pg_scheduler.worker.outcome_statements import ProgressRepository, ResultRepository
-from pg_scheduler.worker.retention import RetentionRepository
-from pg_scheduler.worker.worker_rows import SERVER_START_GRACE_S, WorkerRepository
+from pg_scheduler.worker.store import WorkerStore
+from pg_scheduler.worker.worker_rows import SERVER_START_GRACE_S
 
 _UNCHANGED: Final = "; with migrations='verify' nothing is changed"
 _OWNED: Final = "; create or upgrade them with the tool that owns them, or execute pg-scheduler migrate"
 
 
-class Store:
-    """The tables of one scheduler, by aggregate."""
+class Store(WorkerStore):
+    """The tables of one scheduler, with the repositories of all rooms."""
 
     def __init__(
         self,
@@ -53,44 +40,16 @@ class Store:
         codec: PayloadCodec | None = None,
         server_start_grace_s: float = SERVER_START_GRACE_S,
     ) -> None:
-        self.connections: Final = connections
-        self.shared: Final = SharedConnection(connections.options)
-        self.statements: Final = Statements(connections, self.shared, schema, clock, codec)
-        self.audit: Final = AuditRepository(self.statements)
-        self.identity: Final = IdentityRepository(self.statements, self.audit)
-        self.consequences: Final = Consequences(self.statements)
-        # In this order the results of jobs that end are kept before they are passed to others.
-        self.kept_results: Final = KeptResultRepository(self.statements, self.consequences)
-        self.passed_results: Final = PassedResultRepository(self.statements)
-        self.dependencies: Final = DependencyRepository(
-            self.statements, self.consequences, self.passed_results
+        super().__init__(
+            connections, schema=schema, clock=clock, codec=codec, server_start_grace_s=server_start_grace_s
         )
-        self.unique_keys: Final = UniqueKeyRepository(self.statements)
-        self.jobs: Final = JobRepository(self.statements, self.consequences, self.unique_keys)
-        self.locks: Final = LockRepository(self.statements)
-        self.results: Final = ResultRepository(
-            self.statements,
-            self.consequences,
-            self.dependencies,
-            self.kept_results,
-            self.passed_results,
-            self.locks,
-        )
-        self.claims: Final = ClaimRepository(self.statements, self.results)
-        self.workers: Final = WorkerRepository(self.statements, self.results, server_start_grace_s)
         self.schedules: Final = ScheduleRepository(self.statements, self.consequences)
         self.signals: Final = SignalRepository(self.statements)
         self.pauses: Final = PauseRepository(self.statements)
-        self.retention: Final = RetentionRepository(self.statements)
-        self.progress: Final = ProgressRepository(self.statements)
         self.steps: Final = StepRepository(self.statements)
         self.limits: Final = LimitRepository(self.statements)
         self.shares: Final = ShareRepository(self.statements)
         self.statistics: Final = StatisticsRepository(self.statements)
-
-    async def schema(self, *, on: Connection | None = None) -> str:
-        """Return the schema of the tables."""
-        return await self.statements.schema(on=on)
 
     async def migrate(self, mode: Literal["apply", "verify"] = "apply") -> None:
         """Verify the tables; upgrade them to this version unless the mode is "verify"."""

@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from pg_scheduler.base.messages import PERIODIC
 from pg_scheduler.database.author import with_record
 from pg_scheduler.database.faults import is_locked_out
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declared import (
     PeriodicCatalogue,
     PeriodicJobConfig,
@@ -31,8 +31,9 @@ from pg_scheduler.schedules.declared import (
     split_module,
 )
 from pg_scheduler.schedules.row import ScheduleRow
-from pg_scheduler.schedules.statements import PERIODIC
+from pg_scheduler.schedules.statements import ScheduleRepository
 from pg_scheduler.triggers.serialization import kinds_of
+from pg_scheduler.worker.store import WorkerStore
 from pg_scheduler.worker.worker_rows import DECLARED_FUNCTIONS
 
 LOCK_TIMEOUT_MS: Final = 100
@@ -63,9 +64,10 @@ class Switches(dict[str, bool]):
         configs: The declarations of these schedules, which may have no row yet.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: WorkerStore, schedules: ScheduleRepository) -> None:
         super().__init__()
         self._store = store
+        self._schedules = schedules
         self._process = 0
         self.configs: dict[str, PeriodicJobConfig] = {}
 
@@ -91,7 +93,7 @@ class Switches(dict[str, bool]):
             logger.warning(UNWRITTEN, ", ".join(states), describe(error), extra=record_fields())
 
     async def _write(self, connection: Connection) -> None:
-        schedules = self._store.schedules
+        schedules = self._schedules
         for dedup_key, enabled in self.items():
             if enabled:
                 changed = await schedules.resume(dedup_key, from_now=True, on=connection)
@@ -109,10 +111,12 @@ class DeclaredSchedules:
 
     def __init__(
         self,
-        store: Store,
+        store: WorkerStore,
+        schedules: ScheduleRepository,
         catalogue: PeriodicCatalogue,
     ) -> None:
         self._store = store
+        self._schedules = schedules
         self._catalogue = catalogue
         self._synced_version: int | None = None
         self._late: set[str] = set()
@@ -123,7 +127,7 @@ class DeclaredSchedules:
         """The worker of this process, if it plans. The code of one that has started later decides."""
         self._service: str | None = None
         """The mark of the service for rows without one, which the first process of a service invents."""
-        self._switches = Switches(store)
+        self._switches = Switches(store, schedules)
         self._rows: dict[str, ScheduleRow] = {}
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
@@ -137,6 +141,10 @@ class DeclaredSchedules:
             )
             for key, config in known.items()
         }
+
+    def functions(self) -> dict[str, Mapping[str, Any]]:
+        """Return the names of the functions of the schedules, for the row of the worker."""
+        return {key: config.declaration.to_json() for key, config in self.configs().items()}
 
     def check_locks(self) -> None:
         """Raise ConfigurationError if a schedule uses an advisory lock and the pool cannot hold one."""
@@ -218,7 +226,7 @@ class DeclaredSchedules:
 
     async def _switch(self, dedup_key: str, *, enabled: bool) -> bool:
         """Write one switch; return False if no row has it, or another transaction holds the row."""
-        schedules, statements = self._store.schedules, self._store.statements
+        schedules, statements = self._schedules, self._store.statements
         try:
             async with statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as (connection, _):
                 if enabled:
@@ -304,7 +312,7 @@ class DeclaredSchedules:
             apart: Whether to leave those that are locked. Otherwise a lock is an error.
             creates: Whether those without a row get one.
         """
-        schedules = self._store.schedules
+        schedules = self._schedules
         timeout_ms = APART_TIMEOUT_MS if apart else LOCK_TIMEOUT_MS
         async with schedules.declaring(lock_timeout_ms=timeout_ms) as transaction:
             connection = transaction.connection
@@ -349,7 +357,7 @@ class DeclaredSchedules:
 
     async def _changed(self, configs: Mapping[str, PeriodicJobConfig], *, creates: bool = True) -> set[str]:
         """Return the schedules whose rows are not as the code declares them, without those to leave."""
-        rows, now = await self._store.schedules.declared(configs)
+        rows, now = await self._schedules.declared(configs)
         if now is None:
             return {*configs} if creates else set()
         service = self._service_of(configs, rows)
@@ -365,7 +373,7 @@ class DeclaredSchedules:
         """Return those of the schedules that live workers declare which have started later than this one."""
         if self.worker_id is None or not schedule_ids:
             return ()
-        return await self._store.schedules.declared_later(schedule_ids, self.worker_id, on=on)
+        return await self._schedules.declared_later(schedule_ids, self.worker_id, on=on)
 
     def _service_of(self, configs: Mapping[str, PeriodicJobConfig], rows: Mapping[str, ScheduleRow]) -> str:
         """Return the mark of the service that this process belongs to: that of its rows, or a new one."""
@@ -383,7 +391,7 @@ class DeclaredSchedules:
         process declares no schedule.
         """
         ids = self._catalogue.configs()
-        schedules = self._store.schedules
+        schedules = self._schedules
         services = {service_of(row) for row in self._rows.values()}
         modules = [
             text
@@ -398,7 +406,7 @@ class DeclaredSchedules:
 
     async def _moving(self) -> set[str]:
         """Return the schedules that live workers will move to keys of their code, which have no row."""
-        rows, _ = await self._store.schedules.declared([])
+        rows, _ = await self._schedules.declared([])
         moving: set[str] = set()
         for worker in await self._store.workers.list_workers():
             declarations = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS))
@@ -410,7 +418,7 @@ class DeclaredSchedules:
     async def refresh(self) -> None:
         """Read the rows of the schedules of this process."""
         known = self._catalogue.configs()
-        self._rows = await self._store.schedules.read(known) if known else {}
+        self._rows = await self._schedules.read(known) if known else {}
 
     def _is_enabled(self, config: PeriodicJobConfig) -> bool:
         row = self._rows.get(config.dedup_key)

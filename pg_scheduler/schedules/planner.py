@@ -54,11 +54,19 @@ from pg_scheduler.events.log import log_refusal, logger, record_fields
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.queue.writer import JobWriter, Queue
+from pg_scheduler.schedules.declarations import DeclaredSchedules
+from pg_scheduler.schedules.jobs import ScheduleJobs
 from pg_scheduler.schedules.late_schedules import REPORT_INTERVAL_S, LateGroup, LateSchedules
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, has_built_in_trigger
-from pg_scheduler.schedules.statements import MAX_NOTE_LENGTH, LastJob, Plannable, ScheduleChange
+from pg_scheduler.schedules.statements import (
+    MAX_NOTE_LENGTH,
+    LastJob,
+    Plannable,
+    ScheduleChange,
+    ScheduleRepository,
+)
 from pg_scheduler.schedules.timing import Advance, is_ahead, pass_time, without_rejected, zone_data_of
 from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.triggers.zones import UnknownZoneError, data_version
@@ -139,14 +147,17 @@ class Planner(Service):
 
     name: ClassVar[str] = "planner"
 
-    def __init__(self, node: Node) -> None:
+    def __init__(
+        self, node: Node, schedules: ScheduleRepository, declared: DeclaredSchedules, jobs: ScheduleJobs
+    ) -> None:
         super().__init__(node.events)
         self._store = node.store
+        self._schedules = schedules
         self._writer = JobWriter(node.store)
-        self.declared = node.declared
+        self.declared = declared
         self.declared.worker_id = node.worker_id
         self._tasks = node.tasks
-        self._jobs = node.schedule_jobs
+        self._jobs = jobs
         self._outbox = node.outbox
         self._signals = node.signals
         self._meter = node.meter
@@ -187,7 +198,7 @@ class Planner(Service):
         if not declared and not plannable.tasks:
             return SLOW_POLL_INTERVAL_S
         late = self._late.ids
-        next_in = await self._store.schedules.next_fire_in(plannable, self._left_out)
+        next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         soonest, changed = 0.0, 0
         if next_in is not None and next_in <= 0:
             left_out = self._left_out
@@ -198,7 +209,7 @@ class Planner(Service):
         if self._late.ids:
             await self._take_turns(plannable)
         if next_in is not None and (next_in <= 0 or late != self._late.ids):
-            next_in = await self._store.schedules.next_fire_in(plannable, self._left_out)
+            next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         await self.declared.refresh()
         if zone_data is not None and (not changed or next_in is None or next_in > 0):
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
@@ -269,7 +280,7 @@ class Planner(Service):
         Returns:
             How many it has changed or postponed, and how many others are due.
         """
-        schedules, planned = self._store.schedules, Planned()
+        schedules, planned = self._schedules, Planned()
         first: datetime | None = None
         began = time.monotonic()
         try:

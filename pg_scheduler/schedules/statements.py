@@ -8,6 +8,7 @@ from dataclasses import astuple
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.messages import PERIODIC
 from pg_scheduler.database.faults import SuppressedChangeError
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Statements, Transaction
@@ -15,9 +16,6 @@ from pg_scheduler.events import SchedulePaused
 from pg_scheduler.queue.consequences import Consequences, EndedJob
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.worker.worker_rows import DECLARED, LEFT_OUT
-
-PERIODIC: Final = "periodic"
-"""The message that schedules were changed."""
 
 MAX_NOTE_LENGTH: Final = 1000
 """Characters of an error that are stored as the note of the schedule."""

@@ -13,13 +13,14 @@ from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import ScheduleConflictError, ScheduleNotFoundError, ScheduleOwnedByCodeError
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.queue.store import QueueStore
 from pg_scheduler.queue.writer import JobWriter, Queue, Queued
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.definition import Definition
 from pg_scheduler.schedules.jobs import JobBuilder, ScheduleJobs
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
+from pg_scheduler.schedules.statements import ScheduleRepository
 from pg_scheduler.schedules.timing import (
     find_next_fire,
     fire_times_between,
@@ -40,8 +41,16 @@ BACKFILL_WAITS = 16
 class ScheduleWriter:
     """Writes the schedules of callers."""
 
-    def __init__(self, store: Store, jobs: ScheduleJobs, *, max_payload_bytes: int | None) -> None:
+    def __init__(
+        self,
+        store: QueueStore,
+        schedules: ScheduleRepository,
+        jobs: ScheduleJobs,
+        *,
+        max_payload_bytes: int | None,
+    ) -> None:
         self._store = store
+        self._schedules = schedules
         self._writer = JobWriter(store)
         self._jobs = jobs
         self._max_bytes = max_payload_bytes
@@ -93,7 +102,7 @@ class ScheduleWriter:
         *,
         on: Connection,
     ) -> tuple[ScheduleRow | None, str]:
-        schedules = self._store.schedules
+        schedules = self._schedules
         locked = await schedules.lock([new.schedule_id], on=on)
         if new.schedule_id not in locked:
             row = await _timed(new, now=now, is_new=True)
@@ -132,7 +141,7 @@ class ScheduleWriter:
         if must_retime(row, old, read_trigger(row.trigger), now):
             row = await _timed(row, now=now)
         row = replace(row, version=next_version(old), updated_at=now)
-        await self._store.schedules.write(row, _kinds(row), on=on)
+        await self._schedules.write(row, _kinds(row), on=on)
         return row
 
     async def update(
@@ -151,7 +160,7 @@ class ScheduleWriter:
             ScheduleConflictError: The version differs.
             ScheduleOwnedByCodeError: The schedule is declared in code.
         """
-        schedules = self._store.schedules
+        schedules = self._schedules
 
         async def write(transaction: Transaction) -> ScheduleRow:
             connection = transaction.connection
@@ -181,7 +190,7 @@ class ScheduleWriter:
         """
 
         async def enqueue(transaction: Transaction) -> ExtendedJob | None:
-            locked = await self._store.schedules.lock([schedule_id], on=transaction.connection)
+            locked = await self._schedules.lock([schedule_id], on=transaction.connection)
             if schedule_id not in locked:
                 return None
             row, now = locked[schedule_id]
@@ -212,7 +221,7 @@ class ScheduleWriter:
         """
 
         async def enqueue(transaction: Transaction) -> list[ExtendedJob]:
-            locked = await self._store.schedules.lock([schedule_id], on=transaction.connection)
+            locked = await self._schedules.lock([schedule_id], on=transaction.connection)
             if schedule_id not in locked:
                 raise ScheduleNotFoundError(schedule_id)
             row, now = locked[schedule_id]
@@ -246,7 +255,7 @@ class ScheduleWriter:
         (queued,) = await self._writer.insert_queues([queue], transaction)
         if queued.jobs:
             last_job_id = queued.jobs[-1].job_id
-            await self._store.schedules.note_last_job(row.schedule_id, last_job_id, on=connection)
+            await self._schedules.note_last_job(row.schedule_id, last_job_id, on=connection)
         return queued
 
 

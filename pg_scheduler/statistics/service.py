@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.database.author import report_refused
 from pg_scheduler.database.faults import RECORD_REFUSALS
+from pg_scheduler.database.statements import Statements
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import (
     Event,
@@ -42,14 +43,13 @@ from pg_scheduler.events import (
     ServiceRetrying,
 )
 from pg_scheduler.events.types import LOCK_TAKEN
-from pg_scheduler.scheduler.store import Store
+from pg_scheduler.statistics.statements import StatisticsRepository
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
 
 
-def new_meter(store: Store, events: EventBus) -> Meter:
+def new_meter(statements: Statements, events: EventBus) -> Meter:
     """Return a Meter that counts from now on what these events report."""
-    statements = store.statements
     meter = Meter(None if statements.clock is None else lambda: statements.local_now)
 
     def record_end(event: Event) -> None:
@@ -114,9 +114,9 @@ class StatisticsWriter(Service):
     interval_s = 10.0
     """Seconds from one batch to the next."""
 
-    def __init__(self, node: Node, meter: Meter) -> None:
+    def __init__(self, node: Node, meter: Meter, statistics: StatisticsRepository) -> None:
         super().__init__(node.events)
-        self._statistics = node.store.statistics
+        self._statistics = statistics
         self._meter = meter
         self._worker_id = node.worker_id
         self._is_refused = False

@@ -69,7 +69,9 @@ from pg_scheduler.jobs.step_values import (
 from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Suspension, Wait, check_waits
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.queue.passed_results import RESULTS_AT_ONCE
+from pg_scheduler.steps.child_jobs import EnqueueChild
 from pg_scheduler.steps.children import ChildJob, Children
+from pg_scheduler.steps.statements import StepRepository
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.waiting import (
@@ -179,13 +181,15 @@ class AttemptSteps(OpenSteps):
     may have stored one, so the next call loads them again.
     """
 
-    def __init__(self, node: Node, attempt: Attempt) -> None:
+    def __init__(
+        self, steps: StepRepository, enqueue_child: EnqueueChild, node: Node, attempt: Attempt
+    ) -> None:
         claim = attempt.claim
-        self._repository = node.store.steps
+        self._repository = steps
         self._results = node.store.results
         self._passed = node.store.passed_results
         self._connections = node.store.connections
-        self._children = Children(node)
+        self._children = Children(node, steps, enqueue_child)
         self._codec = node.store.statements.codec
         self._max_value_bytes = node.config.max_result_bytes
         self._worker_id = node.worker_id

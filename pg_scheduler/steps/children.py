@@ -27,8 +27,17 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, StoredStep
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id
 from pg_scheduler.queue.failure_alerts import SUFFIX as ALERT_SUFFIX
-from pg_scheduler.steps.child_jobs import ChildSpec
-from pg_scheduler.steps.statements import COMPLETED, FORMER, OWN, ROUNDS, TAKEN, ChildRow, Family
+from pg_scheduler.steps.child_jobs import ChildSpec, EnqueueChild
+from pg_scheduler.steps.statements import (
+    COMPLETED,
+    FORMER,
+    OWN,
+    ROUNDS,
+    TAKEN,
+    ChildRow,
+    Family,
+    StepRepository,
+)
 from pg_scheduler.worker.node import Node
 
 CHILD_KEEPS: Final = timedelta(hours=1)
@@ -98,8 +107,10 @@ class ChildJob(NamedTuple):
 class Children:
     """The children of the jobs that a worker runs."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, steps: StepRepository, enqueue_child: EnqueueChild) -> None:
         self._node = node
+        self._steps = steps
+        self._enqueue_child = enqueue_child
 
     async def insert(self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int) -> StoredStep:
         """Insert the children of a step and store it. To do it again has no further effect.
@@ -149,7 +160,7 @@ class Children:
             own_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
             if holders := set(ids) - own_ids:
                 await self._keep_results(claim, name, holders, connection)
-            stored = await self._node.store.steps.store(
+            stored = await self._steps.store(
                 self._node.worker_id,
                 claim,
                 name,
@@ -170,9 +181,7 @@ class Children:
         """Lock the job of an attempt, and return what has the ids of its children."""
         numbers = {job.job_id: job.number for job in jobs}
         numbers |= {job.other_id: job.number for job in jobs}
-        return await self._node.store.steps.find_children(
-            self._node.worker_id, claim, name, numbers, connection
-        )
+        return await self._steps.find_children(self._node.worker_id, claim, name, numbers, connection)
 
     async def _insert_one(
         self, claim: Claim, name: str, job: ChildJob, family: Family, connection: Connection
@@ -190,7 +199,7 @@ class Children:
             resolution = ConflictResolution.REPLACE if row.state == FORMER else ConflictResolution.RAISE
             try:
                 spec = ChildSpec(job.call, job_id, mark, job.options)
-                return await self._node.enqueue_child(spec, resolution, connection)
+                return await self._enqueue_child(spec, resolution, connection)
             except JobConflictError as conflict:
                 if conflict.job_id != job_id:
                     return conflict.job_id
@@ -209,9 +218,7 @@ class Children:
         Raises:
             JobConflictError: One has begun, and keeps none.
         """
-        others = await self._node.store.steps.keep_holders_results(
-            holders, CHILD_KEEPS.total_seconds(), connection
-        )
+        others = await self._steps.keep_holders_results(holders, CHILD_KEEPS.total_seconds(), connection)
         for holder in others:
             raise JobConflictError(
                 holder.job_id,

@@ -209,7 +209,7 @@ class KitScheduler(NamingScheduler):
         unsubscribe = parts.events.subscribe(tally.record, *OUTCOMES, JobLost)
         try:
             with self._running_jobs():
-                await PauseWatcher(bench.node).run_once()
+                await PauseWatcher(bench.node, parts.store.pauses).run_once()
                 while (job_id := await self._run_next(bench, only, bound)) is not None:
                     if only is not None:
                         only.discard(job_id)

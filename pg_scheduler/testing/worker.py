@@ -8,9 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 
 from pg_scheduler.database.queries import names_by_text
@@ -67,8 +65,6 @@ class NotingExecutor(Executor):
 
     def __init__(self, node: Node, completer: Completer, progress: ProgressWriter) -> None:
         super().__init__(node, completer, progress)
-        made = self._runner.durability
-        self._runner.durability = replace(made, new_steps=partial(NotingSteps, node))
         self.claimed: Final[list[Attempt]] = []
 
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
@@ -278,6 +274,7 @@ class ManualScheduler(NamingScheduler):
     """A Scheduler whose ``start()`` starts no loops. `TestScheduler` makes the passes."""
 
     _runtime_class = ManualRuntime
+    _steps_class = NotingSteps
     _guards_copies = False
 
     _dead: ManualRuntime | None = None

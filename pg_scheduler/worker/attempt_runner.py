@@ -42,7 +42,6 @@ from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import MARK
 from pg_scheduler.jobs.task import Task
-from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.worker.completing import Completions
 from pg_scheduler.worker.in_flight import Attempt, Durability
 from pg_scheduler.worker.node import Node
@@ -121,7 +120,7 @@ class AttemptRunner:
         self._stop_grace = node.config.stop_grace
         self._max_crashes = node.config.max_crashes
         self._lock_pause = LockPause()
-        self.durability = Durability(Completions(node, progress).block, partial(AttemptSteps, node))
+        self.durability = Durability(Completions(node, progress).block, partial(node.new_steps, node))
         self._timeouts: TimeoutQueue[Attempt] = TimeoutQueue(self.time_out)
 
     async def run(self, attempt: Attempt) -> Result:

@@ -10,9 +10,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
-from pg_scheduler.admission.admission import Admission
 from pg_scheduler.database.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_refusal, is_timeout
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobExpired, JobFailed, JobsReclaimed
@@ -33,6 +32,13 @@ COUNT_INTERVAL_S: Final = 1.0
 """Seconds between two claims that count the index entries that they read: a count costs a 20th of a claim."""
 
 
+class LimitedClaims(Protocol):
+    """What starts the claims of limited tasks; see ``admission/admission.py``."""
+
+    def keep_limited(self, claims: list[Claim]) -> list[Claim]:
+        """Reserve slots for the claims of limited tasks, and return the others."""
+
+
 class Claimer(Service):
     """Claim due jobs for free slots."""
 
@@ -44,7 +50,7 @@ class Claimer(Service):
     """Claims in succession that may fail by an error that no row was found to cause. Another worker may have
     locked that row to quarantine it."""
 
-    def __init__(self, node: Node, executor: Executor, admission: Admission) -> None:
+    def __init__(self, node: Node, executor: Executor, admission: LimitedClaims) -> None:
         super().__init__(node.events)
         max_crashes, polling = node.config.max_crashes, node.config.polling
         self._claims = node.store.claims

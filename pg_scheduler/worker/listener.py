@@ -1,44 +1,22 @@
-"""The LISTEN connection, and the messages that it receives from other processes.
-
-Messages are few and short; receivers read the details from the tables:
-
-- ``due <mark> <time> ...``: a job is due, or will be soon. The mark identifies the sender, which ignores its
-  own message; it is empty if the message was sent in a caller's transaction. The times are those of jobs, in
-  seconds since 1970. There are none if the sender is an older release; ``?`` is an unknown one.
-- ``check <worker id>``: a request for a heartbeat. A job of this worker was cancelled or changed, or another
-  node suspects the worker.
-- ``periodic``: a schedule was enabled or disabled.
-- ``tasks``: a task was paused or resumed.
-- ``subscriptions <worker id>``: this worker changed the classes of events that it wants.
-- ``events <sender> <number> <JSON>``: events of a node, for the workers that subscribe to them.
-- ``ended``: jobs wait for one that has ended before the transaction of the application that added them.
-- ``result <job id>``: a job has ended whose result is kept.
-"""
+"""The LISTEN connection, which receives messages from other processes; see ``base/messages.py``."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Final
 
 from pg_scheduler.database.faults import translated
 from pg_scheduler.database.session import Connection, is_open, is_own_session, terminate
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.scheduler.store import Store
-
-TASKS: Final = "tasks"
-SUBSCRIPTIONS: Final = "subscriptions"
-EVENTS: Final = "events"
-RESULT: Final = "result"
-ENDED: Final = "ended"
+from pg_scheduler.worker.store import WorkerStore
 
 
 class Subscription:
     """Receive the messages of the schema on one connection."""
 
     def __init__(
-        self, store: Store, on_message: Callable[[str], None], on_broken: Callable[[], None]
+        self, store: WorkerStore, on_message: Callable[[str], None], on_broken: Callable[[], None]
     ) -> None:
         self._store = store
         self._on_message = on_message

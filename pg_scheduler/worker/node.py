@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.base.settings import SchedulerConfig
@@ -18,16 +18,13 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.result_waiters import ResultWaiters
-from pg_scheduler.scheduler.store import Store
-from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.jobs import ScheduleJobs
-from pg_scheduler.steps.child_jobs import EnqueueChild
-from pg_scheduler.worker.in_flight import InFlight
+from pg_scheduler.worker.in_flight import Attempt, InFlight, OpenSteps
 from pg_scheduler.worker.lease import Lease, ServerClock
 from pg_scheduler.worker.refused_claims import RefusedClaims
 from pg_scheduler.worker.result_buffer import ResultBuffer
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.signals import Signals
+from pg_scheduler.worker.store import WorkerStore
 from pg_scheduler.worker.waiting import SuspensionPass
 
 REPORTED_S: Final = 3600.0
@@ -40,18 +37,28 @@ UNKNOWN_ZONE: Final = (
 )
 
 
+class DeclaredFunctions(Protocol):
+    """The functions of the schedules that the code declares; see ``schedules/declarations.py``."""
+
+    @property
+    def version(self) -> int:
+        """The number of the last change of the schedules."""
+
+    def functions(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the names of the functions, by the ids of the schedules, for the row of the worker."""
+
+
 @dataclass(eq=False, kw_only=True)
 class Node:
     """One worker from its start to its end: what the Scheduler passes to it, and the state of its parts."""
 
     worker_id: str
     config: SchedulerConfig
-    store: Store
+    store: WorkerStore
     events: EventBus
     cluster_events: EventBus
     tasks: TaskRegistry
-    declared: DeclaredSchedules
-    schedule_jobs: ScheduleJobs
+    declared: DeclaredFunctions
     outbox: Outbox
     waiters: ResultWaiters
     retry_policy: RetryPolicy
@@ -59,7 +66,8 @@ class Node:
     middleware: Sequence[Middleware]
     meter: Meter | None
     get_scheduler: GetScheduler
-    enqueue_child: EnqueueChild
+    new_steps: Callable[[Node, Attempt], OpenSteps]
+    """Returns the durable steps of an attempt."""
     starts_draining: bool = False
 
     def __post_init__(self) -> None:

@@ -10,18 +10,24 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Protocol
 
-from pg_scheduler.cluster_events.relay import EventRelay
+from pg_scheduler.base.messages import (
+    DUE,
+    ENDED,
+    EVENTS,
+    HEARTBEAT_REQUEST,
+    PERIODIC,
+    PROBE,
+    RESULT,
+    SUBSCRIPTIONS,
+    TASKS,
+    earliest_due,
+)
 from pg_scheduler.events import ListenerConnected, ListenerLost
-from pg_scheduler.queue.locks import DUE, earliest_due
-from pg_scheduler.schedules.statements import PERIODIC
-from pg_scheduler.worker.listener import ENDED, EVENTS, RESULT, SUBSCRIPTIONS, TASKS, Subscription
+from pg_scheduler.worker.listener import Subscription
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
-from pg_scheduler.worker.worker_rows import HEARTBEAT_REQUEST
-
-PROBE: Final = "hello"
 
 TOO_SMALL: Final = (
     "the pool is too small to spare a connection for LISTEN: polling alone. "
@@ -31,6 +37,16 @@ NOT_RECEIVING: Final = (
     "notifications do not arrive, as behind PgBouncer in transaction mode: polling alone. "
     "Pass direct_dsn= or --direct-dsn"
 )
+
+
+class NodeEvents(Protocol):
+    """What receives the events of other nodes; see ``cluster_events/relay.py``."""
+
+    def receive(self, about: str) -> None:
+        """Read the message of another node, after its kind."""
+
+    def missed(self, since: datetime) -> None:
+        """Report that messages since then may have been lost."""
 
 
 class Listener(Service):
@@ -44,7 +60,7 @@ class Listener(Service):
     retry_interval_s = 60.0
     """Seconds until the next connection if none arrived."""
 
-    def __init__(self, node: Node, relay: EventRelay) -> None:
+    def __init__(self, node: Node, relay: NodeEvents) -> None:
         super().__init__(node.events)
         self._node = node
         self._probe = f"{PROBE} {node.worker_id}"

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.blockers import Blocker
 from pg_scheduler.database.faults import (
@@ -40,7 +41,7 @@ from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
 from pg_scheduler.queue.kept_results import KeptResultRepository
-from pg_scheduler.queue.locks import LockRepository, due_message
+from pg_scheduler.queue.locks import LockRepository
 from pg_scheduler.queue.passed_results import PassedResultRepository
 
 Changes: TypeAlias = Mapping[tuple[str, int], RowChange]

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from enum import Enum
@@ -131,10 +132,9 @@ def _declared_by(node: Node) -> dict[str, Any]:
 
     A worker that does not write them has none.
     """
-    functions: dict[str, dict[str, Any]] = {}
+    functions: dict[str, Mapping[str, Any]] = {}
     size = 0
-    for schedule_id, config in sorted(node.declared.configs().items()) if node.config.plans else []:
-        function = config.declaration.to_json()
+    for schedule_id, function in sorted(node.declared.functions().items()) if node.config.plans else []:
         size += len(json.dumps([schedule_id, schedule_id, function]))
         if size > MAX_DECLARED_BYTES:
             return {DECLARED: [*functions], DECLARED_FUNCTIONS: functions, LEFT_OUT: True}

@@ -14,23 +14,40 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
-from datetime import timedelta
-from typing import ClassVar, Final, NamedTuple
+from datetime import datetime, timedelta
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import for_people
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus, JobsVacuumed
-from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.retention import BlockRange, Cutoffs
 from pg_scheduler.worker.service import Service
+from pg_scheduler.worker.store import WorkerStore
 
 SCHEDULES_BATCH_SIZE: Final = 1000
 AUDIT_BATCH_SIZE: Final = 1000
 
 STATISTICS_DAYS: Final = ((60, 600, 0.25), (600, 3600, 7.0), (3600, None, 90.0))
 """Spans of statistics in seconds, the longer spans that they are merged into, and the days before that."""
+
+
+class OldSchedules(Protocol):
+    """The schedules that a pass may delete; see ``schedules/statements.py``."""
+
+    async def now(self) -> datetime:
+        """Return the time of the database."""
+
+    async def vacuum(self, before: datetime, limit: int) -> int:
+        """Delete schedules that finished before; return how many."""
+
+
+class OldStatistics(Protocol):
+    """The statistics that a pass may merge; see ``statistics/statements.py``."""
+
+    async def fold(self, span_s: int, longer_s: int | None, days: float, limit: int) -> int:
+        """Merge old rows of a span into those of a longer one; return how many were read."""
 
 
 class VacuumStep(NamedTuple):
@@ -66,15 +83,19 @@ class Vacuum(Service):
 
     def __init__(
         self,
-        store: Store,
+        store: WorkerStore,
         events: EventBus,
         config: VacuumConfig,
         worker_id: str,
         *,
+        schedules: OldSchedules,
+        statistics: OldStatistics,
         deleted: Counter[JobStatus] | None = None,
     ) -> None:
         super().__init__(events)
         self._store = store
+        self._schedules = schedules
+        self._statistics = statistics
         self._config = config
         self._worker_id = worker_id
         self._walk: AsyncIterator[VacuumStep] | None = None
@@ -143,7 +164,7 @@ class Vacuum(Service):
         ages = {status: age for status, policy in self._policies.items() if (age := _age(policy)) is not None}
         if not ages:
             return {}
-        now = await self._store.schedules.now()
+        now = await self._schedules.now()
         return {status: now - age for status, age in ages.items()}
 
     async def steps(self, *, skip: bool = False) -> AsyncIterator[VacuumStep]:
@@ -187,7 +208,7 @@ class Vacuum(Service):
         with for_people("to merge old statistics"):
             size = self.statistics_batch_size
             for span_s, longer_s, days in STATISTICS_DAYS:
-                while await self._store.statistics.fold(span_s, longer_s, days, size) == size:
+                while await self._statistics.fold(span_s, longer_s, days, size) == size:
                     yield Counter()
         batch_size = self.surplus_batch_size
         while await self._store.kept_results.vacuum(batch_size) == batch_size:
@@ -207,8 +228,8 @@ class Vacuum(Service):
         age = _age(self._config.schedules)
         if age is None:
             return
-        before = await self._store.schedules.now() - age
-        while await self._store.schedules.vacuum(before, SCHEDULES_BATCH_SIZE) == SCHEDULES_BATCH_SIZE:
+        before = await self._schedules.now() - age
+        while await self._schedules.vacuum(before, SCHEDULES_BATCH_SIZE) == SCHEDULES_BATCH_SIZE:
             pass
 
     async def _delete_audit(self) -> None:
@@ -216,7 +237,7 @@ class Vacuum(Service):
         age = _age(self._config.audit)
         if age is None:
             return
-        before = await self._store.schedules.now() - age
+        before = await self._schedules.now() - age
         while await self._store.audit.vacuum(before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
             pass
 

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import asyncpg
 
+from pg_scheduler.base.messages import HEARTBEAT_REQUEST
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import release_of, report_refused, with_record
 from pg_scheduler.database.faults import RECORD_REFUSALS, REFUSALS, is_lock_timeout, is_refusal
@@ -35,7 +36,6 @@ LEFT_OUT: Final = "schedules_left_out"
 DRAIN: Final = "drain"
 """The request to claim no more jobs."""
 
-HEARTBEAT_REQUEST: Final = "check"
 """The message that a worker is to make a heartbeat; its id follows."""
 
 SERVER_START_GRACE_S: Final = 10.0

@@ -12,10 +12,10 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Codec, ConflictResolution, JobSpec, JobStatus, Limit, PollingConfig, RetryPolicy
-from pg_scheduler.admission.limits import LOCK_CLASS
 from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobBlocked, JobCompleted, JobExpired, JobFailed, JobStarted
+from pg_scheduler.queue.locks import LOCK_CLASS
 from tests.api.conftest import Make, Pools
 from tests.support.codecs import KeyedCodec
 from tests.support.worker import PATIENCE, Gate, Recorder, now

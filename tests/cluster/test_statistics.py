@@ -107,7 +107,7 @@ async def test_batch_whose_response_was_lost_counts_once(
         await Scheduler(pool).initialize_db()
         store, meter = Store(Connections(pool)), Meter()
         await store.workers.register(new_worker(), LEASE)
-        writer = StatisticsWriter(Parts(store, EventBus()), meter)
+        writer = StatisticsWriter(Parts(store, EventBus()), meter, store.statistics)
         meter.record_end("mail", "failed")
         await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
         try:

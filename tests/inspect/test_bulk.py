@@ -14,11 +14,11 @@ import asyncpg
 import pytest
 
 from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler.base.messages import due_message
 from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
 from pg_scheduler.inspect.job_actions import BulkOptions
 from pg_scheduler.inspect.store.bulk import MAX_RECORDED_BYTES
-from pg_scheduler.queue.locks import due_message
 from tests.inspect.workers import add_worker
 from tests.support.cases import each_case
 from tests.support.worker import PATIENCE

@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 
 from pg_scheduler.admission.limits import (
-    LOCK_CLASS,
     AdmissionRequest,
     BlockedJob,
     LatePosition,
@@ -23,6 +22,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.limits import LimitRow
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.queue.locks import LOCK_CLASS
 from pg_scheduler.scheduler.store import Store
 from tests.support.store import LEASE, NAME, NOW, SECOND, Pool, new_job, running, worker
 

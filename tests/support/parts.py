@@ -27,6 +27,7 @@ from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.jobs import ScheduleJobs
 from pg_scheduler.schedules.planner import Planner
+from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import EnqueueChild
 from pg_scheduler.worker.claimer import Claimer
 from pg_scheduler.worker.completer import Completer
@@ -104,9 +105,14 @@ class Parts(Node):
     Only ``results_waiting`` reaches a part, the completer; it is not in ``calls``.
     """
 
+    store: Store
+    declared: DeclaredSchedules
+
     def __init__(self, store: Store, bus: EventBus, worker_id: str = "me") -> None:
         tasks = TaskRegistry()
         self.calls = Calls()
+        self.declared = DeclaredSchedules(store, store.schedules, periodic_catalogue)
+        self.schedule_jobs = ScheduleJobs(tasks, misfire_grace_time=300)
         store.statements.publish = bus.publish
         super().__init__(
             worker_id=worker_id,
@@ -115,8 +121,7 @@ class Parts(Node):
             events=bus,
             cluster_events=EventBus(),
             tasks=tasks,
-            declared=DeclaredSchedules(store, periodic_catalogue),
-            schedule_jobs=ScheduleJobs(tasks, misfire_grace_time=300),
+            declared=self.declared,
             outbox=NotedRequests(store, bus, self.calls),
             waiters=ResultWaiters(store, 2.0),
             retry_policy=RetryPolicy(),
@@ -124,7 +129,7 @@ class Parts(Node):
             middleware=(),
             meter=None,
             get_scheduler=cast("GetScheduler", None),
-            enqueue_child=cast("EnqueueChild", None),
+            new_steps=partial(AttemptSteps, store.steps, cast("EnqueueChild", None)),
         )
         self.faults: list[object] = []
         bus.subscribe(self.faults.append, ServiceFaulted)
@@ -204,13 +209,13 @@ class Parts(Node):
         return scanner
 
     def unblocker(self) -> Unblocker:
-        return Unblocker(self)
+        return Unblocker(self, self.store.limits)
 
     def feeder(self) -> Feeder:
-        return Feeder(self)
+        return Feeder(self, self.store.limits, self.store.shares)
 
     def admission(self, executor: Executor, unblocker: Unblocker | None = None) -> Admission:
-        return Admission(self, executor, unblocker or self.unblocker())
+        return Admission(self, self.store.limits, executor, unblocker or self.unblocker())
 
     def reporter(self) -> Reporter:
         return Reporter(self, LoopWatchdog(self.events, self.in_flight))
@@ -238,11 +243,20 @@ class Parts(Node):
 
     def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
         deleted = self.results.deleted
-        return Vacuum(self.store, self.events, config or VacuumConfig(), self.worker_id, deleted=deleted)
+        store, settings = self.store, config or VacuumConfig()
+        return Vacuum(
+            store,
+            self.events,
+            settings,
+            self.worker_id,
+            schedules=store.schedules,
+            statistics=store.statistics,
+            deleted=deleted,
+        )
 
     def planner(self, *, grace: int | None = 300) -> Planner:
         self.schedule_jobs = ScheduleJobs(self.tasks, misfire_grace_time=grace)
-        return Planner(self)
+        return Planner(self, self.store.schedules, self.declared, self.schedule_jobs)
 
     @staticmethod
     def in_flight_of_nothing() -> InFlight:

@@ -53,7 +53,7 @@ class Start(NamedTuple):
 
 @pytest.fixture
 def meter(store: Store, bus: EventBus) -> Meter:
-    return new_meter(store, bus)
+    return new_meter(store.statements, bus)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_passes_of_services_are_measured(meter: Meter, bus: EventBus) -> None:
 def test_lateness_is_measured_by_the_clock_of_the_store(
     clocked: Store, bus: EventBus, clock: FakeClock
 ) -> None:
-    meter = new_meter(clocked, bus)
+    meter = new_meter(clocked.statements, bus)
     meter.record_starts([Start("mail", clock.now - timedelta(seconds=100))])
     assert meter.snapshot().jobs["mail"].lateness.total == pytest.approx(100)
 

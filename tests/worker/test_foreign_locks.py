@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 import asyncpg
 import pytest
 
-from pg_scheduler.admission.limits import LOCK_CLASS
 from pg_scheduler.admission.pause_watcher import PauseWatcher
 from pg_scheduler.base.settings import VacuumConfig
 from pg_scheduler.base.status import JobStatus
@@ -27,6 +26,7 @@ from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.queue.dependencies import AFTER
+from pg_scheduler.queue.locks import LOCK_CLASS
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.service import Service
 from tests.support.dependencies import add, child
@@ -430,7 +430,7 @@ class World:
             parts.expirer(),
             rescuer,
             self.planner,
-            PauseWatcher(parts),
+            PauseWatcher(parts, parts.store.pauses),
             self.completer,
         ]
         self.vacuum = parts.vacuum(VacuumConfig())

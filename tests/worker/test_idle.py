@@ -104,7 +104,7 @@ async def test_idle_services_use_at_most_one_transaction_per_pass(parts: Parts, 
     await claimer.run_once()
     assert await log.take() == (bare if size >= 4 else in_a_transaction)("exchange_jobs")
     meter = Meter()
-    statistics = StatisticsWriter(parts, meter)
+    statistics = StatisticsWriter(parts, meter, parts.store.statistics)
     await statistics.run_once()
     assert await log.take() == [], "nothing was counted"
     meter.record_end("job", "completed")

@@ -12,7 +12,6 @@ import pytest
 
 from pg_scheduler import Scheduler, periodic
 from pg_scheduler.admission.pause_watcher import PauseWatcher
-from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
 from pg_scheduler.statistics.service import StatisticsWriter
@@ -24,9 +23,9 @@ from tests.support.worker import Recorder, holds
 BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "notifier": Parts.notifier,
     "admission": lambda parts: parts.admission(parts.executor()),
-    "unblocker": Unblocker,
+    "unblocker": Parts.unblocker,
     "feeder": Parts.feeder,
-    "pause_watcher": PauseWatcher,
+    "pause_watcher": lambda parts: PauseWatcher(parts, parts.store.pauses),
     "due_time_corrector": DueTimeCorrector,
     "claimer": Parts.claimer,
     "completer": Parts.completer,
@@ -39,7 +38,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "planner": Parts.planner,
     "progress_writer": lambda parts: parts.progress,
     "rescuer": Parts.rescuer,
-    "statistics_writer": lambda parts: StatisticsWriter(parts, Meter()),
+    "statistics_writer": lambda parts: StatisticsWriter(parts, Meter(), parts.store.statistics),
     "vacuum": Parts.vacuum,
 }
 

@@ -11,13 +11,14 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
+from pg_scheduler.base.messages import due_message, earliest_due
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, ServiceRetrying
 from pg_scheduler.jobs.model import ConflictResolution
 from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import EPOCH, GeneratedIdJob, PlainJob
 from pg_scheduler.queue.enqueuer import Enqueuer
-from pg_scheduler.queue.locks import LockRepository, due_message, earliest_due
+from pg_scheduler.queue.locks import LockRepository
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.prepare import JobPreparer, new_job_id
 from pg_scheduler.scheduler.store import Store

@@ -11,6 +11,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Job, JobStatus, PeriodicJobConfig, Unique, periodic
+from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.pool import Connections
@@ -18,7 +19,6 @@ from pg_scheduler.events import EventBus, PeriodicJobBroken, PeriodicJobPlanned
 from pg_scheduler.jobs.codec import check_codec
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.queue.locks import due_message
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.jobs import ScheduleJobs
@@ -255,13 +255,14 @@ async def test_planners_enqueue_each_fire_time_once_when_they_race(
     pools = [await asyncpg.create_pool(dsn, min_size=2, max_size=2) for _ in range(3)]
     for number in range(20):
         periodic(every=MINUTE, dedup_key=f"{number}")(work)
-    planners = [Parts(Store(Connections(pool), clock=clock), bus).planner() for pool in pools]
+    parts = [Parts(Store(Connections(pool), clock=clock), bus) for pool in pools]
+    planners = [part.planner() for part in parts]
     await asyncio.gather(*(planner.run_once() for planner in planners))
     for _ in range(5):
         clock.advance(MINUTE)
         await asyncio.gather(*(planner.run_once() for planner in planners))
         await planners[0].run_once()
-    store = planners[0]._store
+    store = parts[0].store
     assert len(await jobs(store)) == 100
     assert all(each.next_fire_at == NOON + 6 * MINUTE for each in (await rows(store)).values())
     for pool in pools:
@@ -631,6 +632,6 @@ async def test_schedule_waits_for_a_node_that_can_compute_the_unique_key_of_its_
     assert kept is not None
     assert (kept.paused_at, kept.next_fire_at) == (None, NOON)
     parts.schedule_jobs = ScheduleJobs(parts.tasks, misfire_grace_time=300, codec=codec)
-    await Planner(parts).run_once()
+    await Planner(parts, parts.store.schedules, parts.declared, parts.schedule_jobs).run_once()
     (job,) = await jobs(parts.store)
     assert job.unique_key is not None

@@ -102,7 +102,7 @@ async def test_statistics_that_are_refused_are_reported_once_and_kept(
 ) -> None:
     await parts.store.workers.register(new_worker(), 60)
     meter = Meter()
-    writer = StatisticsWriter(parts, meter)
+    writer = StatisticsWriter(parts, meter, parts.store.statistics)
     meter.record_end("work", "failed")
     for _ in range(2):
         assert await writer.run_once() == writer.interval_s

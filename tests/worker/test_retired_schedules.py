@@ -53,7 +53,7 @@ async def declare(store: Store, *configs: PeriodicJobConfig) -> DeclaredSchedule
     catalogue = PeriodicCatalogue()
     for each in configs:
         catalogue.add(each)
-    declared = DeclaredSchedules(store, catalogue)
+    declared = DeclaredSchedules(store, store.schedules, catalogue)
     await declared.sync()
     return declared
 

@@ -93,7 +93,7 @@ def start(clocked: Store, bus: EventBus, clock: FakeClock, monkeypatch: pytest.M
         if aliases:
             functions.register(configs[0].func, aliases=aliases)
         parts = Parts(clocked, bus, worker_id)
-        parts.declared = DeclaredSchedules(clocked, catalogue)
+        parts.declared = DeclaredSchedules(clocked, clocked.schedules, catalogue)
         reporter = parts.reporter()
         await clocked.workers.register(reporter.worker, DAY_S, report=reporter.report(whole=True))
         reporter.confirm()

@@ -42,7 +42,7 @@ async def parts(clocked: Store, bus: EventBus) -> Parts:
 
 @pytest.fixture
 def writer(parts: Parts, meter: Meter) -> StatisticsWriter:
-    return StatisticsWriter(parts, meter)
+    return StatisticsWriter(parts, meter, parts.store.statistics)
 
 
 def work(meter: Meter, name: str = "mail", *, completed: int = 0, failed: int = 0) -> None:
@@ -123,7 +123,7 @@ async def test_batch_is_written_again_after_an_error_with_what_was_counted_since
     touchy: Store, bus: EventBus, meter: Meter, pool: asyncpg.Pool, dsn: str
 ) -> None:
     await touchy.workers.register(new_worker(), LEASE)
-    writer = StatisticsWriter(Parts(touchy, bus), meter)
+    writer = StatisticsWriter(Parts(touchy, bus), meter, touchy.statistics)
     work(meter, completed=3)
     async with locked(dsn, "scheduler_stats"):
         with pytest.raises(DatabaseUnavailableError):
@@ -166,13 +166,13 @@ async def test_rest_is_kept_for_the_next_start_if_the_database_is_unavailable_at
     touchy: Store, bus: EventBus, meter: Meter, pool: asyncpg.Pool, dsn: str
 ) -> None:
     await touchy.workers.register(new_worker(), LEASE)
-    writer = StatisticsWriter(Parts(touchy, bus), meter)
+    writer = StatisticsWriter(Parts(touchy, bus), meter, touchy.statistics)
     await writer.start()
     work(meter, completed=3)
     async with locked(dsn, "scheduler_totals"):
         await writer.stop()
     assert await ended(pool) == {}
-    await StatisticsWriter(Parts(touchy, bus), meter).run_once()
+    await StatisticsWriter(Parts(touchy, bus), meter, touchy.statistics).run_once()
     assert await ended(pool) == {"mail": (3, 0)}
 
 

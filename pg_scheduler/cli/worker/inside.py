@@ -127,7 +127,14 @@ async def obstacle(scheduler: Scheduler) -> str | None:
 def vacuum_of(scheduler: Scheduler) -> Vacuum:
     """Return what applies the retention of a Scheduler."""
     store, events, config = scheduler._parts.store, scheduler._parts.events, scheduler._parts.config  # noqa: SLF001
-    return Vacuum(store, events, config.vacuum, scheduler.worker_id)
+    return Vacuum(
+        store,
+        events,
+        config.vacuum,
+        scheduler.worker_id,
+        schedules=store.schedules,
+        statistics=store.statistics,
+    )
 
 
 MAX_JOBS = 200

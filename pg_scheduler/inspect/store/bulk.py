@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import asyncpg
 
+from pg_scheduler.base.messages import HEARTBEAT_REQUEST, due_message
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.audit import AuditRepository
 from pg_scheduler.database.session import Connection
@@ -23,9 +24,8 @@ from pg_scheduler.inspect.store.searches import Condition, Scan, SearchRepositor
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.jobs import JobFilters
-from pg_scheduler.queue.locks import LockRepository, due_message
+from pg_scheduler.queue.locks import LockRepository
 from pg_scheduler.queue.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
-from pg_scheduler.worker.worker_rows import HEARTBEAT_REQUEST
 
 MAX_RECORDED_BYTES: Final = 20_000
 """Bytes of ids in a record of the audit; further ids are counted."""

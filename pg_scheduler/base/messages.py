@@ -1,0 +1,48 @@
+"""The messages that the processes of a schema send to one another by NOTIFY.
+
+Messages are few and short; receivers read the details from the tables:
+
+- ``due <mark> <time> ...``: a job is due, or will be soon. The mark identifies the sender, which ignores its
+  own message; it is empty if the message was sent in a caller's transaction. The times are those of jobs, in
+  seconds since 1970. There are none if the sender is an older release; ``?`` is an unknown one.
+- ``check <worker id>``: a request for a heartbeat. A job of this worker was cancelled or changed, or another
+  node suspects the worker.
+- ``periodic``: a schedule was enabled or disabled.
+- ``tasks``: a task was paused or resumed.
+- ``subscriptions <worker id>``: this worker changed the classes of events that it wants.
+- ``events <sender> <number> <JSON>``: events of a node, for the workers that subscribe to them.
+- ``ended``: jobs wait for one that has ended before the transaction of the application that added them.
+- ``result <job id>``: a job has ended whose result is kept.
+- ``hello <worker id>``: a worker checks whether its connection receives messages.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+DUE: Final = "due"
+HEARTBEAT_REQUEST: Final = "check"
+PERIODIC: Final = "periodic"
+TASKS: Final = "tasks"
+SUBSCRIPTIONS: Final = "subscriptions"
+EVENTS: Final = "events"
+ENDED: Final = "ended"
+RESULT: Final = "result"
+PROBE: Final = "hello"
+
+
+def due_message(mark: str, *times: datetime | None) -> str:
+    """Return the message that jobs are due at these times, of which None is unknown.
+
+    A statement may append a blank and one more time.
+    """
+    return " ".join([DUE, mark, *("?" if time is None else f"{time.timestamp():.6f}" for time in times)])
+
+
+def earliest_due(times: str) -> datetime | None:
+    """Return the earliest of the times in a message about due jobs; None if one is unknown."""
+    try:
+        return min(datetime.fromtimestamp(float(time), UTC) for time in times.split(" "))
+    except (ValueError, OverflowError, OSError):  # none, unknown, or written by hand
+        return None

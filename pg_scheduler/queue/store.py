@@ -1,0 +1,51 @@
+"""The repositories with which jobs enter the queue and leave it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pg_scheduler.clock import Clock
+from pg_scheduler.database.audit import AuditRepository
+from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.session import Connection
+from pg_scheduler.database.shared import SharedConnection
+from pg_scheduler.database.statements import Statements
+from pg_scheduler.jobs.codec import PayloadCodec
+from pg_scheduler.queue.consequences import Consequences
+from pg_scheduler.queue.dependencies import DependencyRepository
+from pg_scheduler.queue.jobs import JobRepository
+from pg_scheduler.queue.kept_results import KeptResultRepository
+from pg_scheduler.queue.locks import LockRepository
+from pg_scheduler.queue.passed_results import PassedResultRepository
+from pg_scheduler.queue.unique_keys import UniqueKeyRepository
+
+
+class QueueStore:
+    """The tables of one scheduler, as far as calls need them."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        schema: str | None = None,
+        clock: Clock | None = None,
+        codec: PayloadCodec | None = None,
+    ) -> None:
+        self.connections: Final = connections
+        self.shared: Final = SharedConnection(connections.options)
+        self.statements: Final = Statements(connections, self.shared, schema, clock, codec)
+        self.audit: Final = AuditRepository(self.statements)
+        self.consequences: Final = Consequences(self.statements)
+        # In this order the results of jobs that end are kept before they are passed to others.
+        self.kept_results: Final = KeptResultRepository(self.statements, self.consequences)
+        self.passed_results: Final = PassedResultRepository(self.statements)
+        self.dependencies: Final = DependencyRepository(
+            self.statements, self.consequences, self.passed_results
+        )
+        self.unique_keys: Final = UniqueKeyRepository(self.statements)
+        self.jobs: Final = JobRepository(self.statements, self.consequences, self.unique_keys)
+        self.locks: Final = LockRepository(self.statements)
+
+    async def schema(self, *, on: Connection | None = None) -> str:
+        """Return the schema of the tables."""
+        return await self.statements.schema(on=on)
