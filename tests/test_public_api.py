@@ -387,8 +387,8 @@ PRIVATE_PACKAGES = {
     "telemetry",
     "worker",
 }
-PRIVATE_MODULES = {"version"}
-"""Modules whose public names `pg_scheduler` exports."""
+PRIVATE_MODULES = {"tools", "version"}
+"""Modules of which `pg_scheduler` exports the public names, or none."""
 
 COMMAND_LINE = {"__main__", "cli"}
 """Its commands, options and output are the contract, not its names."""

@@ -154,7 +154,8 @@ async def check_code(
     fail_on: FailOn = "error",
 ) -> ExitCode:
     """Compare new code with the unfinished jobs and the schedules, before it is deployed."""
-    from .worker.inside import registered_names  # noqa: PLC0415 - only this needs a worker
+    from pg_scheduler.tools import registered_names  # noqa: PLC0415 - only this needs a worker
+
     from .worker.options import WorkerOptions  # noqa: PLC0415
     from .worker.process import NOTHING_REGISTERED, open_scheduler  # noqa: PLC0415
     from .worker.target import load_targets  # noqa: PLC0415

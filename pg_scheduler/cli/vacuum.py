@@ -16,13 +16,13 @@ from pg_scheduler.base.text.numbers import plural
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.tools import configure, vacuum_of
 from pg_scheduler.worker.vacuum import VacuumStep
 
 from .commands import Command
 from .errors import RefusedError, UsageError
 from .output import Column, Shape, columns
 from .progress import ProgressStyle, Reporter, Style, read_style
-from .worker.inside import configure, vacuum_of
 
 
 @dataclass(frozen=True, slots=True)

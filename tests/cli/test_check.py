@@ -159,7 +159,7 @@ def test_wrong_arguments_exit_with_2(
 def test_module_without_jobs_is_an_error_whatever_the_database_has(
     call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.cli.worker.inside.registered_names", lambda _: [])
+    monkeypatch.setattr("pg_scheduler.tools.registered_names", lambda _: [])
     ran = call("check", JOBS, "--dsn", dsn)
     assert ran.code == ExitCode.NEGATIVE
     assert "no function is registered" in ran.err

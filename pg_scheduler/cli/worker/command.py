@@ -14,9 +14,9 @@ from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.tasks import REGISTERED, registered_tasks
 from pg_scheduler.cli.values import Targets, read_duration
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.tools import obstacle, verify_tables
 from pg_scheduler_plugins.program import ending_at_sigterm
 
-from .inside import obstacle, verify_tables
 from .logs import configure_logging
 from .options import WorkerOptions
 from .process import NOTHING_REGISTERED, open_scheduler, probes, run_worker

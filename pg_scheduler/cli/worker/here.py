@@ -15,8 +15,7 @@ from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageE
 from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.retry import snooze_of
-
-from .inside import (
+from pg_scheduler.tools import (
     add_middleware,
     configure,
     execute_one,
@@ -25,6 +24,7 @@ from .inside import (
     task_of,
     verify_tables,
 )
+
 from .options import WorkerOptions
 from .process import open_scheduler
 from .target import Source

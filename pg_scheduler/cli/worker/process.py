@@ -22,8 +22,8 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.telemetry.probes import HealthSource, serve_health
 from pg_scheduler.telemetry.systemd import notify_systemd
+from pg_scheduler.tools import claims_nothing, configure, hurry, is_draining, log_stacks, start_draining
 
-from .inside import claims_nothing, configure, hurry, is_draining, log_stacks, start_draining
 from .options import WorkerOptions
 from .reload import Sources, read_sources, restart, wait_for_change
 from .stop import StopRequest, end_soon, handle_signals, stop_self, wait_for_recycling, wait_until_drained

@@ -22,8 +22,8 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobStarted
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.tools import claimed_names
 
-from .inside import claimed_names
 from .options import WorkerOptions
 
 STOPPING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
