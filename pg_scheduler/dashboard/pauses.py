@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, entered_instant
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.tasks import paused_tasks
 from pg_scheduler.jobs.pause import Pause
 
@@ -54,7 +55,7 @@ class PauseForm(NamedTuple):
 
 async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, Pause]:
     """Return the pauses of tasks that the request sees, by those of the names that they hold."""
-    reads = request.inspector._reads  # noqa: SLF001 - no public part of an Inspector
+    reads = tables_of(request.inspector).reads
     pauses = await request.cache.get("paused tasks", PAUSES_AGE_S, partial(paused_tasks, reads))
     found = {}
     for name in set(names) if pauses else ():

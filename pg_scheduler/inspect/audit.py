@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
-from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.doctor.findings import Finding
 from pg_scheduler.inspect.positions import PositionError
 from pg_scheduler.inspect.store.audit import AuditFilters, AuditRecord
@@ -146,7 +146,7 @@ async def read_mutes(
     """Return the records of findings, or of groups of errors by their fingerprints, the newest first."""
     wanted, found = sorted(set(subjects)), dict[str, tuple[Mute, ...]]()
     if wanted:
-        reads = inspector._reads.audit_records  # noqa: SLF001 - front ends share it, callers do not
+        reads = tables_of(inspector).reads.audit_records
         for record in await reads.newest_records(wanted, [f"mute_{kind}", f"unmute_{kind}"], MAX_RECORDS):
             subject = record.subject or ""
             found[subject] = (*found.get(subject, ()), _mute_of(record))

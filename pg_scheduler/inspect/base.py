@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from pg_scheduler.database.author import Author, acting_as, current_author
 from pg_scheduler.inspect.pages import Bounds
@@ -11,11 +11,25 @@ from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.scheduler import Scheduler
 
 
+class InspectorTables(NamedTuple):
+    """The tables of an `Inspector`, for functions that are not its methods."""
+
+    reads: InspectionStore
+    """For reads, which may lead to a standby."""
+    writes: InspectionStore
+    """For changes, and for reads that must see them."""
+    schema: str | None
+    """The schema that was passed; None for the one that the search path leads to."""
+    author: Author
+    """Who changes them now."""
+
+
 class InspectorBase:
     """The tables and the actor of an `Inspector`."""
 
     _bounds: Bounds
     _scheduler: Scheduler | None
+    _schema: str | None
     _store: InspectionStore
     _reads: InspectionStore
     """For reads, which may lead to a standby."""
@@ -45,3 +59,8 @@ class InspectorBase:
         if current is None:
             return Author(self.actor, "inspector", self._store.statements.author.release)
         return current._replace(actor=self.actor) if self._is_actor_named else current
+
+
+def tables_of(inspector: InspectorBase) -> InspectorTables:
+    """Return what an Inspector reads and writes, which has no public name."""
+    return InspectorTables(inspector._reads, inspector._store, inspector._schema, inspector._author())  # noqa: SLF001 - the only place outside of the class

@@ -19,6 +19,7 @@ from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.database.author import acting_as
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.bulk import Progress
 from pg_scheduler.inspect.errors import ErrorGroup, fingerprint_of
 from pg_scheduler.inspect.inspector import Inspector
@@ -139,7 +140,7 @@ class BulkState(BulkRunRow):
 
 async def recent_runs(inspector: Inspector, *, limit: int) -> list[BulkState]:
     """Return the runs that were started last, the newest first."""
-    rows = await inspector._reads.bulk_runs.recent(limit)  # noqa: SLF001 - runs are no public part of it
+    rows = await tables_of(inspector).reads.bulk_runs.recent(limit)
     return [state for row in rows if (state := BulkState.of(row)) is not None]
 
 
@@ -164,7 +165,7 @@ class BulkRuns:
 
     def __init__(self, inspector: Inspector) -> None:
         self._inspector = inspector
-        self._rows = inspector._store.bulk_runs  # noqa: SLF001 - runs are no public part of an Inspector
+        self._rows = tables_of(inspector).writes.bulk_runs
         self._runs: dict[str, _Run] = {}
         self._tasks: dict[asyncio.Task[None], _Run] = {}
 
@@ -293,7 +294,7 @@ class BulkRuns:
             await self._rows.end(run.run_id, run.begun, error, **counts)
 
     def _acting(self) -> AbstractContextManager[None]:
-        return acting_as(self._inspector._author())  # noqa: SLF001
+        return acting_as(tables_of(self._inspector).author)
 
     def _forget(self, run: _Run) -> None:
         if self._runs.get(run.run_id) is run:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.store.inspections import BlockerRow, LinkedJob
 from pg_scheduler.jobs.history import PARENT
@@ -42,7 +43,7 @@ async def read_dependencies(
 
     A job that does not exist has no name, so it is shown only to those who see all of them.
     """
-    found = await inspector._reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)  # noqa: SLF001
+    found = await tables_of(inspector).reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)
     if (cause_id := cancelled_because_of(job)) is not None:
         cause = (await inspector.get_jobs([cause_id])).get(cause_id)
         found[True].append(
@@ -97,8 +98,8 @@ class Changed:
 async def read_blockers(inspector: Inspector, job_ids: Collection[str]) -> dict[str, list[BlockerRow]]:
     """Return the first unfinished jobs that each of these jobs waits for, one more than are shown."""
     found: dict[str, list[BlockerRow]] = {}
-    store = inspector._reads  # noqa: SLF001 - front ends share it, callers do not
-    for each in await store.inspections.blockers(job_ids, MAX_BLOCKERS + 1):
+    reads = tables_of(inspector).reads
+    for each in await reads.inspections.blockers(job_ids, MAX_BLOCKERS + 1):
         found.setdefault(each.child_id, []).append(each)
     return found
 
@@ -111,7 +112,7 @@ async def read_changed(inspector: Inspector, run_id: str) -> Changed:
         ids += [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
     ids = ids[:MAX_CHANGED]
     found: dict[JobStatus, list[str]] = {}
-    store = inspector._reads  # noqa: SLF001 - front ends share it, callers do not
-    for job_id, status in sorted((await store.jobs.statuses_of(ids)).items()):
+    reads = tables_of(inspector).reads
+    for job_id, status in sorted((await reads.jobs.statuses_of(ids)).items()):
         found.setdefault(status, []).append(job_id)
     return Changed(found, len(ids))

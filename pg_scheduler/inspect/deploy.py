@@ -34,7 +34,7 @@ from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.typed import problems
 from pg_scheduler.jobs.validation import check_count, check_kind, check_text
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.scheduler.parts import Parts
+from pg_scheduler.scheduler.parts import Parts, parts_of
 from pg_scheduler.schedules.declared import plan_sync
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 
@@ -214,7 +214,7 @@ async def check(scheduler: Scheduler, *, name: str | None = None, most: int = 1_
     pattern = None if name is None else check_text("name", name)
     if pattern == "":
         raise ValueError("name must not be empty; pass a pattern such as 'mail.*', or omit it for all tasks")
-    parts = scheduler._parts  # noqa: SLF001 - the functions that the Scheduler has registered
+    parts = parts_of(scheduler)
     return await _DeployCheck(parts, pattern).run(check_count("most", most, least=1))
 
 

@@ -31,6 +31,7 @@ from pg_scheduler.inspect.tasks import TaskReads
 from pg_scheduler.inspect.workers import WorkerMethods
 from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.scheduler.parts import parts_of
 from pg_scheduler.scheduler.store import Store
 
 DEFAULT_THRESHOLDS: Final = Thresholds()
@@ -87,8 +88,8 @@ class Inspector(
         self._bounds = check_kind("bounds", bounds, Bounds)
         self._scheduler = source if isinstance(source, Scheduler) else None
         if isinstance(source, Scheduler):
-            store = source._parts.store  # noqa: SLF001 - an Inspector reads the tables of its Scheduler
-            schema = source._parts.config.schema  # noqa: SLF001
+            parts = parts_of(source)
+            store, schema = parts.store, parts.config.schema
         elif isinstance(source, asyncpg.Pool):
             store = Store(Connections(source), schema=schema)
         else:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import JobNotFoundError, JobResult
-from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.errors import ErrorGroups, group_errors, group_errors_by_id
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.facts import collect_facts
@@ -21,6 +21,7 @@ from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.jobs.limits import LimitBook
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_job_id, check_list
+from pg_scheduler.scheduler.parts import parts_of
 
 MAX_PAGE_LENGTH: Final = 1000
 """Jobs of a page."""
@@ -109,7 +110,7 @@ class JobReads(InspectorBase):
         """
         limits = LimitBook(())
         if self._scheduler is not None:
-            tasks = self._scheduler._parts.tasks.lists.limited.values()  # noqa: SLF001
+            tasks = parts_of(self._scheduler).tasks.lists.limited.values()
             limits = LimitBook({task.name: task.limits for task in tasks}.items())
         facts = await collect_facts(self._reads, check_job_id(job_id), limits)
         if facts is None:
@@ -254,7 +255,7 @@ async def count_states(inspector: InspectorBase) -> dict[str, StateCount]:
     Numbers of unsuccessful jobs need their index, and estimates a table that was analyzed; else they are
     missing.
     """
-    store = inspector._reads  # noqa: SLF001 - front ends share it, callers do not
+    store = tables_of(inspector).reads
     async with store.searches.transaction() as connection:
         estimates = (await store.searches.sizes(on=connection)).estimates
         unfinished = await store.cluster.unfinished(MAX_UNFINISHED_ROWS, on=connection)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
-from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.store.limits import MAX_STARTS, LimitJobRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted
@@ -250,7 +250,7 @@ class LimitJobs:
 
 async def limit_overview(inspector: InspectorBase) -> LimitOverview:
     """Return the limits that live workers declare, and what is full."""
-    limits, blocked = await used_limits(inspector._reads)  # noqa: SLF001 - no public part of an Inspector
+    limits, blocked = await used_limits(tables_of(inspector).reads)
     full: dict[str, int] = {}
     for name in {each.name for each in limits.items if each.by_key}:
         prefix = key_prefix(name)
@@ -265,7 +265,7 @@ async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) ->
     """Return the jobs of the first 10 keys of a limit."""
     texts = {key_prefix(each.name) + each.key: each for each in keys[:MAX_SHOWN_KEYS]}
     most = MAX_JOBS if len(texts) == 1 else MAX_JOBS // 10
-    reads = inspector._reads.limits  # noqa: SLF001
+    reads = tables_of(inspector).reads.limits
     busy = [text for text, each in texts.items() if each.running]
     holders = await reads.holders(busy, most) if busy else []
     waiting = [text for text, each in texts.items() if each.waiting]
@@ -296,5 +296,5 @@ async def _next_starts(
         and 1 <= each.max_starts <= min(each.starts, MAX_STARTS)
         and 0 < each.per_s <= MAX_PER.total_seconds()
     ]
-    reads = inspector._reads.limits  # noqa: SLF001
+    reads = tables_of(inspector).reads.limits
     return await reads.next_starts(full) if full else {}

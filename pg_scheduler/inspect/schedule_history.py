@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.fire_searches import search_each, search_one
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.jobs import MAX_IDS
@@ -128,7 +129,8 @@ async def newest_results(
     """
     shown = schedules[:MAX_SCHEDULES]
     edited = [each.schedule_id for each in shown if each.version > 1]
-    changes = await inspector._reads.audit_records.trigger_changes(edited, RECORDS) if edited else {}  # noqa: SLF001
+    reads = tables_of(inspector).reads.audit_records
+    changes = await reads.trigger_changes(edited, RECORDS) if edited else {}
     limit = min(RESULTS, MAX_IDS // max(len(shown), 1))
 
     def search(schedule: Schedule) -> tuple[str, list[PastFire]]:

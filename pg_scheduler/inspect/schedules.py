@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.fire_searches import search_each
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.store.audit import AuditRecord
@@ -104,7 +104,8 @@ async def list_schedules(
         None if text is None else check_text("text", text),
     )
     after = None if after is None else check_text("after", after)
-    reads, codec = inspector._reads.schedule_lists, inspector._reads.statements.codec  # noqa: SLF001
+    tables = tables_of(inspector).reads
+    reads, codec = tables.schedule_lists, tables.statements.codec
     counts, is_capped = await reads.count(filters)
     found = await reads.find(filters, state, after, limit + 1)
     rows, following = found.rows[:limit], found.last_id

@@ -17,6 +17,7 @@ from pg_scheduler.inspect.texts import count, counted, rounded
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.validation import check_execution_time
+from pg_scheduler.scheduler.parts import parts_of
 
 MAX_NAMES: Final = 500
 """Names of jobs whose attempts were counted."""
@@ -247,7 +248,7 @@ class TaskReads(InspectorBase):
         """
         names, scheduler = {check_name(name)}, self._scheduler
         until = None if until is None else check_execution_time(until, name="until")
-        tasks = None if scheduler is None else scheduler._parts.tasks  # noqa: SLF001
+        tasks = None if scheduler is None else parts_of(scheduler).tasks
         if tasks is not None and (task := tasks.resolve(name)) is not None:
             names |= tasks.names_of(task)
         return ExpiringJobs(*await self._reads.inspections.expiring(names, until))

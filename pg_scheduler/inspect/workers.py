@@ -11,7 +11,7 @@ from typing import Any, Final
 from pg_scheduler.base.settings import VacuumConfig, VacuumPolicy, VacuumTrigger
 from pg_scheduler.database.author import acting_as
 from pg_scheduler.errors import ConfigurationError
-from pg_scheduler.inspect.base import InspectorBase
+from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.store.workers import AttemptRow, IdRange
 from pg_scheduler.jobs.history import errors_from
 from pg_scheduler.jobs.model import Worker
@@ -141,7 +141,7 @@ class Attempt:
 
 async def running_attempts(inspector: InspectorBase) -> dict[str, list[Attempt]]:
     """Return the running attempts by their workers, the oldest first."""
-    rows = await inspector._reads.worker_reads.running()  # noqa: SLF001 - attempts are no public part of it
+    rows = await tables_of(inspector).reads.worker_reads.running()
     found: dict[str, list[Attempt]] = {}
     for row in rows:
         if row.worker_id is not None and row.started_at is not None:
@@ -159,7 +159,7 @@ async def ended_attempts(
 
     Of completed jobs the newest are examined: 5,000 with a generated id, and 100 of each schedule that fired.
     """
-    reads = inspector._reads  # noqa: SLF001
+    reads = tables_of(inspector).reads
     fired = [
         row.schedule_id
         for row in await reads.cluster.schedules(MAX_SCHEDULES)

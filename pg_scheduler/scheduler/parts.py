@@ -103,3 +103,8 @@ class SchedulerMethods:
     """A group of methods of `Scheduler`, whose constructor sets the parts."""
 
     _parts: Parts
+
+
+def parts_of(scheduler: SchedulerMethods) -> Parts:
+    """Return the parts of a Scheduler, for the other rooms of this package."""
+    return scheduler._parts  # noqa: SLF001 - this is the only place that reads them from outside

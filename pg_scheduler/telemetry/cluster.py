@@ -19,6 +19,7 @@ from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.base.meter import MAX_NAMES, OTHER
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.cluster import ClusterFigures, read_cluster
 from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.searches import TABLE
@@ -65,8 +66,8 @@ class ClusterCollector(Collector):
     """
 
     def __init__(self, inspector: Inspector) -> None:
-        self._store = inspector._reads  # noqa: SLF001 - a front end of the Inspector
-        self._schema = inspector._schema  # noqa: SLF001
+        tables = tables_of(inspector)
+        self._reads, self._schema = tables.reads, tables.schema
         self._loop = asyncio.get_running_loop()
         self._lock = asyncio.Lock()
         self._names = _NameLimit(MAX_NAMES)
@@ -111,7 +112,7 @@ class ClusterCollector(Collector):
         families = Families(PREFIX, self._schema)
         try:
             async with asyncio.timeout(COLLECT_TIMEOUT_S):
-                figures = await read_cluster(self._store)
+                figures = await read_cluster(self._reads)
         except Exception:  # of any kind: the scrape reports it, and the next one collects again
             self._errors += 1
             self._failures += 1

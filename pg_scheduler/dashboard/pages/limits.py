@@ -12,6 +12,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.inspect import LimitKeyState, LimitState, ShareState, TenantState
+from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.limits import LimitJobs, LimitOverview, limit_jobs, limit_overview
 from pg_scheduler.inspect.shares import ShareOverview, read_shares
 from pg_scheduler.inspect.store.limits import LimitJobRow
@@ -138,7 +139,7 @@ async def _find(request: PageRequest) -> LimitOverview:
 
 async def _shares(request: PageRequest) -> tuple[list[ShareRow], ShareOverview]:
     """Return the shares of visible tasks, and what was read."""
-    reads = request.inspector._reads  # noqa: SLF001 - no public part of an Inspector
+    reads = tables_of(request.inspector).reads
     found = await request.cache.get("shares", AGE_S, lambda: read_shares(reads))
     rows = (_share(each, found.tenants.get(each.name, ()), request) for each in found.shares.items)
     return [row for row in rows if row.tasks or request.access.visible_names is None], found
