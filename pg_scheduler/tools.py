@@ -173,7 +173,7 @@ def _of_job(attempt: Attempt) -> Iterator[str]:
 def _of_threads() -> Iterator[str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()
-    for ident, frame in sys._current_frames().items():  # noqa: SLF001 - documented for debugging
+    for ident, frame in sys._current_frames().items():
         if ident != own:
             yield f"thread {names.get(ident, ident)}"
             yield from _lines(traceback.extract_stack(frame, limit=20))

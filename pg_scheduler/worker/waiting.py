@@ -86,7 +86,7 @@ def thread_waits(thread: threading.Thread, waiting: Collection[threading.Thread]
     """
     if thread in waiting or not thread.is_alive() or thread.ident is None:
         return True
-    frame = sys._current_frames().get(thread.ident)  # noqa: SLF001 - as faulthandler does
+    frame = sys._current_frames().get(thread.ident)
     if frame is None or frame.f_code is IDLE_CODE:
         return True
     joined = _joined_by(frame)

@@ -122,7 +122,7 @@ class LoopWatchdog:
 
     def _find_place(self) -> _Place:
         task = asyncio.current_task(self.loop)
-        frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - as faulthandler does
+        frame = sys._current_frames().get(self._thread_id)
         return _Place(frame, self._in_flight.claim_of(task) if task else None)
 
     def report(self) -> None:

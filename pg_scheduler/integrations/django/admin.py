@@ -70,7 +70,7 @@ def limited(alias: str, limit: str) -> Iterator[None]:
 def _chosen(choose: Callable[..., str], model: Any) -> str:
     """Return the database that the routers choose for a model; if none does, that of the backends."""
     row = model()
-    row._state.db = _database_of_backends()  # noqa: SLF001 - the default of the routers
+    row._state.db = _database_of_backends()  # the default of the routers
     return choose(model, instance=row)
 
 

@@ -38,10 +38,10 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
         )
         return
     elsewhere = {
-        found: model._meta.label  # noqa: SLF001 - the documented name
+        found: model._meta.label
         for model in reversed(apps.get_models())
-        if model._meta.managed  # noqa: SLF001
-        and model._meta.app_label != "pg_scheduler"  # noqa: SLF001 - they are not written through models
+        if model._meta.managed
+        and model._meta.app_label != "pg_scheduler"  # they are not written through models
         and (found := router.db_for_write(model)) != alias
     }
     for other, label in elsewhere.items():

@@ -136,7 +136,7 @@ class Work:
 
     def _abandon(self) -> None:
         if self.is_running() and self.thread is not None and self.thread.ident is not None:
-            frame = sys._current_frames().get(self.thread.ident)  # noqa: SLF001 - as faulthandler does
+            frame = sys._current_frames().get(self.thread.ident)
             self._call.report_abandoned("".join(traceback.format_stack(frame)) if frame else "")
 
 
