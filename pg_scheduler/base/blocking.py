@@ -328,27 +328,52 @@ class Blocking:
     def _iterate(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BlockingIterator[Any]:
         return BlockingIterator(self._portal(), self._call(name, args, kwargs), name, self._owner_name)
 
+    def _open_facet(self, cls: type[BlockingFacet], name: str) -> BlockingFacet:
+        return cls(
+            FacetOwner(
+                self._owner_name,
+                f"{self._path}.{name}",
+                self._portal,
+                lambda: getattr(self._target(), name),
+                lambda: getattr(self._local_target(), name),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FacetOwner:
+    """What a facet needs of the object that has it. Each call of a method calls the functions anew."""
+
+    name: str
+    """The object, for errors."""
+    path: str
+    """How the caller reaches the facet, for errors."""
+    get_portal: Callable[[], Caller]
+    get_target: Callable[[], Any]
+    """Returns the facet whose members are derived."""
+    get_local_target: Callable[[], Any]
+    """Returns the facet whose methods run in the thread of the caller, on its connection."""
+
 
 class BlockingFacet(Blocking):
     """The base of classes derived from those of facets."""
 
-    def __init__(self, owner: Blocking, name: str) -> None:
+    def __init__(self, owner: FacetOwner) -> None:
         self._owner = owner
-        self._name = name
-        self._path = f"{owner._path}.{name}"  # noqa: SLF001 - of the same family
+        self._path = owner.path
 
     @property
     def _owner_name(self) -> str:
-        return self._owner._owner_name  # noqa: SLF001
+        return self._owner.name
 
     def _portal(self) -> Caller:
-        return self._owner._portal()  # noqa: SLF001 - of the same family
+        return self._owner.get_portal()
 
     def _target(self) -> Any:
-        return getattr(self._owner._target(), self._name)  # noqa: SLF001
+        return self._owner.get_target()
 
     def _local_target(self) -> Any:
-        return getattr(self._owner._local_target(), self._name)  # noqa: SLF001
+        return self._owner.get_local_target()
 
 
 def derive(
@@ -383,7 +408,7 @@ def _derive_member(member: Member, path: str, is_by_hand: bool) -> Any:
     if facet is None:
         return property(lambda self: getattr(self._source(), name), doc=doc)
     made = derive(facet, f"Blocking{facet.__name__}", BlockingFacet, path=f"{path}.{name}")
-    return property(lambda self: made(self, name), doc=doc)
+    return property(lambda self: self._open_facet(made, name), doc=doc)
 
 
 def _derive_function(member: Member, path: str, is_by_hand: bool) -> Any:

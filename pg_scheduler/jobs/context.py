@@ -233,12 +233,7 @@ class CurrentJob:
         self._running().set_result(value)
 
     def _running(self) -> RunningAttempt:
-        if self._attempt is None:
-            raise NotRunningError(
-                f"job {self.job_id!r} runs in a process, where it has no durable steps, no predecessors() "
-                "and cannot complete in a transaction; make it an async function without executor="
-            )
-        return self._attempt
+        return _check_is_running(self._attempt, self.job_id)
 
 
 current: Final[ContextVar[tuple[Claim, float, GetScheduler, Report, RunningAttempt | None]]] = ContextVar(
@@ -287,6 +282,27 @@ def current_job() -> CurrentJob:
         max_retries=claim.max_retries,
         _attempt=attempt,
     )
+
+
+def current_attempt() -> RunningAttempt:
+    """Return the attempt of the running job.
+
+    Raises:
+        LookupError: The caller is not part of a running job.
+        NotRunningError: The job runs in a process.
+    """
+    job = current_job()
+    *_, attempt = current.get()
+    return _check_is_running(attempt, job.job_id)
+
+
+def _check_is_running(attempt: RunningAttempt | None, job_id: str) -> RunningAttempt:
+    if attempt is None:
+        raise NotRunningError(
+            f"job {job_id!r} runs in a process, where it has no durable steps, no predecessors() "
+            "and cannot complete in a transaction; make it an async function without executor="
+        )
+    return attempt
 
 
 def job_state(kind: type[T]) -> T:

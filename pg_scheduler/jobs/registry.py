@@ -78,9 +78,10 @@ class TaskRegistry:
         """The tasks of functions ``adopt()`` has found; it compares closures and methods at each call."""
         self.lists = TaskLists(self)
         """Replaced when a name is added, or limits, a share or the executor of a task change."""
-        self._children: WeakSet[TaskRegistry] = WeakSet()
+        self.children: Final[WeakSet[TaskRegistry]] = WeakSet()
+        """The registries whose parent this is."""
         if parent is not None:
-            parent._children.add(self)  # noqa: SLF001 - of this class
+            parent.children.add(self)
 
     def register(
         self,
@@ -123,7 +124,7 @@ class TaskRegistry:
             self._loose.setdefault(each, {})[task.identity] = task
         has_moved = known is not None and known.executor != task.executor
         is_limited_otherwise = (task.limits, task.share) != (before.limits, before.share)
-        self._forget(lists=self._size() != size or has_moved or is_limited_otherwise)
+        self.forget(lists=self._size() != size or has_moved or is_limited_otherwise)
         return task
 
     def adopt(self, func: JobFunction) -> Task:
@@ -149,13 +150,13 @@ class TaskRegistry:
             self.adopted[func] = task
         return task
 
-    def _forget(self, *, lists: bool) -> None:
+    def forget(self, *, lists: bool) -> None:
         """Forget what was derived before a change, here and in registries whose parent this is."""
         self.adopted.clear()
         if lists:
             self.lists = TaskLists(self)
-        for child in list(self._children):
-            child._forget(lists=lists)  # noqa: SLF001
+        for child in list(self.children):
+            child.forget(lists=lists)
 
     def resolve(self, name: str) -> Task | None:
         """Return the task of a name, or None if the name is unknown or ambiguous."""

@@ -22,7 +22,7 @@ from pg_scheduler.base.foreign import Returned
 from pg_scheduler.database.callers.adapter import ConnectionAdapter
 from pg_scheduler.errors import JobResult
 from pg_scheduler.jobs.call import RaisedError
-from pg_scheduler.jobs.context import current_job
+from pg_scheduler.jobs.context import current_attempt
 from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.step_values import is_coroutine_function
 from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Wait
@@ -378,7 +378,7 @@ def current_steps() -> BlockingSteps:
         ...     payment = steps.run("charge", charge, order)
         ...     steps.sleep("delivery", timedelta(days=14))
     """
-    attempt = current_job()._running()  # noqa: SLF001 - the same, for threads
+    attempt = current_attempt()
     if isinstance(attempt, AttemptInThread):
         return BlockingSteps(attempt)
     attempt.open_steps()  # raises NotRunningError if there are none

@@ -144,7 +144,7 @@ def next_fire_time(
         ValueError: The trigger returned something else than a later instant.
     """
     if isinstance(trigger, Combination):
-        return trigger._find(instant, anchor, search or Search())  # noqa: SLF001 - private for users only
+        return trigger.first_fire(instant, anchor, search or Search())
     if search is not None:
         search.spend()
     try:
@@ -167,12 +167,12 @@ class Combination(Trigger):
     __slots__ = ()
 
     @abstractmethod
-    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+    def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the first fire time after an instant in UTC, within the steps that are left."""
 
     def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
         """Return the first fire time strictly after ``instant``, in UTC; None if there is no further one."""
-        return self._find(to_utc(instant), to_utc(anchor), Search())
+        return self.first_fire(to_utc(instant), to_utc(anchor), Search())
 
 
 @trigger_kind("or")
@@ -190,7 +190,7 @@ class AnyOf(Combination, Unordered):
         object.__setattr__(self, "triggers", _flat(AnyOf, self.triggers))
         check_parts(self)
 
-    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+    def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the earliest fire time of the triggers."""
         earliest: datetime | None = None
         passed: list[tuple[int, datetime]] = []
@@ -229,7 +229,7 @@ class AllOf(Combination, Unordered):
         object.__setattr__(self, "triggers", _flat(AllOf, self.triggers))
         check_parts(self)
 
-    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+    def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the first instant at which all fire: each member jumps to the latest candidate."""
         members = self._members()
         end = end_of_search(instant)
@@ -270,10 +270,10 @@ class Restriction(Combination):
         check_parts(self)
 
     @abstractmethod
-    def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
+    def first_allowed(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant at which it may fire that is not before ``instant``, or None."""
 
-    def _find(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
+    def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the first fire time in the set. From one outside, jump to the next instant within."""
         if is_fixed_delay(self):
             return self._postponed(instant, anchor, search)
@@ -282,7 +282,7 @@ class Restriction(Combination):
             fire = next_fire_time(self.trigger, after, anchor, search)
             if fire is None or fire > end:
                 return None
-            entry = self._first_allowed(fire, search)
+            entry = self.first_allowed(fire, search)
             if entry is None or entry > end:
                 return None
             if entry == fire:
@@ -294,7 +294,7 @@ class Restriction(Combination):
         trigger: Trigger = self
         finders: list[Finder] = []
         while isinstance(trigger, Restriction):
-            finders.append(trigger._first_allowed)  # noqa: SLF001 - of the same class
+            finders.append(trigger.first_allowed)
             trigger = trigger.trigger
         fire = next_fire_time(trigger, instant, anchor, search)
         return None if fire is None else first_agreed(finders, fire, search)
@@ -305,7 +305,7 @@ class Restriction(Combination):
 class Within(Restriction):
     """A trigger that fires at the fire times of a trigger that are in a set of instants."""
 
-    def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
+    def first_allowed(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant in the set."""
         return find_inside(self.during, instant, search)
 
@@ -320,7 +320,7 @@ class Within(Restriction):
 class Except(Restriction):
     """A trigger that fires at the fire times of a trigger that are not in a set of instants."""
 
-    def _first_allowed(self, instant: datetime, search: Search) -> datetime | None:
+    def first_allowed(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant outside of the set."""
         return find_outside(self.during, instant, search)
 

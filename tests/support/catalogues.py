@@ -44,7 +44,7 @@ def _copied(value: Any) -> Any:
 def _restore(to: TaskRegistry | PeriodicCatalogue, state: dict[str, Any]) -> None:
     """Set the attributes. What other objects derived from the old ones is out of date."""
     if isinstance(to, TaskRegistry):
-        vars(to).update(state, _children=to._children)
-        to._forget(lists=True)
+        vars(to).update(state, children=to.children)
+        to.forget(lists=True)
     else:
         vars(to).update(state, version=to.version + 1)
