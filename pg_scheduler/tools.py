@@ -1,4 +1,8 @@
-"""The state inside of a Scheduler that commands read, set and log, which has no public name."""
+"""What our own tools read and set inside of a Scheduler, which has no public name.
+
+The command line, the dashboard, the telemetry, the integrations and the test kits call these functions, so
+that none of them depends on how a Scheduler is built. They are not for applications.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,41 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from pg_scheduler import Scheduler
+from pg_scheduler.base.messages import due_message
+from pg_scheduler.base.meter import Meter
+from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.base.text.numbers import counted
+from pg_scheduler.database.author import Author
+from pg_scheduler.database.identity import IdentityRepository
+from pg_scheduler.database.session import Connection
 from pg_scheduler.events.log import logger, record_fields
-from pg_scheduler.inspect.doctor.database import describe_missing, missing_grants, missing_privileges
-from pg_scheduler.inspect.store.doctor import OFF
-from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.jobs.middleware import Middleware, check_middleware
+from pg_scheduler.jobs.middleware import Middleware
+from pg_scheduler.jobs.registry import TaskRegistry
+from pg_scheduler.jobs.retry import RetryPolicy
+from pg_scheduler.jobs.rows import AnyJob
+from pg_scheduler.jobs.task import JobSpec, Task
 from pg_scheduler.migrate import TABLES, verify
+from pg_scheduler.queue.writer import JobWriter
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.scheduler.health import Gauges, gauges_of
+from pg_scheduler.scheduler.parts import parts_of
 from pg_scheduler.worker.in_flight import Attempt
 from pg_scheduler.worker.vacuum import Vacuum
+
+if TYPE_CHECKING:
+    from pg_scheduler.sync import SyncScheduler
+
+# -- a Scheduler before its start ----------------------------------------------------------------------
+
+
+def settings_of(scheduler: Scheduler) -> SchedulerConfig:
+    """Return the settings."""
+    return parts_of(scheduler).config
 
 
 def configure(scheduler: Scheduler, **settings: Any) -> None:
@@ -28,86 +53,164 @@ def configure(scheduler: Scheduler, **settings: Any) -> None:
     Raises:
         ConfigurationError: A value is out of range.
     """
-    scheduler._parts.config = replace(scheduler._parts.config, **settings)  # noqa: SLF001
+    parts = parts_of(scheduler)
+    parts.config = replace(parts.config, **settings)
 
 
-def add_middleware(scheduler: Scheduler, middleware: Middleware) -> None:
-    """Put middleware directly around the jobs of a Scheduler that has not started."""
-    scheduler._parts.middleware = check_middleware((*scheduler._parts.middleware, middleware))  # noqa: SLF001
+def options_of(scheduler: Scheduler) -> dict[str, Any]:
+    """Return the arguments with which another Scheduler stores and runs jobs as this one does."""
+    parts = parts_of(scheduler)
+    codec = parts.store.statements.codec
+    return {
+        "misfire_grace_time": parts.config.misfire_grace_time,
+        "schema": parts.config.schema,
+        "max_payload_bytes": parts.config.max_payload_bytes,
+        "retry_policy": parts.retry_policy,
+        "executors": parts.executors,
+        "middleware": parts.middleware,
+        "codec": None if codec is None else codec.codec,
+    }
 
 
-async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
-    """Claim a pending job for this worker and start it within its limits.
+def middleware_of(scheduler: Scheduler) -> Sequence[Middleware]:
+    """Return the middleware, the outermost first."""
+    return parts_of(scheduler).middleware
+
+
+def add_middleware(scheduler: Scheduler, middleware: Middleware, *, is_outermost: bool = False) -> None:
+    """Put middleware directly around the jobs of a Scheduler that has not started, or around all other."""
+    parts = parts_of(scheduler)
+    others = parts.middleware
+    parts.use_middleware((middleware, *others) if is_outermost else (*others, middleware))
+
+
+def declare(
+    scheduler: Scheduler | SyncScheduler, name: str, declaration: Callable[[Scheduler], object]
+) -> Callable[[], Scheduler]:
+    """Call a function with a Scheduler; with each one that a SyncScheduler opens, also after a fork.
+
+    Args:
+        scheduler: The Scheduler.
+        name: The function of the tool that declares something, for errors.
+        declaration: The function to call.
 
     Returns:
-        The number of the attempt; None if another worker has claimed the job.
+        A function that returns the Scheduler which was opened last.
+
+    Raises:
+        TypeError: ``scheduler`` is something else.
     """
-    claim = await scheduler._parts.store.claims.claim_one(scheduler.worker_id, job_id)  # noqa: SLF001
-    runtime = scheduler._parts.runtime  # noqa: SLF001
-    if claim is None or runtime is None:
-        return None
-    for each in runtime.admission.keep_limited([claim]):
-        # A wait that is cancelled leaves the attempt to the shutdown, which releases the job.
-        await asyncio.wait([runtime.executor.submit(each)])
-    return claim.attempt
+    if isinstance(scheduler, Scheduler):
+        declaration(scheduler)
+        return lambda: scheduler
+    # The class is not imported, so that a tool does not need it: what has it has imported it.
+    declare_always: Callable[..., Any] | None = getattr(scheduler, "_declare", None)
+    if declare_always is None:
+        raise TypeError(f"scheduler must be a Scheduler or a SyncScheduler, not {type(scheduler).__name__}")
+    declare_always(name, declaration)
+    return lambda: scheduler._last  # noqa: SLF001 - a SyncScheduler has no public name for it
 
 
-async def task_of(scheduler: Scheduler, job_id: str) -> str | None:
-    """Return the name under which the function of a job must be registered; None if there is no such job."""
-    found = await InspectionStore(scheduler._parts.store).inspections.job(job_id)  # noqa: SLF001
-    return None if found is None else found.task
+def client_of(scheduler: Scheduler | SyncScheduler) -> Scheduler:
+    """Return the Scheduler itself; of a SyncScheduler the one that runs its calls with ``connection=``."""
+    return scheduler if isinstance(scheduler, Scheduler) else scheduler._local_target()  # noqa: SLF001 - likewise
+
+
+# -- tasks ---------------------------------------------------------------------------------------------
+
+
+def tasks_of(scheduler: Scheduler) -> TaskRegistry:
+    """Return the registry of its functions."""
+    return parts_of(scheduler).tasks
+
+
+def find_task(scheduler: Scheduler, name: str) -> Task | None:
+    """Return the task of a name; None if the name is unknown or ambiguous."""
+    return tasks_of(scheduler).resolve(name)
 
 
 def registered_names(scheduler: Scheduler) -> list[str]:
     """Return the names of the registered functions, with their aliases."""
-    return scheduler._parts.tasks.lists.names  # noqa: SLF001
+    return tasks_of(scheduler).lists.names
 
 
-def claimed_names(scheduler: Scheduler) -> frozenset[str]:
-    """Return the names that it claims now, which are not those of paused tasks; none unless it runs jobs."""
-    runtime = scheduler._parts.runtime  # noqa: SLF001
-    if runtime is None or not runtime.node.config.runs_jobs:
-        return frozenset()
-    return frozenset(runtime.node.routing.names())
+def retry_policy_of(scheduler: Scheduler, name: str) -> RetryPolicy:
+    """Return the retry policy of the task of a name, or that of the Scheduler if the task has none."""
+    task = find_task(scheduler, name)
+    return parts_of(scheduler).retry_policy if task is None or task.retry is None else task.retry
 
 
-def claims_nothing(scheduler: Scheduler) -> bool:
-    """Return whether it has started to run jobs, and no function is registered."""
-    runtime = scheduler._parts.runtime  # noqa: SLF001
-    return runtime is not None and runtime.node.config.runs_jobs and not scheduler._parts.tasks.lists.names  # noqa: SLF001
+# -- the database --------------------------------------------------------------------------------------
 
 
-def is_draining(scheduler: Scheduler) -> bool | None:
-    """Return whether it was requested to claim no more jobs; None while it does not run."""
-    runtime = scheduler._parts.runtime  # noqa: SLF001
-    return None if runtime is None else runtime.node.routing.is_draining
+def default_author(scheduler: Scheduler) -> Author:
+    """Return the author of changes for which the caller names none."""
+    return parts_of(scheduler).store.statements.author
 
 
-def start_draining(scheduler: Scheduler) -> None:
-    """Let the worker of a Scheduler that has not started claim no jobs until it is resumed."""
-    scheduler._parts.starts_draining = True  # noqa: SLF001
+def identity_of(scheduler: Scheduler) -> IdentityRepository:
+    """Return what reads and records which database its tables are in."""
+    return parts_of(scheduler).store.identity
 
 
-def running_attempts(scheduler: Scheduler) -> Sequence[Attempt]:
-    """Return the attempts that run; callable from any thread."""
-    runtime = scheduler._parts.runtime  # noqa: SLF001
-    return () if runtime is None else list(runtime.node.in_flight.attempts.values())
+def server_host(scheduler: Scheduler) -> str | None:
+    """Return the host of the server; None if it is unknown."""
+    return parts_of(scheduler).store.connections.server_host()
 
 
-def hurry(scheduler: Scheduler) -> None:
-    """Make a shutdown in progress cancel the running jobs now."""
-    scheduler._parts.life.hurry()  # noqa: SLF001
+def local_now(scheduler: Scheduler) -> datetime:
+    """Return the time: that of the clock that a test gave the Scheduler, else that of this process."""
+    return parts_of(scheduler).store.statements.local_now
+
+
+async def server_now(scheduler: Scheduler) -> datetime:
+    """Return the time of the server."""
+    return await parts_of(scheduler).store.jobs.clock()
+
+
+def prepare_job(scheduler: Scheduler, spec: JobSpec) -> AnyJob:
+    """Return the row of a job, whose task may be the name of a function that is not registered here.
+
+    Raises:
+        TypeError: An argument does not fit the function.
+        ValueError: A value is out of range.
+    """
+    (job,) = parts_of(scheduler).preparer.prepare((spec,), allows_names=True)
+    return job
+
+
+async def insert_jobs(scheduler: Scheduler, jobs: Sequence[AnyJob], connection: Connection) -> set[str]:
+    """Insert jobs, at least one, in a transaction, whose commit notifies workers.
+
+    Returns:
+        The ids of the jobs whose id and unique key were free.
+    """
+    message = due_message("", min(job.execution_time for job in jobs))
+    return await JobWriter(parts_of(scheduler).store).insert(jobs, connection, message=message)
+
+
+async def task_of(scheduler: Scheduler, job_id: str) -> str | None:
+    """Return the name under which the function of a job must be registered; None if there is no such job."""
+    from pg_scheduler.inspect.store.store import InspectionStore  # noqa: PLC0415 - telemetry needs no reads
+
+    job = await InspectionStore(parts_of(scheduler).store).inspections.job(job_id)
+    return None if job is None else job.task
 
 
 async def verify_tables(scheduler: Scheduler) -> None:
     """Raise a SchemaError unless the tables are those of this release."""
-    async with scheduler._parts.store.connections.acquire() as connection:  # noqa: SLF001
-        await verify(connection, schema=scheduler._parts.config.schema)  # noqa: SLF001
+    parts = parts_of(scheduler)
+    async with parts.store.connections.acquire() as connection:
+        await verify(connection, schema=parts.config.schema)
 
 
 async def obstacle(scheduler: Scheduler) -> str | None:
     """Return why a worker cannot write to the tables, with the remedy; None if it can."""
-    store = InspectionStore(scheduler._parts.store)  # noqa: SLF001
+    from pg_scheduler.inspect.doctor import database  # noqa: PLC0415 - telemetry needs no reads
+    from pg_scheduler.inspect.store.doctor import OFF  # noqa: PLC0415
+    from pg_scheduler.inspect.store.store import InspectionStore  # noqa: PLC0415
+
+    store = InspectionStore(parts_of(scheduler).store)
     settings = await store.doctor.settings()
     if settings.get("in_hot_standby", OFF).value == "on":
         return "the server is a standby, where no worker starts; connect to the primary"
@@ -116,26 +219,99 @@ async def obstacle(scheduler: Scheduler) -> str | None:
             f"default_transaction_read_only is on for this role (from: {read_only.source}), so no worker "
             "starts; set it to off for the role and the database of the workers"
         )
-    missing = missing_privileges(await store.server.rights(TABLES))
+    missing = database.missing_privileges(await store.server.rights(TABLES))
     if not any(missing.values()):
         return None
     schema, role = await store.schema(), await store.server.role()
-    grants = missing_grants(schema, role, missing)
-    return f"{describe_missing(schema, role, missing)}; as the owner of the tables: {grants}"
+    grants = database.missing_grants(schema, role, missing)
+    problem = database.describe_missing(schema, role, missing)
+    return f"{problem}; as the owner of the tables: {grants}"
 
 
 def vacuum_of(scheduler: Scheduler) -> Vacuum:
     """Return what applies the retention of a Scheduler."""
-    store, events, config = scheduler._parts.store, scheduler._parts.events, scheduler._parts.config  # noqa: SLF001
+    parts = parts_of(scheduler)
     return Vacuum(
-        store,
-        events,
-        config.vacuum,
+        parts.store,
+        parts.events,
+        parts.config.vacuum,
         scheduler.worker_id,
-        schedules=store.schedules,
-        statistics=store.statistics,
+        schedules=parts.store.schedules,
+        statistics=parts.store.statistics,
     )
 
+
+# -- a worker ------------------------------------------------------------------------------------------
+
+
+async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
+    """Claim a pending job for this worker and start it within its limits.
+
+    Returns:
+        The number of the attempt; None if another worker has claimed the job.
+    """
+    parts = parts_of(scheduler)
+    claim = await parts.store.claims.claim_one(scheduler.worker_id, job_id)
+    runtime = parts.runtime
+    if claim is None or runtime is None:
+        return None
+    for each in runtime.admission.keep_limited([claim]):
+        # A wait that is cancelled leaves the attempt to the shutdown, which releases the job.
+        await asyncio.wait([runtime.executor.submit(each)])
+    return claim.attempt
+
+
+def running_attempts(scheduler: Scheduler) -> Sequence[Attempt]:
+    """Return the attempts that run; callable from any thread."""
+    runtime = parts_of(scheduler).runtime
+    return () if runtime is None else list(runtime.node.in_flight.attempts.values())
+
+
+def claimed_names(scheduler: Scheduler) -> frozenset[str]:
+    """Return the names that it claims now, which are not those of paused tasks; none unless it runs jobs."""
+    runtime = parts_of(scheduler).runtime
+    if runtime is None or not runtime.node.config.runs_jobs:
+        return frozenset()
+    return frozenset(runtime.node.routing.names())
+
+
+def claims_nothing(scheduler: Scheduler) -> bool:
+    """Return whether it has started to run jobs, and no function is registered."""
+    runtime = parts_of(scheduler).runtime
+    return runtime is not None and runtime.node.config.runs_jobs and not registered_names(scheduler)
+
+
+def is_draining(scheduler: Scheduler) -> bool | None:
+    """Return whether it was requested to claim no more jobs; None while it does not run."""
+    runtime = parts_of(scheduler).runtime
+    return None if runtime is None else runtime.node.routing.is_draining
+
+
+def start_draining(scheduler: Scheduler) -> None:
+    """Let the worker of a Scheduler that has not started claim no jobs until it is resumed."""
+    parts_of(scheduler).starts_draining = True
+
+
+def hurry(scheduler: Scheduler) -> None:
+    """Make a shutdown in progress cancel the running jobs now."""
+    parts_of(scheduler).life.hurry()
+
+
+# -- measures ------------------------------------------------------------------------------------------
+
+
+def meter_of(scheduler: Scheduler) -> Meter | None:
+    """Return what counts in a Scheduler; None if it has ``statistics=False``."""
+    return parts_of(scheduler).meter
+
+
+def read_gauges(scheduler: Scheduler) -> Gauges:
+    """Return what goes up and down, from memory; callable from any thread."""
+    parts = parts_of(scheduler)
+    return gauges_of(parts.life, parts.store.connections)
+
+
+# -- stacks --------------------------------------------------------------------------------------------
 
 MAX_JOBS = 200
 """Jobs whose stacks are shown."""
@@ -147,10 +323,10 @@ def log_stacks(scheduler: Scheduler) -> None:
 
 
 def _log(scheduler: Scheduler) -> None:
-    logger.info("%s", describe(scheduler), extra=record_fields(worker_id=scheduler.worker_id))
+    logger.info("%s", describe_stacks(scheduler), extra=record_fields(worker_id=scheduler.worker_id))
 
 
-def describe(scheduler: Scheduler) -> str:
+def describe_stacks(scheduler: Scheduler) -> str:
     """Return the slots, then a stack for each running job and each thread."""
     health = scheduler.health()
     attempts = running_attempts(scheduler)

@@ -1,4 +1,7 @@
-"""No modules import one another in a circle, also within functions and for type checkers only."""
+"""Modules import one another in no circle, also within functions and for type checkers only.
+
+And they read few private names of one another.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,18 @@ from graphlib import CycleError, TopologicalSorter
 import grimp
 import pytest
 
+from tools.environment import ROOT
+
 EXCEPTIONS = [
     ("jobs.context", "scheduler"),  # CurrentJob has the Scheduler of the job
 ]
 """Modules that import one of a layer above, and so close circles."""
+
+MAX_PRIVATE_READS = 15
+"""Lines that read a private name of another object, as ruff's rule SLF001 reports them."""
+
+WRAPPER_OF_ASYNCPG = "pg_scheduler/database/asyncpg_private.py"
+"""The module that reads private names of asyncpg is there to do so."""
 
 Imports = dict[str, set[str]]
 
@@ -59,3 +70,15 @@ def test_every_exception_is_an_import_that_exists(imports: Imports) -> None:
 def test_circles_are_found_until_none_is_left() -> None:
     found = circles({"a": {"b"}, "b": {"a", "c"}, "c": {"c", "d"}, "d": set()})
     assert sorted(each.count("->") for each in found) == [1, 2]
+
+
+def test_few_lines_read_private_names_of_other_objects() -> None:
+    """A new one takes the place of another: our own tools call `pg_scheduler.tools` instead."""
+    lines = [
+        f"{path.relative_to(ROOT).as_posix()}:{number}"
+        for path in sorted(ROOT.glob("pg_scheduler/**/*.py"))
+        if path != ROOT / WRAPPER_OF_ASYNCPG
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if "noqa: SLF001" in line
+    ]
+    assert len(lines) <= MAX_PRIVATE_READS, lines

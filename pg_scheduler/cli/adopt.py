@@ -10,6 +10,7 @@ import typer
 from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.tools import identity_of
 
 from .commands import Command
 from .errors import UsageError
@@ -41,7 +42,7 @@ async def adopt(
     if hold and resume:
         raise UsageError("--hold and --resume exclude one another; pass one of them")
     async with command.scheduler() as scheduler:
-        identity = scheduler._parts.store.identity  # noqa: SLF001
+        identity = identity_of(scheduler)
         this, recorded = await identity.read()
         copy_of = None if recorded is None or this.is_same(recorded) else recorded.name
         with acting_as(Author(Inspector(scheduler).actor, "cli")):

@@ -12,11 +12,10 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler
-from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.importing.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
 from pg_scheduler.jobs.rows import AnyJob
-from pg_scheduler.queue.writer import JobWriter
+from pg_scheduler.tools import find_task, insert_jobs, prepare_job
 
 from .commands import Command, Group
 from .connections import APPLICATION_NAME
@@ -165,7 +164,7 @@ async def _import(command: Command, prefix: str, sources: Sequence[Source], *, d
         unknown = {
             source.task
             for source in sources
-            if isinstance(source.found, FoundJob) and not scheduler._parts.tasks.resolve(source.found.task)  # noqa: SLF001 - a front end of the Scheduler
+            if isinstance(source.found, FoundJob) and find_task(scheduler, source.found.task) is None
         }
     command.output.write_list(IMPORTED, results)
     counts = Counter(each.result for each in results)
@@ -201,9 +200,7 @@ async def _store_all(
             result = replace(result, result="left out", id=None, reason=str(error))
         results.append(result)
     if rows:
-        message = due_message("", min(row.execution_time for row in rows.values()))
-        writer = JobWriter(scheduler._parts.store)  # noqa: SLF001 - a front end of the Scheduler
-        inserted = await writer.insert(list(rows.values()), connection, message=message)
+        inserted = await insert_jobs(scheduler, list(rows.values()), connection)
         for place, row in rows.items():
             if row.job_id not in inserted:
                 results[place] = replace(results[place], result="exists")
@@ -213,8 +210,7 @@ async def _store_all(
 def _row(scheduler: Scheduler, job_id: str, found: FoundJob) -> AnyJob:
     values = {each.name: getattr(found, each.name) for each in fields(found)}
     spec = JobSpec(values.pop("task"), values.pop("due"), job_id=job_id, **values)
-    (row,) = scheduler._parts.preparer.prepare((spec,), allows_names=True)  # noqa: SLF001 - a front end
-    return row
+    return prepare_job(scheduler, spec)
 
 
 async def _add_schedule(

@@ -14,6 +14,7 @@ from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.names import TaskNames, options_of
 from pg_scheduler.inspect.texts import counted, listed
+from pg_scheduler.tools import find_task, server_now
 
 from .commands import Command, reject_empty
 from .completion import TaskName
@@ -77,7 +78,7 @@ async def add(
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
         workers = await inspector.workers()
-        if scheduler._parts.tasks.resolve(name) is None:  # noqa: SLF001 - --jobs has registered functions
+        if find_task(scheduler, name) is None:  # of those that --jobs has registered
             options, remark = with_options_of_task(name, options, workers)
             command.output.say(remark)
         if due is None:
@@ -183,7 +184,7 @@ async def run(
         inspector = Inspector(scheduler)
         job = await _check(scheduler, job_id)
         if job.status is JobStatus.PENDING:
-            now = await scheduler._parts.store.jobs.clock()  # noqa: SLF001 - the time of the server
+            now = await server_now(scheduler)
             steps = inspector.move_jobs(ids=[job_id], to=now)
         else:
             steps = inspector.retry_jobs(ids=[job_id])

@@ -11,6 +11,7 @@ from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import Bounds, Inspector
 from pg_scheduler.inspect.bulk_runs import BulkRuns
 from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.tools import default_author, find_task, local_now
 
 
 class Operations:
@@ -24,23 +25,22 @@ class Operations:
 
     def __init__(self, scheduler: Scheduler, bounds: Bounds) -> None:
         self.scheduler = scheduler
-        self._parts = scheduler._parts  # noqa: SLF001 - the dashboard is a front end of the Scheduler
         self.inspector = Inspector(scheduler, bounds=bounds)  # those of the pages, which share its reads
         self.runs = BulkRuns(self.inspector)
 
     @contextmanager
     def acting(self, access: Access) -> Iterator[None]:
         """Name the actor of a request in the audit of what it changes."""
-        release = self._parts.store.statements.author.release
+        release = default_author(self.scheduler).release
         with acting_as(Author(access.actor, "dashboard", release)):
             yield
 
     @property
     def now(self) -> datetime:
         """The time: that of the clock that a test gave the Scheduler, else that of this process."""
-        return self._parts.store.statements.local_now
+        return local_now(self.scheduler)
 
     def names_of(self, task: str) -> set[str]:
         """Return a name of a task, and its main one if this process has registered it."""
-        registered = self._parts.tasks.resolve(task)
+        registered = find_task(self.scheduler, task)
         return {task} if registered is None else {task, registered.name}

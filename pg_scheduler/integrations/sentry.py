@@ -160,7 +160,7 @@ class SentryMiddleware(SendingMiddleware):
                     value = await call_next()
                 except BaseException as error:  # noqa: BLE001 - raised again below
                     raised = error
-                    outcome, cause = outcome_of(call.job.scheduler._parts, call, error)  # noqa: SLF001 - a front end of the Scheduler
+                    outcome, cause = outcome_of(call.job.scheduler, call, error)
                     if outcome == "failed" or (outcome in ERRORS and self._on == "attempt"):
                         _capture(call, error, cause)
                 check_in.end(outcome)

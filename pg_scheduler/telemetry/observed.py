@@ -10,8 +10,8 @@ from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 from pg_scheduler.base.figures import DURATIONS, LATENESS
 from pg_scheduler.base.meter import MAX_NAMES, OTHER
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.scheduler.health import gauges_of
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges, items_of
+from pg_scheduler.tools import meter_of, read_gauges
 
 Attributes: TypeAlias = dict[str, str | int | float]
 
@@ -144,8 +144,8 @@ def observe(meter: Meter, source: Callable[[], Scheduler]) -> None:
 
 def _readings_of(scheduler: Scheduler) -> Readings:
     readings = Readings()
-    add_gauges(readings, gauges_of(scheduler._parts.life, scheduler._parts.store.connections))  # noqa: SLF001 - a front end
-    meter = scheduler._parts.meter  # noqa: SLF001
+    add_gauges(readings, read_gauges(scheduler))
+    meter = meter_of(scheduler)
     if meter is not None:
         add_counters(readings, meter.snapshot(), is_running=scheduler.is_running)
     return readings

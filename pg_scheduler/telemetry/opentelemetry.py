@@ -6,8 +6,7 @@ one that scheduled it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.trace import TracerProvider, get_tracer
@@ -16,6 +15,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.observed import JobHistograms, MessagingMetrics, observe
 from pg_scheduler.telemetry.tracing import Propagation, Tracing
+from pg_scheduler.tools import add_middleware, declare, middleware_of
 from pg_scheduler.version import __version__
 
 if TYPE_CHECKING:
@@ -77,21 +77,13 @@ def instrument(
     def attach(target: Scheduler) -> None:
         _check(target)
         tracing = Tracing(target, tracer, propagation, metrics, recorded)
-        target._parts.use_middleware([tracing, *target._parts.middleware])  # noqa: SLF001 - a front end of the Scheduler
+        add_middleware(target, tracing, is_outermost=True)
 
-    if isinstance(scheduler, Scheduler):
-        attach(scheduler)
-        observe(meter, lambda: scheduler)
-        return
-    declare: Callable[..., Any] | None = getattr(scheduler, "_declare", None)  # its Schedulers come and go
-    if declare is None:
-        raise TypeError(f"scheduler must be a Scheduler or a SyncScheduler, not {type(scheduler).__name__}")
-    declare("instrument", attach)
-    observe(meter, lambda: scheduler._last)  # noqa: SLF001
+    observe(meter, declare(scheduler, "instrument", attach))
 
 
 def _check(scheduler: Scheduler) -> None:
     if scheduler.is_running or scheduler.is_shutting_down:
         raise ConfigurationError("the Scheduler has started: call instrument() before start()")
-    if any(isinstance(each, Tracing) for each in scheduler._parts.middleware):  # noqa: SLF001
+    if any(isinstance(each, Tracing) for each in middleware_of(scheduler)):
         raise ConfigurationError("the Scheduler was instrumented before: call instrument() once")

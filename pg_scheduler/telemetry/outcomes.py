@@ -6,14 +6,15 @@ from pg_scheduler.base.foreign import is_a
 from pg_scheduler.jobs.call import CrashedError, JobCall, RaisedError
 from pg_scheduler.jobs.outcome import may_retry
 from pg_scheduler.jobs.retry import snooze_of
-from pg_scheduler.scheduler.parts import Parts
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.tools import retry_policy_of
 from pg_scheduler.worker.attempt_runner import timeout_result
 
 ERRORS = frozenset({"failed", "retried", "crashed"})
 """The outcomes that are errors of the job."""
 
 
-def outcome_of(parts: Parts, call: JobCall, raised: BaseException) -> tuple[str, BaseException]:
+def outcome_of(scheduler: Scheduler, call: JobCall, raised: BaseException) -> tuple[str, BaseException]:
     """Return the outcome of an attempt, and the error that counts: a ``TimeoutError`` for a timeout.
 
     The outcome is ``failed``, ``retried``, ``crashed`` (its process), ``snoozed``, ``cancelled``, ``lost``
@@ -31,6 +32,5 @@ def outcome_of(parts: Parts, call: JobCall, raised: BaseException) -> tuple[str,
     error = raised.error if is_a(raised, RaisedError) else raised
     if reason == "timeout":
         error = timeout_result(call.claim).error
-    task = parts.tasks.resolve(call.claim.function)
-    policy = parts.retry_policy if task is None or task.retry is None else task.retry
+    policy = retry_policy_of(scheduler, call.claim.function)
     return "retried" if may_retry(call.claim, error, policy) else "failed", error

@@ -21,10 +21,10 @@ from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.scheduler.health import gauges_of
 from pg_scheduler.telemetry.families import Families
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
 from pg_scheduler.telemetry.server import Answer, App, Request, ThreadServer, answering, listen, text_answer
+from pg_scheduler.tools import meter_of, read_gauges, settings_of
 from pg_scheduler.version import __version__
 
 __all__ = ["SchedulerCollector", "metrics_app", "serve_metrics"]
@@ -56,7 +56,7 @@ class SchedulerCollector(Collector):
     def __init__(self, scheduler: Scheduler) -> None:
         refuse_multiprocess_mode()
         self._scheduler = scheduler
-        meter = scheduler._parts.meter  # noqa: SLF001 - a front end of the Scheduler
+        meter = meter_of(scheduler)
         if meter is None:
             raise ConfigurationError(
                 "this Scheduler counts nothing: it has statistics=False; leave it at True"
@@ -67,11 +67,11 @@ class SchedulerCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the families of this instant."""
         scheduler = self._scheduler
-        families = Families(PREFIX, scheduler._parts.config.schema)  # noqa: SLF001
+        families = Families(PREFIX, settings_of(scheduler).schema)
         version = (__version__, str(self._schema_version), platform.python_version())
         text = "The release of pg_scheduler, of its tables and of Python."
         families.gauge("build_info", text, {version: 1}, "version", "schema_version", "python")
-        add_gauges(families, gauges_of(scheduler._parts.life, scheduler._parts.store.connections))  # noqa: SLF001
+        add_gauges(families, read_gauges(scheduler))
         add_counters(families, self._meter.snapshot(), is_running=scheduler.is_running)
         return families.all
 

@@ -36,6 +36,7 @@ from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.observed import Attributes, JobHistograms, MessagingMetrics
 from pg_scheduler.telemetry.outcomes import ERRORS, outcome_of
+from pg_scheduler.tools import local_now, server_host
 
 Propagation: TypeAlias = Literal["auto", "link", "parent"]
 
@@ -154,7 +155,7 @@ class Tracing(SendingMiddleware):
                 try:
                     value = await call_next()
                 except BaseException as error:  # recorded in the span, and raised again
-                    outcome, cause = outcome_of(self._scheduler._parts, call, error)  # noqa: SLF001 - a front end of the Scheduler
+                    outcome, cause = outcome_of(self._scheduler, call, error)
                     span.set_attribute("pg_scheduler.outcome", outcome)
                     if outcome in ERRORS:
                         attributes["error.type"] = _fail(span, cause)
@@ -202,7 +203,7 @@ class Tracing(SendingMiddleware):
     # -- both ------------------------------------------------------------------------------------------
 
     def _now(self) -> datetime:
-        return self._scheduler._parts.store.statements.local_now  # noqa: SLF001 - the clock of tests
+        return local_now(self._scheduler)
 
     @contextmanager
     def _span(
@@ -227,7 +228,7 @@ class Tracing(SendingMiddleware):
         }
         if job_name is not None:
             found["messaging.destination.name"] = job_name
-        self._server = self._server or self._scheduler._parts.store.connections.server_host()  # noqa: SLF001
+        self._server = self._server or server_host(self._scheduler)
         if self._server is not None:
             found["server.address"] = self._server
         return found

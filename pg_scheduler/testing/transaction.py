@@ -33,6 +33,7 @@ from pg_scheduler.testing.bench import OUTCOMES, Bench, Tally, claim_of, raise_o
 from pg_scheduler.testing.calling_thread import NESTED
 from pg_scheduler.testing.connections import OwnConnection, isolated
 from pg_scheduler.testing.expected import ExpectedJob, NamingScheduler
+from pg_scheduler.tools import client_of, options_of, settings_of, tasks_of
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
@@ -104,32 +105,19 @@ class KitScheduler(NamingScheduler):
         executor: JobExecutor,
         get_scheduler: GetScheduler | None = None,
     ) -> None:
-        source = like._local_target() if isinstance(like, SyncScheduler) else like  # noqa: SLF001
         self._connection = connection
         self._executor = executor
         self._get_scheduler = get_scheduler
         self._is_running_jobs = False
         self._clock = KitClock()
         pool = closed_pool()
-        if source is None:
+        if like is None:
             super().__init__(pool, statistics=False, clock=self._clock)
         else:
-            parts = source._parts  # noqa: SLF001
-            self._catalogue = parts.tasks
-            codec = parts.store.statements.codec
-            super().__init__(
-                pool,
-                misfire_grace_time=parts.config.misfire_grace_time,
-                schema=parts.config.schema,
-                max_payload_bytes=parts.config.max_payload_bytes,
-                retry_policy=parts.retry_policy,
-                executors=parts.executors,
-                statistics=False,
-                middleware=parts.middleware,
-                codec=None if codec is None else codec.codec,
-                clock=self._clock,
-            )
-            self._parts.config = replace(parts.config, only=(), skip=(), statistics=False)
+            source = client_of(like)
+            self._catalogue = tasks_of(source)
+            super().__init__(pool, statistics=False, clock=self._clock, **options_of(source))
+            self._parts.config = replace(settings_of(source), only=(), skip=(), statistics=False)
             self.state = source.state
         self._parts.outbox.gap_s = 0.0  # it sends at once, so it needs no timers
 

@@ -22,7 +22,15 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.store.connections import open_pool
 from pg_scheduler.telemetry.probes import HealthSource, serve_health
 from pg_scheduler.telemetry.systemd import notify_systemd
-from pg_scheduler.tools import claims_nothing, configure, hurry, is_draining, log_stacks, start_draining
+from pg_scheduler.tools import (
+    claims_nothing,
+    configure,
+    hurry,
+    is_draining,
+    log_stacks,
+    settings_of,
+    start_draining,
+)
 
 from .options import WorkerOptions
 from .reload import Sources, read_sources, restart, wait_for_change
@@ -150,7 +158,7 @@ async def _run(
             task.cancel()
         if stop.is_hurried:
             hurry(scheduler)
-        config, began = scheduler._parts.config, time.monotonic()  # noqa: SLF001 - a front end of the Scheduler
+        config, began = settings_of(scheduler), time.monotonic()
         try:
             await scheduler.shutdown()
         finally:
