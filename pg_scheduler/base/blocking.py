@@ -246,21 +246,20 @@ def _member(owner: type, name: str) -> Member:
     found = vars(owner).get(name)
     if isinstance(found, FunctionType):
         returned = str(found.__annotations__.get("return"))
-        is_iterator = ASYNC_ITERATOR.match(returned) or hasattr(_named(owner, returned), "__anext__")
+        is_iterator = ASYNC_ITERATOR.match(returned) or hasattr(found.__globals__.get(returned), "__anext__")
         return Member(name, "iterator" if is_iterator else "method", found)
     if found is not None and not isinstance(found, property | functools.cached_property):
         return Member(name, "constant", found)
     getter = found.fget if isinstance(found, property) else getattr(found, "func", None)
-    annotation = getter.__annotations__.get("return") if getter else inspect.get_annotations(owner)[name]
-    kind = _named(owner, str(annotation))
+    if getter:
+        # The module of the function, which the attribute __module__ of a public class does not name.
+        annotation, names = getter.__annotations__.get("return"), getter.__globals__
+    else:
+        annotation, names = inspect.get_annotations(owner)[name], vars(sys.modules[owner.__module__])
+    kind = names.get(str(annotation))
     if isinstance(kind, type) and any(map(inspect.iscoroutinefunction, vars(kind).values())):
         return Member(name, "facet", getter, kind)
     return Member(name, "value", getter)
-
-
-def _named(owner: type, annotation: str) -> object:
-    """Return the class that an annotation names; None if it is anything else."""
-    return vars(sys.modules[owner.__module__]).get(annotation)
 
 
 class BlockingIterator(Iterator[T]):
