@@ -158,6 +158,8 @@ class Renderer:
         fields = [each for owner in owners for each in owner.fields()]
         bases = f"({', '.join(it.bases())})" if it.bases() else ""
         constructor = it.functions().get("__init__")
+        if constructor and _is_internal(constructor[-1]):
+            constructor = None
 
         yield f"{heading} `{it.name}`"
         if constructor and (not bases or it.has_own_constructor()):
@@ -252,6 +254,11 @@ class Renderer:
 
 def _decorators(node: Function) -> set[str]:
     return {each.id for each in node.decorator_list if isinstance(each, ast.Name)}
+
+
+def _is_internal(constructor: Function) -> bool:
+    """Return whether only the Scheduler constructs the object, from its parts, as it does its facets."""
+    return any(parameter.arg == "parts" for parameter in constructor.args.args)
 
 
 def _doc(node: Function) -> Docstring:
