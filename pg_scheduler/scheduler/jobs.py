@@ -1,329 +1,161 @@
-"""Schedule jobs."""
+"""Jobs of callers: the filters that select them, and their changes, of which the workers are notified."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
 
-from pg_scheduler.base.settings import Notify
-from pg_scheduler.database.callers.adapter import AnyConnection
-from pg_scheduler.jobs.model import (
-    UNSET,
-    AfterOutcome,
-    Call,
-    ConflictResolution,
-    JobFunction,
-    JobPriority,
-    Unset,
-)
-from pg_scheduler.jobs.naming import check_name
-from pg_scheduler.jobs.payload import split_task_data
-from pg_scheduler.jobs.rows import EPOCH
-from pg_scheduler.jobs.task import JobSpec
-from pg_scheduler.jobs.unique import Unique
-from pg_scheduler.jobs.validation import check_delay
-from pg_scheduler.scheduler.parts import SchedulerMethods
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.session import Connection
+from pg_scheduler.events import JobCancelled
+from pg_scheduler.events.types import BY_CALLER
+from pg_scheduler.jobs.payload import encode_object
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import check_step_name
+from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_list, check_text
+from pg_scheduler.queue.jobs import JobFilters
+from pg_scheduler.scheduler.parts import Parts
+
+MAX_PAGE_LENGTH: Final = 10_000
+"""The maximum number of jobs or schedules that one call returns."""
 
 
-class JobMethods(SchedulerMethods):
-    """The methods of `Scheduler` that insert jobs."""
+class Jobs:
+    """Selects and changes jobs for the methods of `Scheduler`, and notifies their workers."""
 
-    async def schedule(
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def check_filters(
         self,
-        func: JobFunction | Call[Any],
         *,
-        execution_time: datetime,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        priority: JobPriority | Unset = UNSET,
-        max_retries: int | Unset = UNSET,
-        job_id: str | None = None,
-        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
-        misfire_grace_time: int | Unset | None = UNSET,
-        timeout: float | timedelta | Unset | None = UNSET,
-        keep_result: timedelta | Unset | None = UNSET,
-        metadata: Mapping[str, Any] | None = None,
-        after: Iterable[str | None] = (),
-        after_outcome: AfterOutcome = "completed",
-        pass_results: bool = False,
-        unique: Unique | str | Unset | None = UNSET,
-        connection: AnyConnection | None = None,
-        notify: Notify | None = None,
-    ) -> str:
-        """Schedule one job at one time.
+        status: JobStatus | str | Iterable[JobStatus | str] | None,
+        job_name: str | None,
+        worker_id: str | None,
+        due_from: datetime | None,
+        due_before: datetime | None,
+        metadata: Mapping[str, Any] | None,
+    ) -> JobFilters:
+        """Return the filters of ``list_jobs()`` and ``cancel_jobs()`` as the store takes them."""
+        statuses = None
+        if status is not None:
+            values = [status] if isinstance(status, str) else check_list("status", status, "JobStatus")
+            statuses = [JobStatus.parse(value) for value in values]
+        for name, text in (("job_name", job_name), ("worker_id", worker_id)):
+            if text is not None:
+                check_text(name, text)
+        labels = None if metadata is None else encode_object("metadata", metadata)
+        return JobFilters(
+            statuses,
+            None if job_name is None else self._parts.tasks.names_like(job_name),
+            worker_id,
+            None if due_from is None else check_execution_time(due_from, name="due_from"),
+            None if due_before is None else check_execution_time(due_before, name="due_before"),
+            None if labels == "{}" else labels,
+        )
 
-        Args:
-            func: The function to run, or a ``call()`` with its arguments. A coroutine function is registered
-                with this Scheduler.
-            execution_time: The due time, timezone-aware. A job whose due time has passed runs at once if it
-                is within its misfire grace time.
-            args: Positional arguments that JSON can represent.
-            kwargs: Keyword arguments that JSON can represent.
-            priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
-            max_retries: Retries after a failed first attempt. Default: the task's, else 0.
-            job_id: Your own id, at most 2,000 bytes of UTF-8; None to generate one.
-            conflict_resolution: The behaviour when the id exists or the unique key is taken.
-            misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
-                limit. Default: the task's, else the Scheduler's.
-            timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
-                task's, else one hour.
-            keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
-                not at all. Default: the task's, else not at all.
-            metadata: A JSON object for people and filters, merged into that of the task.
-            after: Ids of jobs that must end before this one may start. Its misfire grace time starts then.
-                None, which ``schedule_bulk()`` returns for a job that was not inserted, is skipped.
-            after_outcome: ``"completed"`` cancels the job if one of them does not complete; ``"ended"`` runs
-                it in any case.
-            pass_results: Whether the job reads their results, by ``current_job().predecessors()``. Each of
-                them must keep its result, for however short a time, since it is copied to this job.
-            unique: Which jobs exclude one another: a key of 1 to 200 bytes, shared by all tasks, or a
-                ``Unique()``, whose key contains the task and its arguments. At most one unfinished job has
-                the key. None for a job that is not unique. Default: the task's, else None.
-            connection: Your connection, session or ConnectionAdapter: asyncpg inside a transaction, psycopg,
-                SQLAlchemy or SQLModel. The job exists if and only if its transaction commits.
-            notify: With ``connection``, how workers are notified of a job that is due soon: by this process
-                after the transaction ("hint"), by the commit ("commit"), or not ("never"). Default: the
-                setting of the Scheduler.
-
-        Returns:
-            The id of the job; under IGNORE and REPLACE that of the existing one.
-
-        Raises:
-            TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
-                has the wrong type.
-            ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction that the call
-                needs, ``notify`` is given without one, a job in ``after`` keeps no result that
-                ``pass_results`` asks for, or another value is out of range.
-            ConfigurationError: ``connection`` leads to another database than that of the Scheduler.
-            PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
-                ``max_payload_bytes``. Nothing is stored.
-            JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE; or under
-                REPLACE, the id is that of one job and another one has the key; a ValueError.
-            JobNotFoundError: A job in ``after`` does not exist. Nothing is stored.
-            DatabaseUnavailableError: The database is unavailable, ``connection`` is closed or was released,
-                or a response was lost and the job may exist. Call again with the same ``job_id`` and
-                ``ConflictResolution.IGNORE``.
-            Exception: That of your driver: an earlier error has aborted the transaction of ``connection``.
-
-        Example::
-
-            job_id = await scheduler.schedule(
-                send_mail,
-                execution_time=datetime.now(UTC) + timedelta(minutes=5),
-                args=("ada@example.org",),
-                max_retries=3,
+    async def cancel(self, job_id: str, connection: Connection | None = None) -> bool:
+        """Cancel a pending or running job, in the caller's transaction if given; return if it was one."""
+        change = await self._parts.store.jobs.cancel(job_id, self._reason("cancelled"), connection)
+        await self._notify_owner(change.worker_id, connection)
+        # A worker that runs the job publishes the event itself. Whether the transaction of a caller commits
+        # is unknown.
+        if change.changed and change.worker_id is None and connection is None:
+            self._parts.events.publish(
+                JobCancelled(job_id, change.job_name, change.attempt, reason=BY_CALLER)
             )
-        """
-        spec = JobSpec(
-            func,
-            execution_time,
-            args,  # type: ignore[arg-type] # a list is as good as a tuple
-            kwargs,  # type: ignore[arg-type] # None is as good as {}
-            priority,
-            max_retries,
-            job_id,
-            misfire_grace_time,
-            timeout=timeout,
-            keep_result=keep_result,
-            metadata=metadata,
-            after=after,
-            after_outcome=after_outcome,
-            pass_results=pass_results,
-            unique=unique,
+        return change.changed
+
+    async def cancel_all(self, filters: JobFilters, connection: Connection | None) -> int:
+        """Cancel the jobs that match the filters, in the caller's transaction if given; return how many."""
+        if all(value is None for value in filters):
+            raise ValueError(
+                "cancel_jobs() needs a filter; to cancel all jobs, pass status=['pending', 'running']"
+            )
+        if connection is None:
+            return await self._cancel_batches(filters, None)
+        async with self._parts.store.statements.transaction(within=connection):
+            return await self._cancel_batches(filters, connection)
+
+    async def _cancel_batches(self, filters: JobFilters, connection: Connection | None) -> int:
+        reason = self._reason("cancelled")
+        cancelled, after = 0, None
+        while True:
+            jobs, after = await self._parts.store.jobs.cancel_next(after, filters, reason, connection)
+            cancelled += len(jobs)
+            for worker in {job.worker_id for job in jobs}:
+                await self._notify_owner(worker, connection)
+            for job in jobs:
+                # Whether the transaction of a caller commits is unknown, so its call publishes no event.
+                if job.worker_id is None and connection is None:
+                    self._parts.events.publish(
+                        JobCancelled(job.job_id, job.job_name, job.attempt, reason=BY_CALLER)
+                    )
+            if after is None:
+                return cancelled
+
+    async def retry(self, job_id: str, from_step: str | None, connection: Connection | None) -> bool:
+        """Run a finished job again, from a stored step on if one is given; return whether it had finished."""
+        jobs = self._parts.store.jobs
+        if from_step is None:
+            due = await jobs.retry(job_id, connection)
+        else:
+            due = await jobs.retry_from(job_id, check_step_name(from_step), connection)
+        if due is not None:
+            await self._parts.outbox.notify_due(due, connection)
+        return due is not None
+
+    async def run_now(self, job_id: str, connection: Connection | None) -> bool:
+        """Make a pending job due now; return whether it was pending."""
+        now = await self._parts.store.jobs.clock(connection=connection)
+        moved = await self._parts.store.jobs.move([job_id], to=now, connection=connection)
+        is_pending = any(job.changed for job in moved)
+        if is_pending:
+            await self._parts.outbox.notify_due(now, connection)
+        return is_pending
+
+    async def set_status(self, job_id: str, status: JobStatus) -> bool:
+        """Set the status of a job; return whether it exists."""
+        reason = self._reason(f"set to {status.value}")
+        change = await self._parts.store.jobs.set_status(
+            job_id, status, self._parts.config.lease_seconds, reason
         )
-        (job,) = self._parts.preparer.prepare((spec,))
-        return await self._parts.enqueuer.insert(job, conflict_resolution, connection, notify=notify)
+        await self._notify_owner(change.worker_id)
+        if status is JobStatus.PENDING and change.due is not None:
+            await self._parts.outbox.notify_due(change.due)
+        return change.changed
 
-    async def enqueue(
-        self,
-        func: JobFunction | Call[Any] | str,
-        *,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        delay: float | timedelta | None = None,
-        priority: JobPriority | Unset = UNSET,
-        max_retries: int | Unset = UNSET,
-        job_id: str | None = None,
-        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
-        misfire_grace_time: int | Unset | None = UNSET,
-        timeout: float | timedelta | Unset | None = UNSET,
-        keep_result: timedelta | Unset | None = UNSET,
-        metadata: Mapping[str, Any] | None = None,
-        after: Iterable[str | None] = (),
-        after_outcome: AfterOutcome = "completed",
-        pass_results: bool = False,
-        unique: Unique | str | Unset | None = UNSET,
-        connection: AnyConnection | None = None,
-        notify: Notify | None = None,
-    ) -> str:
-        """Run one job now, or after a delay, by the clock of the database.
+    async def held_claim(self, job_row: Mapping[str, Any]) -> Claim:
+        """Return the claim of a job that this worker has claimed and does not run yet."""
+        try:
+            job_id = check_job_id(job_row["job_id"])
+        except KeyError:
+            raise ValueError(
+                f"job_row has no job_id, but the keys {[*job_row.keys()]}; "
+                "pass the row of a job that this worker claimed"
+            ) from None
+        if job_id in self._parts.running().node.in_flight.held():
+            raise ValueError(f"job {job_id!r} is already running on this worker; wait until it has finished")
+        claim = await self._parts.store.claims.held_claim(job_id, self._parts.life.worker_id)
+        if claim is None:
+            raise ValueError(
+                f"job {job_id!r} is not claimed by worker {self._parts.life.worker_id}; "
+                "pass the row of a job that this worker claimed"
+            )
+        return claim
 
-        The clock of this machine does not matter, so a job that is enqueued now is due now on every node.
+    def _reason(self, change: str) -> str:
+        return f"{change} by {self._parts.actor}"
 
-        Args:
-            func: The function to run, a ``call()`` with its arguments, or the name of a task, which
-                need not be registered in this process.
-            args: Positional arguments that JSON can represent.
-            kwargs: Keyword arguments that JSON can represent.
-            delay: The time until the job is due, in seconds or as a timedelta; None for now.
-            priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
-            max_retries: Retries after a failed first attempt. Default: the task's, else 0.
-            job_id: Your own id; None to generate one.
-            conflict_resolution: The behaviour when the id exists or the unique key is taken.
-            misfire_grace_time: Seconds after its due time within which the job may start; None for no limit.
-                Default: the task's, else no limit; for a job with a delay, the Scheduler's.
-            timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
-                task's, else one hour.
-            keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
-                not at all. Default: the task's, else not at all.
-            metadata: A JSON object for people and filters, merged into that of the task.
-            after: Ids of jobs that must end before, as in ``schedule()``, with ``after_outcome``.
-            after_outcome: ``"completed"`` or ``"ended"``.
-            pass_results: Whether the job reads their results, as in ``schedule()``.
-            unique: A key or a ``Unique()``, as in ``schedule()``.
-            connection: A connection of yours; see ``schedule()``. A delay counts from this call, not from the
-                commit.
-            notify: With ``connection``, how workers are notified; see ``schedule()``.
-
-        Returns:
-            The id of the job.
-
-        Raises:
-            ValueError: ``delay`` is negative or too long. ``schedule()`` lists the other errors.
-
-        Example::
-
-            await scheduler.enqueue(call(send_mail, "ada@example.org"))
-            await scheduler.enqueue("reports.build", kwargs={"year": 2030}, delay=timedelta(minutes=5))
-        """
-        delay_s = 0.0 if delay is None else check_delay("delay", delay)
-        spec = JobSpec(
-            func,  # type: ignore[arg-type] # it may be a name
-            EPOCH + timedelta(seconds=delay_s) if delay_s else None,
-            args,  # type: ignore[arg-type] # a list is as good as a tuple
-            kwargs,  # type: ignore[arg-type] # None is as good as {}
-            priority,
-            max_retries,
-            job_id,
-            misfire_grace_time,
-            timeout=timeout,
-            keep_result=keep_result,
-            metadata=metadata,
-            after=after,
-            after_outcome=after_outcome,
-            pass_results=pass_results,
-            unique=unique,
-        )
-        (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_now=True)
-        return await self._parts.enqueuer.insert(
-            job, conflict_resolution, connection, is_delayed=True, notify=notify
-        )
-
-    async def schedule_bulk(
-        self,
-        jobs: Sequence[JobSpec],
-        *,
-        conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
-        batch_size: int = 1000,
-        connection: AnyConnection | None = None,
-        notify: Notify | None = None,
-    ) -> list[str | None]:
-        """Schedule many jobs with few statements, at the times that they give or now.
-
-        Args:
-            jobs: The jobs. All are validated before the first one is written. An empty sequence writes
-                nothing, and the result is an empty list.
-            conflict_resolution: The behaviour for ids and unique keys that exist or occur twice. RAISE
-                inserts all jobs or none. Of the jobs with one id or key, IGNORE keeps the first and REPLACE
-                the last.
-            batch_size: Jobs per statement. Each statement commits separately, except under RAISE, with
-                ``connection``, and if a job has ``after``.
-            connection: A connection of yours; see ``schedule()``.
-            notify: With ``connection``, how workers are notified; see ``schedule()``.
-
-        Returns:
-            The ids in the order of ``jobs``, None where a job was not inserted. Under REPLACE, the id of a
-            unique job is that of the job whose definition it replaced.
-
-        Raises:
-            TypeError: A value has the wrong type, or a function cannot be called with the arguments.
-            ValueError: A value is out of range, ``connection`` is not in a transaction, ``notify`` is given
-                without one, or a job in ``after`` keeps no result that ``pass_results`` asks for.
-            PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
-            JobConflictError: An id or a unique key exists or occurs twice, and the resolution is RAISE; a
-                ValueError.
-            JobNotFoundError: A job in ``after`` neither exists nor is inserted here. Nothing is stored.
-            DatabaseUnavailableError: The database is unavailable, or its response was lost; see
-                ``schedule()``.
-        """
-        return await self._parts.enqueuer.insert_all(
-            jobs, conflict_resolution, batch_size, connection, notify=notify
-        )
-
-    async def schedule_job(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
-        self,
-        job_name: str,
-        execution_time: datetime,
-        task_data: Mapping[str, Any],
-        priority: JobPriority | Unset = UNSET,
-        max_retries: int | Unset = UNSET,
-        job_id: str | None = None,
-        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
-        misfire_grace_time: int | Unset | None = UNSET,
-        *,
-        timeout: float | timedelta | Unset | None = UNSET,
-        keep_result: timedelta | Unset | None = UNSET,
-        metadata: Mapping[str, Any] | None = None,
-        after: Iterable[str | None] = (),
-        after_outcome: AfterOutcome = "completed",
-        pass_results: bool = False,
-        unique: Unique | str | Unset | None = UNSET,
-        connection: AnyConnection | None = None,
-        notify: Notify | None = None,
-    ) -> str:
-        """Schedule one job by name. The function need not be registered in this process.
-
-        Args:
-            job_name: ``module.qualname``, or the name given to ``@job`` or ``register()``.
-            execution_time: The due time, timezone-aware.
-            task_data: ``{"args": [...], "kwargs": {...}}``; both keys are optional.
-            priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
-            max_retries: Retries after a failed first attempt. Default: the task's, else 0.
-            job_id: Your own id; None to generate one.
-            conflict_resolution: The behaviour when the id exists or the unique key is taken.
-            misfire_grace_time: Seconds of grace, as in ``schedule()``.
-            timeout: Time limit of one attempt in seconds or as a timedelta, as in ``schedule()``.
-            keep_result: How long the result is kept, as in ``schedule()``.
-            metadata: A JSON object, as in ``schedule()``. Its key ``trace`` may have trace context of another
-                program: strings by name, at most 8 KiB.
-            after: Ids of jobs that must end before, as in ``schedule()``.
-            after_outcome: ``"completed"`` or ``"ended"``.
-            pass_results: Whether the job reads their results, as in ``schedule()``.
-            unique: A key or a ``Unique()``, as in ``schedule()``.
-            connection: A connection of yours, as in ``schedule()``.
-            notify: With ``connection``, how workers are notified, as in ``schedule()``.
-
-        Returns:
-            The id of the job. ``schedule()`` lists the errors.
-        """
-        args, kwargs = split_task_data(task_data)
-        spec = JobSpec(
-            check_name(job_name),  # type: ignore[arg-type] # instead of a function
-            execution_time,
-            args,
-            kwargs,
-            priority,
-            max_retries,
-            job_id,
-            misfire_grace_time,
-            timeout=timeout,
-            keep_result=keep_result,
-            metadata=metadata,
-            after=after,
-            after_outcome=after_outcome,
-            pass_results=pass_results,
-            unique=unique,
-        )
-        (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_trace=True)
-        return await self._parts.enqueuer.insert(job, conflict_resolution, connection, notify=notify)
+    async def _notify_owner(self, worker_id: str | None, connection: Connection | None = None) -> None:
+        """Notify the worker that runs a job: now, or by the commit of a caller."""
+        parts = self._parts
+        if worker_id is None:
+            return
+        if connection is not None:
+            await parts.outbox.notify_worker(worker_id, connection)
+        elif worker_id == parts.life.worker_id and parts.runtime is not None:
+            parts.runtime.node.signals.heartbeat_requested()
+        else:
+            await parts.outbox.notify_worker(worker_id)

@@ -1,9 +1,10 @@
-"""The parts that the methods of `Scheduler` share."""
+"""The parts that the methods of `Scheduler`, its facets and the modules of their subjects share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.base.settings import SchedulerConfig
@@ -99,12 +100,12 @@ class Parts:
         await self.outbox.notify_schedules()
 
 
-class SchedulerMethods:
-    """A group of methods of `Scheduler`, whose constructor sets the parts."""
+class PartsOwner(Protocol):
+    """The `Scheduler`, as ``parts_of()`` sees it."""
 
     _parts: Parts
 
 
-def parts_of(scheduler: SchedulerMethods) -> Parts:
+def parts_of(scheduler: PartsOwner) -> Parts:
     """Return the parts of a Scheduler, for the other rooms of this package."""
     return scheduler._parts  # noqa: SLF001 - this is the only place that reads them from outside

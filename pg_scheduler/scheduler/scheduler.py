@@ -1,58 +1,82 @@
-"""The Scheduler: its settings, its start and shutdown.
+"""The Scheduler, with all of its methods, by subject.
 
-The methods that work on functions, jobs and schedules are in the other modules of this package, by subject.
+What takes more than a few lines is done by an object or a function of the module of the subject in this room,
+such as `Jobs`, or by a part in another room, such as the enqueuer of `Parts`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
-from datetime import timedelta
-from functools import partial
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar, overload
 
 import asyncpg
 
 from pg_scheduler.base.dsn import normalise_dsn
+from pg_scheduler.base.health import Health, judge
 from pg_scheduler.base.settings import Notify, PollingConfig, SchedulerConfig, VacuumConfig
+from pg_scheduler.base.status import JobStatus
 from pg_scheduler.base.threads import resolve_in_threads
 from pg_scheduler.clock import Clock
+from pg_scheduler.database.callers.adapter import AnyConnection
 from pg_scheduler.database.faults import connecting, reading_dsn, translated
 from pg_scheduler.database.opening import open_own_pool
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.events import EventBus
+from pg_scheduler.errors import DatabaseUnavailableError, JobResult
+from pg_scheduler.events import Event, EventBus, EventStream, Subscriber
 from pg_scheduler.events.log import EventLog, GapLog, warn_of_disabled_logger
 from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec, check_codec
+from pg_scheduler.jobs.limits import Limit, check_limits
 from pg_scheduler.jobs.middleware import Middleware
+from pg_scheduler.jobs.model import (
+    UNSET,
+    AfterOutcome,
+    Call,
+    ConflictResolution,
+    Job,
+    JobCounts,
+    JobFunction,
+    JobPriority,
+    Page,
+    Unset,
+    Worker,
+)
+from pg_scheduler.jobs.naming import check_aliases, check_name
+from pg_scheduler.jobs.payload import split_task_data
 from pg_scheduler.jobs.registry import TaskRegistry, catalogue
 from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, RetryPolicy
-from pg_scheduler.jobs.validation import check_count, check_delay, check_kind
+from pg_scheduler.jobs.rows import EPOCH
+from pg_scheduler.jobs.shares import Share
+from pg_scheduler.jobs.step_values import check_step_name
+from pg_scheduler.jobs.task import JobSpec, TaskOptions
+from pg_scheduler.jobs.unique import Unique
+from pg_scheduler.jobs.validation import check_count, check_delay, check_job_id, check_kind, check_text
 from pg_scheduler.queue.enqueuer import Enqueuer
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.prepare import JobPreparer
 from pg_scheduler.queue.result_waiters import ResultWaiters
-from pg_scheduler.scheduler.control import ControlMethods
-from pg_scheduler.scheduler.events import SUBSCRIBER_TIMEOUT_S, EventMethods
-from pg_scheduler.scheduler.inspection import InspectionMethods
-from pg_scheduler.scheduler.jobs import JobMethods
-from pg_scheduler.scheduler.legacy import LegacyMethods
+from pg_scheduler.scheduler.events import Events
+from pg_scheduler.scheduler.health import facts_about
+from pg_scheduler.scheduler.jobs import MAX_PAGE_LENGTH, Jobs
 from pg_scheduler.scheduler.lifecycle import Lifecycle
 from pg_scheduler.scheduler.parts import Parts
-from pg_scheduler.scheduler.periodic import PeriodicMethods
-from pg_scheduler.scheduler.results import ResultMethods
+from pg_scheduler.scheduler.periodic_jobs import PeriodicJobs, check_key
+from pg_scheduler.scheduler.results import RUN_JOB_KEEPS, FailureRecord, read_result
 from pg_scheduler.scheduler.runtime import Runtime, Slices
-from pg_scheduler.scheduler.signals import SignalMethods
+from pg_scheduler.scheduler.schedules import Schedules
+from pg_scheduler.scheduler.signals import send_signal
 from pg_scheduler.scheduler.store import Store
-from pg_scheduler.scheduler.tasks import TaskMethods
+from pg_scheduler.scheduler.tasks import Tasks, find_unregistered
 from pg_scheduler.scheduler.wiring import connect
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.declared import periodic_catalogue
+from pg_scheduler.schedules.declared import PeriodicJobConfig, periodic_catalogue
 from pg_scheduler.schedules.jobs import ScheduleJobs
 from pg_scheduler.statistics.service import new_meter
 from pg_scheduler.steps.attempt import AttemptSteps
@@ -60,19 +84,13 @@ from pg_scheduler.steps.child_jobs import ChildEnqueuer
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
 from pg_scheduler.worker.runners.places import check_executors
+from pg_scheduler.worker.vacuum import Vacuum
+
+F = TypeVar("F", bound=JobFunction)
+R = TypeVar("R")
 
 
-class Scheduler(
-    TaskMethods,
-    ResultMethods,
-    JobMethods,
-    ControlMethods,
-    SignalMethods,
-    InspectionMethods,
-    EventMethods,
-    PeriodicMethods,
-    LegacyMethods,
-):
+class Scheduler:
     """Runs coroutine functions at their due time, on any number of nodes that share a PostgreSQL database.
 
     Args:
@@ -160,6 +178,8 @@ class Scheduler(
 
     _catalogue: TaskRegistry | None = None
     """The functions that it finds besides its own; None for those of ``@job`` in this process."""
+
+    # -- construct and connect -----------------------------------------------------------------------------
 
     def __init__(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
         self,
@@ -274,7 +294,9 @@ class Scheduler(
         store.statements.publish = events.publish
         store.statements.get_author = self._parts.get_author
         self._parts.use_middleware(middleware)
-        self._switch_tasks: set[asyncio.Task[None]] = set()
+        self._jobs = Jobs(self._parts)
+        self._periodic_jobs = PeriodicJobs(self._parts)
+        self._events = Events(self._parts)
 
     @classmethod
     @asynccontextmanager
@@ -315,12 +337,23 @@ class Scheduler(
                     yield scheduler
             else:
                 yield scheduler
-                with suppress(
-                    DatabaseUnavailableError
-                ):  # the jobs are committed; workers find them by polling
+                # The jobs are committed, so workers find them by polling too.
+                with suppress(DatabaseUnavailableError):
                     await scheduler._parts.outbox.flush()
         finally:
             await pool.close()
+
+    async def initialize_db(self) -> None:
+        """Create or upgrade the schema without starting; with ``migrations="verify"``, only verify it.
+
+        A table that was dropped is created again, empty; a warning in the log names it.
+
+        Raises:
+            ConfigurationError: The server is not PostgreSQL.
+            SchemaError: A newer version of the library has migrated the database. With
+                ``migrations="verify"``, a table or a migration is missing.
+        """
+        await self._parts.store.migrate(self._parts.config.migrations)
 
     @property
     def worker_id(self) -> str:
@@ -336,6 +369,8 @@ class Scheduler(
     def is_shutting_down(self) -> bool:
         """Whether ``shutdown()`` is in progress."""
         return self._parts.life.is_shutting_down
+
+    # -- start and shut down -------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Migrate or verify the schema, start every service, and return once jobs are being claimed.
@@ -375,18 +410,18 @@ class Scheduler(
                 seconds, or when the lease expires.
         """
         connections = self._parts.store.connections
-        if self.is_running or self.is_shutting_down or self._switch_tasks:
+        if self.is_running or self.is_shutting_down or self._periodic_jobs.is_writing:
             connections.check_loop()
         try:
             await self._parts.life.shutdown()
         finally:
-            if self._switch_tasks:
-                await asyncio.wait(self._switch_tasks)
-            if not self.is_shutting_down:  # else the caller is a job
+            await self._periodic_jobs.wait_for_writes()
+            # A shutdown that is still in progress was called by a job, for whose end it waits.
+            if not self.is_shutting_down:
                 if connections.is_in_loop:
-                    await connections.release_held()  # that of calls, which need no start
-                for bus in (self._parts.events, self._parts.cluster_events):
-                    await bus.drain(SUBSCRIBER_TIMEOUT_S)
+                    # Calls hold a connection too, and need no start.
+                    await connections.release_held()
+                await self._events.drain()
 
     async def wait(self) -> None:
         """Wait until the Scheduler has stopped.
@@ -409,17 +444,1111 @@ class Scheduler(
         if error is None and self._parts.life.fault is not None:
             raise self._parts.life.fault
 
-    async def initialize_db(self) -> None:
-        """Create or upgrade the schema without starting; with ``migrations="verify"``, only verify it.
+    def health(self) -> Health:
+        """Return whether this Scheduler is live, ready and started, with the checks that decide it.
 
-        A table that was dropped is created again, empty; a warning in the log names it.
+        From memory, without a query. Any thread may call it, also while the event loop is blocked: the answer
+        names the job that blocks it. A call in the event loop finds that loop responding.
+        """
+        return judge(facts_about(self._parts.life))
+
+    # -- enqueue -------------------------------------------------------------------------------------------
+
+    async def schedule(
+        self,
+        func: JobFunction | Call[Any],
+        *,
+        execution_time: datetime,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        job_id: str | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        misfire_grace_time: int | Unset | None = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: AfterOutcome = "completed",
+        pass_results: bool = False,
+        unique: Unique | str | Unset | None = UNSET,
+        connection: AnyConnection | None = None,
+        notify: Notify | None = None,
+    ) -> str:
+        """Schedule one job at one time.
+
+        Args:
+            func: The function to run, or a ``call()`` with its arguments. A coroutine function is registered
+                with this Scheduler.
+            execution_time: The due time, timezone-aware. A job whose due time has passed runs at once if it
+                is within its misfire grace time.
+            args: Positional arguments that JSON can represent.
+            kwargs: Keyword arguments that JSON can represent.
+            priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
+            max_retries: Retries after a failed first attempt. Default: the task's, else 0.
+            job_id: Your own id, at most 2,000 bytes of UTF-8; None to generate one.
+            conflict_resolution: The behaviour when the id exists or the unique key is taken.
+            misfire_grace_time: Seconds after ``execution_time`` within which the job may start; None for no
+                limit. Default: the task's, else the Scheduler's.
+            timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
+                task's, else one hour.
+            keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
+                not at all. Default: the task's, else not at all.
+            metadata: A JSON object for people and filters, merged into that of the task.
+            after: Ids of jobs that must end before this one may start. Its misfire grace time starts then.
+                None, which ``schedule_bulk()`` returns for a job that was not inserted, is skipped.
+            after_outcome: ``"completed"`` cancels the job if one of them does not complete; ``"ended"`` runs
+                it in any case.
+            pass_results: Whether the job reads their results, by ``current_job().predecessors()``. Each of
+                them must keep its result, for however short a time, since it is copied to this job.
+            unique: Which jobs exclude one another: a key of 1 to 200 bytes, shared by all tasks, or a
+                ``Unique()``, whose key contains the task and its arguments. At most one unfinished job has
+                the key. None for a job that is not unique. Default: the task's, else None.
+            connection: Your connection, session or ConnectionAdapter: asyncpg inside a transaction, psycopg,
+                SQLAlchemy or SQLModel. The job exists if and only if its transaction commits.
+            notify: With ``connection``, how workers are notified of a job that is due soon: by this process
+                after the transaction ("hint"), by the commit ("commit"), or not ("never"). Default: the
+                setting of the Scheduler.
+
+        Returns:
+            The id of the job; under IGNORE and REPLACE that of the existing one.
 
         Raises:
-            ConfigurationError: The server is not PostgreSQL.
-            SchemaError: A newer version of the library has migrated the database. With
-                ``migrations="verify"``, a table or a migration is missing.
+            TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
+                has the wrong type.
+            ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction that the call
+                needs, ``notify`` is given without one, a job in ``after`` keeps no result that
+                ``pass_results`` asks for, or another value is out of range.
+            ConfigurationError: ``connection`` leads to another database than that of the Scheduler.
+            PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
+                ``max_payload_bytes``. Nothing is stored.
+            JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE; or under
+                REPLACE, the id is that of one job and another one has the key; a ValueError.
+            JobNotFoundError: A job in ``after`` does not exist. Nothing is stored.
+            DatabaseUnavailableError: The database is unavailable, ``connection`` is closed or was released,
+                or a response was lost and the job may exist. Call again with the same ``job_id`` and
+                ``ConflictResolution.IGNORE``.
+            Exception: That of your driver: an earlier error has aborted the transaction of ``connection``.
+
+        Example::
+
+            job_id = await scheduler.schedule(
+                send_mail,
+                execution_time=datetime.now(UTC) + timedelta(minutes=5),
+                args=("ada@example.org",),
+                max_retries=3,
+            )
         """
-        await self._parts.store.migrate(self._parts.config.migrations)
+        spec = JobSpec(
+            func,
+            execution_time,
+            args,  # type: ignore[arg-type] # a list is as good as a tuple
+            kwargs,  # type: ignore[arg-type] # None is as good as {}
+            priority,
+            max_retries,
+            job_id,
+            misfire_grace_time,
+            timeout=timeout,
+            keep_result=keep_result,
+            metadata=metadata,
+            after=after,
+            after_outcome=after_outcome,
+            pass_results=pass_results,
+            unique=unique,
+        )
+        (job,) = self._parts.preparer.prepare((spec,))
+        return await self._parts.enqueuer.insert(job, conflict_resolution, connection, notify=notify)
+
+    async def enqueue(
+        self,
+        func: JobFunction | Call[Any] | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        delay: float | timedelta | None = None,
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        job_id: str | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        misfire_grace_time: int | Unset | None = UNSET,
+        timeout: float | timedelta | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: AfterOutcome = "completed",
+        pass_results: bool = False,
+        unique: Unique | str | Unset | None = UNSET,
+        connection: AnyConnection | None = None,
+        notify: Notify | None = None,
+    ) -> str:
+        """Run one job now, or after a delay, by the clock of the database.
+
+        The clock of this machine does not matter, so a job that is enqueued now is due now on every node.
+
+        Args:
+            func: The function to run, a ``call()`` with its arguments, or the name of a task, which
+                need not be registered in this process.
+            args: Positional arguments that JSON can represent.
+            kwargs: Keyword arguments that JSON can represent.
+            delay: The time until the job is due, in seconds or as a timedelta; None for now.
+            priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
+            max_retries: Retries after a failed first attempt. Default: the task's, else 0.
+            job_id: Your own id; None to generate one.
+            conflict_resolution: The behaviour when the id exists or the unique key is taken.
+            misfire_grace_time: Seconds after its due time within which the job may start; None for no limit.
+                Default: the task's, else no limit; for a job with a delay, the Scheduler's.
+            timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
+                task's, else one hour.
+            keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
+                not at all. Default: the task's, else not at all.
+            metadata: A JSON object for people and filters, merged into that of the task.
+            after: Ids of jobs that must end before, as in ``schedule()``, with ``after_outcome``.
+            after_outcome: ``"completed"`` or ``"ended"``.
+            pass_results: Whether the job reads their results, as in ``schedule()``.
+            unique: A key or a ``Unique()``, as in ``schedule()``.
+            connection: A connection of yours; see ``schedule()``. A delay counts from this call, not from the
+                commit.
+            notify: With ``connection``, how workers are notified; see ``schedule()``.
+
+        Returns:
+            The id of the job.
+
+        Raises:
+            ValueError: ``delay`` is negative or too long. ``schedule()`` lists the other errors.
+
+        Example::
+
+            await scheduler.enqueue(call(send_mail, "ada@example.org"))
+            await scheduler.enqueue("reports.build", kwargs={"year": 2030}, delay=timedelta(minutes=5))
+        """
+        delay_s = 0.0 if delay is None else check_delay("delay", delay)
+        spec = JobSpec(
+            func,  # type: ignore[arg-type] # it may be a name
+            EPOCH + timedelta(seconds=delay_s) if delay_s else None,
+            args,  # type: ignore[arg-type] # a list is as good as a tuple
+            kwargs,  # type: ignore[arg-type] # None is as good as {}
+            priority,
+            max_retries,
+            job_id,
+            misfire_grace_time,
+            timeout=timeout,
+            keep_result=keep_result,
+            metadata=metadata,
+            after=after,
+            after_outcome=after_outcome,
+            pass_results=pass_results,
+            unique=unique,
+        )
+        (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_now=True)
+        return await self._parts.enqueuer.insert(
+            job, conflict_resolution, connection, is_delayed=True, notify=notify
+        )
+
+    async def schedule_bulk(
+        self,
+        jobs: Sequence[JobSpec],
+        *,
+        conflict_resolution: ConflictResolution = ConflictResolution.IGNORE,
+        batch_size: int = 1000,
+        connection: AnyConnection | None = None,
+        notify: Notify | None = None,
+    ) -> list[str | None]:
+        """Schedule many jobs with few statements, at the times that they give or now.
+
+        Args:
+            jobs: The jobs. All are validated before the first one is written. An empty sequence writes
+                nothing, and the result is an empty list.
+            conflict_resolution: The behaviour for ids and unique keys that exist or occur twice. RAISE
+                inserts all jobs or none. Of the jobs with one id or key, IGNORE keeps the first and REPLACE
+                the last.
+            batch_size: Jobs per statement. Each statement commits separately, except under RAISE, with
+                ``connection``, and if a job has ``after``.
+            connection: A connection of yours; see ``schedule()``.
+            notify: With ``connection``, how workers are notified; see ``schedule()``.
+
+        Returns:
+            The ids in the order of ``jobs``, None where a job was not inserted. Under REPLACE, the id of a
+            unique job is that of the job whose definition it replaced.
+
+        Raises:
+            TypeError: A value has the wrong type, or a function cannot be called with the arguments.
+            ValueError: A value is out of range, ``connection`` is not in a transaction, ``notify`` is given
+                without one, or a job in ``after`` keeps no result that ``pass_results`` asks for.
+            PayloadError: JSON cannot represent an argument, or the arguments of a job are too large.
+            JobConflictError: An id or a unique key exists or occurs twice, and the resolution is RAISE; a
+                ValueError.
+            JobNotFoundError: A job in ``after`` neither exists nor is inserted here. Nothing is stored.
+            DatabaseUnavailableError: The database is unavailable, or its response was lost; see
+                ``schedule()``.
+        """
+        return await self._parts.enqueuer.insert_all(
+            jobs, conflict_resolution, batch_size, connection, notify=notify
+        )
+
+    async def schedule_job(  # noqa: PLR0917 - the signature is the contract with users of 0.2.x
+        self,
+        job_name: str,
+        execution_time: datetime,
+        task_data: Mapping[str, Any],
+        priority: JobPriority | Unset = UNSET,
+        max_retries: int | Unset = UNSET,
+        job_id: str | None = None,
+        conflict_resolution: ConflictResolution = ConflictResolution.RAISE,
+        misfire_grace_time: int | Unset | None = UNSET,
+        *,
+        timeout: float | timedelta | Unset | None = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        metadata: Mapping[str, Any] | None = None,
+        after: Iterable[str | None] = (),
+        after_outcome: AfterOutcome = "completed",
+        pass_results: bool = False,
+        unique: Unique | str | Unset | None = UNSET,
+        connection: AnyConnection | None = None,
+        notify: Notify | None = None,
+    ) -> str:
+        """Schedule one job by name. The function need not be registered in this process.
+
+        Args:
+            job_name: ``module.qualname``, or the name given to ``@job`` or ``register()``.
+            execution_time: The due time, timezone-aware.
+            task_data: ``{"args": [...], "kwargs": {...}}``; both keys are optional.
+            priority: Due jobs of a higher priority start first. Default: the task's, else NORMAL.
+            max_retries: Retries after a failed first attempt. Default: the task's, else 0.
+            job_id: Your own id; None to generate one.
+            conflict_resolution: The behaviour when the id exists or the unique key is taken.
+            misfire_grace_time: Seconds of grace, as in ``schedule()``.
+            timeout: Time limit of one attempt in seconds or as a timedelta, as in ``schedule()``.
+            keep_result: How long the result is kept, as in ``schedule()``.
+            metadata: A JSON object, as in ``schedule()``. Its key ``trace`` may have trace context of another
+                program: strings by name, at most 8 KiB.
+            after: Ids of jobs that must end before, as in ``schedule()``.
+            after_outcome: ``"completed"`` or ``"ended"``.
+            pass_results: Whether the job reads their results, as in ``schedule()``.
+            unique: A key or a ``Unique()``, as in ``schedule()``.
+            connection: A connection of yours, as in ``schedule()``.
+            notify: With ``connection``, how workers are notified, as in ``schedule()``.
+
+        Returns:
+            The id of the job. ``schedule()`` lists the errors.
+        """
+        args, kwargs = split_task_data(task_data)
+        spec = JobSpec(
+            check_name(job_name),  # type: ignore[arg-type] # instead of a function
+            execution_time,
+            args,
+            kwargs,
+            priority,
+            max_retries,
+            job_id,
+            misfire_grace_time,
+            timeout=timeout,
+            keep_result=keep_result,
+            metadata=metadata,
+            after=after,
+            after_outcome=after_outcome,
+            pass_results=pass_results,
+            unique=unique,
+        )
+        (job,) = self._parts.preparer.prepare((spec,), allows_names=True, allows_trace=True)
+        return await self._parts.enqueuer.insert(job, conflict_resolution, connection, notify=notify)
+
+    # -- read and change jobs ------------------------------------------------------------------------------
+
+    async def get_job(self, job_id: str, *, connection: AnyConnection | None = None) -> Job | None:
+        """Return the job, or None if it does not exist.
+
+        Args:
+            job_id: The job.
+            connection: A connection of yours, as in ``schedule()``; the call sees what its transaction has
+                changed.
+        """
+        checked = await self._parts.store.connections.check_call(connection)
+        return await self._parts.store.jobs.get_job(check_job_id(job_id), checked)
+
+    async def list_jobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        job_name: str | None = None,
+        worker_id: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Job]:
+        """Return a page of jobs, ordered by id. Generated ids sort by the time of their creation.
+
+        Args:
+            status: One status or several; None for all. An empty list selects no job.
+            job_name: Only jobs with this name. If its task is registered here, its former names and aliases
+                are found too.
+            worker_id: Only jobs that this worker runs or ran last.
+            due_from: Only jobs due at or after this time.
+            due_before: Only jobs due before this time.
+            metadata: Only jobs whose metadata contain these keys and values. Such a call examines at most
+                20,000 rows, so a page can be short, or empty, while ``next`` is set.
+            after: The ``next`` of the previous page; None for the first page.
+            limit: Jobs per page, 1 to 10,000.
+
+        Returns:
+            The jobs, with ``next``: the ``after=`` of the following page, None at the end.
+
+        Raises:
+            ValueError: A status is unknown, a time is naive, or the limit is out of range.
+            PayloadError: JSON cannot represent the metadata; a ValueError.
+
+        Example::
+
+            page = await scheduler.list_jobs(status="failed")
+            if page.next is not None:
+                more = await scheduler.list_jobs(status="failed", after=page.next)
+        """
+        check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+        filters = self._jobs.check_filters(
+            status=status,
+            job_name=job_name,
+            worker_id=worker_id,
+            due_from=due_from,
+            due_before=due_before,
+            metadata=metadata,
+        )
+        return await self._parts.store.jobs.list_jobs(
+            after=None if after is None else check_job_id(after), limit=limit, **filters._asdict()
+        )
+
+    async def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
+        """Return the number of jobs in each status, of one name as in ``list_jobs()`` or of all."""
+        names = None
+        if job_name is not None:
+            names = self._parts.tasks.names_like(check_text("job_name", job_name))
+        return await self._parts.store.jobs.count_jobs(names)
+
+    async def cancel_job(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
+        """Cancel a pending or running job.
+
+        The task of a running job is cancelled within a second, on whichever worker runs it.
+
+        Args:
+            job_id: The job.
+            connection: A connection of yours, as in ``schedule()``: the job is cancelled if and only if its
+                transaction commits. The row is locked until then.
+
+        Returns:
+            True if the job was pending or running, False if it has finished or does not exist.
+
+        Raises:
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is not in a transaction that the call needs.
+        """
+        checked = await self._parts.store.connections.check_call(connection)
+        return await self._jobs.cancel(check_job_id(job_id), checked)
+
+    async def cancel_jobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        job_name: str | None = None,
+        worker_id: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        connection: AnyConnection | None = None,
+    ) -> int:
+        """Cancel every pending or running job that matches all filters, in bounded batches.
+
+        The batches are transactions of their own: if one fails, earlier ones stay cancelled, and the call can
+        be repeated. A job that is scheduled during the call may be missed.
+
+        Args:
+            status: ``pending``, ``running`` or both, the default. Finished jobs are never changed.
+            job_name: Only jobs with this name.
+            worker_id: Only jobs that this worker runs.
+            due_from: Only jobs due at or after this time.
+            due_before: Only jobs due before this time.
+            metadata: Only jobs whose metadata contain these keys and values.
+            connection: A connection of yours in a transaction, as in ``cancel_job()``: all batches belong to
+                it, so the jobs are cancelled if and only if that commits. Their rows are locked until then.
+
+        Returns:
+            The number of cancelled jobs.
+
+        Raises:
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: No filter is given, a status is unknown, a time is naive, or ``connection`` is not in
+                a transaction.
+            PayloadError: JSON cannot represent the metadata; a ValueError.
+
+        Example::
+
+            cancelled = await scheduler.cancel_jobs(metadata={"tenant": 7})
+        """
+        checked = await self._parts.store.connections.check_call(connection)
+        filters = self._jobs.check_filters(
+            status=status,
+            job_name=job_name,
+            worker_id=worker_id,
+            due_from=due_from,
+            due_before=due_before,
+            metadata=metadata,
+        )
+        return await self._jobs.cancel_all(filters, checked)
+
+    async def retry_job(
+        self, job_id: str, *, from_step: str | None = None, connection: AnyConnection | None = None
+    ) -> bool:
+        """Run a finished job again now, with its retries and crashes reset.
+
+        It may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored steps
+        stay.
+
+        Args:
+            job_id: The job.
+            from_step: The name of a stored step, which is deleted with the steps that were stored after it,
+                so that they run again. Signals that have come stay, unless this names one. None to keep all.
+            connection: A connection of yours in a transaction, as in ``schedule()``: the job is retried if
+                and only if that commits. The row is locked until then.
+
+        Returns:
+            True if the job had finished and is pending now, False if it is unfinished or does not exist. Also
+            False while the attempt of a cancelled job still runs, if other jobs or a schedule wait for it.
+
+        Raises:
+            JobConflictError: Another unfinished job has its unique key; a ValueError.
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is not in a transaction, or the job has not stored ``from_step``.
+        """
+        checked = await self._parts.store.connections.check_call(connection)
+        return await self._jobs.retry(check_job_id(job_id), from_step, checked)
+
+    async def run_job_now(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
+        """Make a pending job due now, with its whole misfire grace time. Jobs that it waits for end first.
+
+        Args:
+            job_id: The job.
+            connection: A connection of yours, as in ``schedule()``: the job is due now if and only if its
+                transaction commits. The row is locked until then.
+
+        Returns:
+            True if the job is pending, False if it runs, has finished or does not exist.
+
+        Raises:
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is an asyncpg connection outside of a transaction.
+        """
+        checked = await self._parts.store.connections.check_call(connection)
+        return await self._jobs.run_now(check_job_id(job_id), checked)
+
+    async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
+        """Set the status of a job, regardless of its current status.
+
+        A worker that runs the job loses it: its task is cancelled and its result rejected. ``pending`` runs a
+        finished job again. ``running`` reserves a job for one lease, or until its due time if that is later;
+        then it is pending again.
+
+        Args:
+            job_id: The job.
+            status: A JobStatus or its text.
+
+        Returns:
+            False if the job does not exist.
+
+        Raises:
+            ValueError: ``status`` is not a status.
+            JobConflictError: A finished job would be unfinished, and another one has its unique key; a
+                ValueError.
+        """
+        new = JobStatus.parse(status)
+        return await self._jobs.set_status(check_job_id(job_id), new)
+
+    # -- results -------------------------------------------------------------------------------------------
+
+    @overload
+    async def get_job_result(
+        self,
+        job_id: str,
+        *,
+        wait: Literal[True] = True,
+        timeout: float | timedelta | None = None,
+        connection: None = None,
+    ) -> JobResult: ...
+
+    @overload
+    async def get_job_result(
+        self,
+        job_id: str,
+        *,
+        wait: bool,
+        timeout: float | timedelta | None = None,
+        connection: AnyConnection | None = None,
+    ) -> JobResult | None: ...
+
+    async def get_job_result(
+        self,
+        job_id: str,
+        *,
+        wait: bool = True,
+        timeout: float | timedelta | None = None,
+        connection: AnyConnection | None = None,
+    ) -> JobResult | None:
+        """Return how a job ended, and its value if it was kept.
+
+        Reading does not remove the result: any number of readers may read it until it expires. A started
+        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
+        ``max_interval`` of the polling.
+
+        Args:
+            job_id: The job.
+            wait: Whether to wait for the end of the job.
+            timeout: The maximum wait in seconds or as a timedelta, 0 for one query; None for no limit. The
+                job runs on.
+            connection: A connection of yours, as in ``schedule()``; requires ``wait=False``.
+
+        Returns:
+            The result; None only if ``wait`` is False and the job has not ended.
+
+        Raises:
+            JobNotFoundError: There is no such job; a LookupError.
+            TimeoutError: The job did not end in time. It runs on.
+            ValueError: ``connection`` is given, and ``wait`` is true.
+            SchemaError: A table is missing, or the database role may not read results.
+
+        Example:
+            >>> job_id = await scheduler.enqueue(report, keep_result=timedelta(hours=1))  # doctest: +SKIP
+            >>> (await scheduler.get_job_result(job_id, timeout=60)).unwrap()  # doctest: +SKIP
+            'https://example.org/report.pdf'
+        """
+        check_job_id(job_id)
+        # A number of seconds, which a caller may mean as the timeout, would wait without a limit.
+        if not isinstance(wait, bool):
+            raise TypeError(f"wait must be a bool, not {wait!r}; pass timeout= for the maximum wait")
+        checked = await self._parts.store.connections.check_call(connection)
+        if wait and connection is not None:
+            raise ValueError("get_job_result() cannot wait on a connection of the caller; pass wait=False")
+        timeout_s = None if timeout is None else check_delay("timeout", timeout)
+        return await read_result(self._parts, job_id, checked, wait=wait, timeout_s=timeout_s)
+
+    @overload
+    async def run_job(
+        self,
+        func: Call[R],
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> R: ...
+
+    @overload
+    async def run_job(
+        self,
+        func: JobFunction | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> Any: ...
+
+    async def run_job(
+        self,
+        func: JobFunction | Call[Any] | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Enqueue a job, wait until it has ended, and return its value.
+
+        The result is kept for 15 minutes, unless ``keep_result=`` is given.
+
+        Args:
+            func: The function to run, a `call()` with its arguments, or the name of a task. The type of a
+                call is that of the value.
+            args: Positional arguments that JSON can represent.
+            kwargs: Keyword arguments that JSON can represent.
+            wait_timeout: The maximum wait in seconds or as a timedelta; None for no limit.
+            cancel_on_timeout: Whether the job is cancelled if it has not ended by then; otherwise it runs on.
+            **options: The other arguments of ``enqueue()``, except ``connection``.
+
+        Returns:
+            The value that the function returned, after a round trip through JSON.
+
+        Raises:
+            JobFailedError: The job failed. If it ran in this process, ``__cause__`` is its exception.
+            JobCancelledError: The job was cancelled.
+            JobExpiredError: The job expired.
+            ResultUnavailableError: The job completed, and its value could not be kept.
+            TimeoutError: The job did not end in time.
+            ValueError: ``connection`` was given: a job of an open transaction cannot end.
+
+        Example:
+            >>> await scheduler.run_job(call(add, 1, 2), wait_timeout=10)  # doctest: +SKIP
+            3
+        """
+        if options.pop("connection", None) is not None:
+            raise ValueError(
+                "run_job() takes no connection: the job starts when the transaction commits, so waiting "
+                "here never ends; call enqueue() and, after the commit, get_job_result()"
+            )
+        timeout_s = None if wait_timeout is None else check_delay("wait_timeout", wait_timeout)
+        check_kind("cancel_on_timeout", cancel_on_timeout, bool)
+        options = {"keep_result": RUN_JOB_KEEPS, **options}
+        with FailureRecord(self._parts) as failures:
+            failures.job_id = job_id = await self.enqueue(func, args=args, kwargs=kwargs, **options)
+            try:
+                result = await self._parts.waiters.wait(job_id, timeout_s)
+            except TimeoutError:
+                if cancel_on_timeout:
+                    await self.cancel_job(job_id)
+                raise
+            return failures.complete(result).unwrap()
+
+    # -- signals -------------------------------------------------------------------------------------------
+
+    async def signal(
+        self, job_id: str, name: str, value: object = None, *, connection: AnyConnection | None = None
+    ) -> bool:
+        """Send a signal to a job, whose ``steps.wait(name)`` returns the value, before or after this call.
+
+        The first value of a name is kept with the job, and no later one replaces it, so the call may be
+        repeated. If the job was replaced while it runs, the signal is for the new definition.
+
+        Args:
+            job_id: The job, which need not wait yet.
+            name: The name of the wait, at most 200 bytes of UTF-8. A job has each name once.
+            value: What pydantic serializes to JSON: plain values, models without the fields that were not
+                set, dataclasses, datetimes. It has at most ``max_result_bytes``.
+            connection: A connection of yours in a transaction, as in ``schedule()``: the job receives the
+                signal if and only if that commits. The row of a job that has not stored any step is locked
+                until then.
+
+        Returns:
+            True if the value is stored. False if the name has a value, if the wait has timed out, if a step
+            of that name is stored, or if the job has ended.
+
+        Raises:
+            JobNotFoundError: There is no such job; a LookupError.
+            PayloadError: The value cannot be serialized, would not arrive equal (such as a SecretStr) or is
+                too large, or the job has 1,000 signals for which it has not waited; a ValueError.
+            TypeError: ``connection`` is no connection of a supported library.
+            ValueError: ``connection`` is not in a transaction, or the name is empty or too long.
+            DatabaseUnavailableError: The database is unavailable, or its response was lost and the signal may
+                be stored. Call again. Also a conflict with another session, if the transaction of
+                ``connection`` is stricter than READ COMMITTED; repeat the transaction then.
+
+        Example::
+
+            await scheduler.enqueue("shop.order", args=(7,), job_id="order:7")
+            await scheduler.signal("order:7", "approval", {"by": "ann"})
+        """
+        checked = await self._parts.store.connections.check_call(connection)
+        check_job_id(job_id)
+        check_step_name(name, noun="signal")
+        return await send_signal(self._parts, job_id, name, value, checked)
+
+    # -- tasks ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """The registered functions and the paused names; see `Tasks`."""
+        return Tasks(self._parts)
+
+    @overload
+    def register(
+        self,
+        func: F,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
+        metadata: Mapping[str, Any] | None = None,
+        limits: Iterable[Limit] = (),
+        share: Share | None = None,
+        unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
+        version: int | Unset = UNSET,
+    ) -> F: ...
+
+    @overload
+    def register(
+        self,
+        func: None = None,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
+        metadata: Mapping[str, Any] | None = None,
+        limits: Iterable[Limit] = (),
+        share: Share | None = None,
+        unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
+        version: int | Unset = UNSET,
+    ) -> Callable[[F], F]: ...
+
+    def register(
+        self,
+        func: F | None = None,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
+        metadata: Mapping[str, Any] | None = None,
+        limits: Iterable[Limit] = (),
+        share: Share | None = None,
+        unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
+        version: int | Unset = UNSET,
+    ) -> Any:
+        """Register a function with this Scheduler, also while it runs; usable as a decorator.
+
+        Registering a function again adds names and changes the options that are given.
+
+        Args:
+            func: The function; omitted when used as a decorator with arguments.
+            name: The name of its jobs; ``module.qualname`` when None.
+            aliases: Former names whose pending jobs run too.
+            timeout: Default time limit of one attempt in seconds or as a timedelta, as in ``@job()``.
+            misfire_grace_time: Default misfire grace time in seconds, as in ``@job()``.
+            max_retries: Default number of retries, as in ``@job()``.
+            retry: The delays before its retries, as in ``@job()``.
+            priority: Default priority, as in ``@job()``.
+            executor: Where its jobs run, as in ``@job()``.
+            keep_result: How long results are kept, as in ``@job()``.
+            typed: Whether pydantic validates its arguments, as in ``@job()``.
+            metadata: Metadata of its jobs, as in ``@job()``.
+            limits: How many attempts may run or start, as in ``@job()``.
+            share: Whose tenants take turns, as in ``@job()``.
+            unique: Which of its jobs exclude one another, as in ``@job()``.
+            on_failure: The task to enqueue when a job has failed finally, as in ``@job()``.
+            version: The version of the code, for durable steps, as in ``@job()``.
+
+        Returns:
+            The unchanged function, or a decorator that returns it.
+
+        Raises:
+            TypeError: ``func`` is not a function, or the executor cannot run it.
+            ConfigurationError: An option is out of range; a ValueError.
+            NameConflictError: Another function has one of the names; a ValueError.
+
+        Example::
+
+            @scheduler.register(name="mail.send", aliases=["send_mail"], max_retries=5)
+            async def send(to: str) -> None: ...
+        """
+        former_names = check_aliases(aliases)
+        options = TaskOptions(
+            timeout=timeout,
+            misfire_grace_time=misfire_grace_time,
+            max_retries=max_retries,
+            retry=retry,
+            priority=priority,
+            executor=executor,
+            keep_result=keep_result,
+            typed=typed,
+            metadata=metadata,
+            limits=check_limits(limits),
+            share=share,
+            unique=unique,
+            on_failure=on_failure,
+            version=version,
+        )
+
+        def add(function: F) -> F:
+            self._parts.tasks.register(function, name=name, aliases=former_names, options=options)
+            if self._parts.runtime is not None:  # jobs and fire times of this name may be due
+                self._parts.runtime.node.signals.due()
+                self._parts.runtime.node.signals.schedules_changed()
+            return function
+
+        return add if func is None else add(func)
+
+    # -- schedules -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Schedules that are added, changed and read at run time; see `Schedules`."""
+        return Schedules(self._parts)
+
+    def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
+        """Return the periodic functions of this process by dedup key."""
+        return self._parts.declared.configs()
+
+    def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
+        """Return a description of one schedule, or None if the key is unknown in this process.
+
+        Keys: ``job_name, enabled, priority, max_retries, dedup_key, use_advisory_lock, function_name,
+        function_module``; ``interval`` (seconds), ``cron`` and ``timezone``, or ``trigger`` (a text);
+        ``next_fire_at`` and ``last_fire_at`` as the running Scheduler last read them from the database.
+        """
+        return self._parts.declared.status(check_key(dedup_key))
+
+    def enable_periodic_job(self, dedup_key: str) -> bool:
+        """Enable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+
+        Returns:
+            False if the key is unknown in this process.
+        """
+        return self._periodic_jobs.switch(dedup_key, enabled=True)
+
+    def disable_periodic_job(self, dedup_key: str) -> bool:
+        """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+
+        A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
+        the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
+        The end of the process writes what is left, on a connection of its own, and logs a warning if it
+        cannot.
+
+        Returns:
+            False if the key is unknown in this process.
+        """
+        return self._periodic_jobs.switch(dedup_key, enabled=False)
+
+    async def trigger_periodic_job(self, dedup_key: str) -> str | None:
+        """Run a periodic job once now, even if its schedule is disabled. Its fire times do not change.
+
+        Returns:
+            The id of the job, or None if the key is unknown in this process.
+
+        Raises:
+            JobConflictError: The task is unique, and another job has the key; a ValueError.
+            SchemaForbiddenError: The role may insert plain jobs only, and the task has other options.
+        """
+        return await self._periodic_jobs.trigger(dedup_key, self.schedules)
+
+    # -- events --------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self, subscriber: Subscriber, *kinds: type[Event], once: bool = False, cluster: bool = False
+    ) -> Callable[[], None]:
+        """Call ``subscriber`` with events of these classes of ``pg_scheduler.events``, or with all events.
+
+        A plain function is called in the event loop at once, so it must not block. An async function has a
+        queue of 1,000 events and a task that awaits it with one event after the other. When the queue is
+        full, the oldest events are dropped, and it receives ``EventsDropped`` with their number. Await
+        ``asyncio.to_thread()`` in it to call blocking code. An exception that a subscriber raises is logged,
+        and stops neither the next event nor another subscriber.
+
+        With ``cluster=True``, the subscriber receives the events of every started Scheduler of the database:
+        at most once, in the order of each node, and without exceptions and stacks; an error has at most 200
+        characters. Nodes send a class only while a worker subscribes to it, from some milliseconds after the
+        call on. When events may have been lost, the subscriber receives ``EventsMissed`` and must read the
+        rows. Every role that may NOTIFY in the database can forge such events.
+
+        ``shutdown()`` waits for up to 5 seconds until async subscribers have handled their queues. The
+        subscription remains for the next ``start()``.
+
+        Args:
+            subscriber: The function.
+            kinds: The classes; a base class stands for its subclasses. All events if none is given.
+            once: End the subscription with the first event.
+            cluster: Receive the events of all nodes. Requires a started Scheduler with a LISTEN connection.
+
+        Returns:
+            A function that ends the subscription. An async function is not called with queued events then.
+
+        Raises:
+            TypeError: ``subscriber`` is not a function, a kind is not an event class, or ``once`` or
+                ``cluster`` is not a bool.
+            ValueError: ``cluster=True``, and a class concerns one process only, such as PassFinished.
+            NotRunningError: ``cluster=True``, and the Scheduler is not running.
+            ConfigurationError: ``cluster=True``, and notifications do not arrive: the pool is too small, or a
+                pooler is in between and there is no ``direct_dsn``. A ValueError.
+
+        Example::
+
+            from pg_scheduler.events import JobFailed
+
+            unsubscribe = scheduler.subscribe(print, JobFailed)
+        """
+        return self._events.subscribe(subscriber, kinds, once=once, cluster=cluster)
+
+    async def next_event(
+        self, *kinds: type[Event], cluster: bool = False, timeout: float | timedelta | None = None
+    ) -> Event:
+        """Wait for the next event of these classes, or of any class, and return it.
+
+        Args:
+            kinds: The classes; a base class stands for its subclasses.
+            cluster: Wait for an event of any node, or for EventsMissed; see ``subscribe()``.
+            timeout: Seconds or a timedelta; None to wait without limit.
+
+        Raises:
+            TypeError: A kind is not an event class, or ``cluster`` is not a bool.
+            ValueError: The timeout is not a positive number, or a class is not sent to other nodes.
+            TimeoutError: There was no event in time.
+            NotRunningError: The Scheduler stopped before there was one, or ``cluster=True`` and it is not
+                running.
+            ConfigurationError: ``cluster=True``, and notifications do not arrive.
+
+        Example::
+
+            from pg_scheduler.events import JobFailed
+
+            try:
+                print(await scheduler.next_event(JobFailed, timeout=0.1))
+            except TimeoutError:
+                print("no job has failed meanwhile")
+        """
+        return await self._events.next(kinds, cluster=cluster, timeout=timeout)
+
+    def events(self, *kinds: type[Event], cluster: bool = False) -> EventStream:
+        """Return an asynchronous iterator over the events of these classes, or over all events.
+
+        It collects up to 1,000 events from the call on, also between two steps. If the loop falls further
+        behind, the oldest events are dropped, and ``EventsDropped`` with their number takes their place. The
+        iteration ends when the Scheduler has stopped.
+
+        Args:
+            kinds: The classes; a base class stands for its subclasses.
+            cluster: Iterate over the events of all nodes, and EventsMissed; see ``subscribe()``.
+
+        Raises:
+            TypeError: A kind is not an event class, or ``cluster`` is not a bool.
+            ValueError: ``cluster=True``, and a class is not sent to other nodes.
+            NotRunningError: ``cluster=True``, and the Scheduler is not running.
+            ConfigurationError: ``cluster=True``, and notifications do not arrive.
+
+        Example::
+
+            from pg_scheduler.events import JobCompleted
+
+            completed = scheduler.events(JobCompleted)
+            await scheduler.schedule(send_mail, execution_time=datetime.now(UTC))
+            async for event in completed:
+                print(event)
+                break
+        """
+        return self._events.stream(kinds, cluster=cluster)
+
+    # -- workers and deleted jobs --------------------------------------------------------------------------
+
+    async def workers(self) -> list[Worker]:
+        """Return every worker that has a row, oldest first, and whether its lease is valid."""
+        return await self._parts.store.workers.list_workers()
+
+    async def run_vacuum(self) -> dict[str, int]:
+        """Apply the vacuum policies now and return the number of deleted jobs by status."""
+        store = self._parts.store
+        vacuum = Vacuum(
+            store,
+            self._parts.events,
+            self._parts.config.vacuum,
+            self._parts.life.worker_id,
+            schedules=store.schedules,
+            statistics=store.statistics,
+        )
+        return {status.value: count for status, count in (await vacuum.run()).items()}
+
+    async def get_vacuum_stats(self, days: int = 7) -> list[dict[str, Any]]:
+        """Return the deletions of the last days in UTC, newest first; empty without ``track_metrics``.
+
+        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run,
+        worker_id``.
+
+        Args:
+            days: The number of days, today included; at least 1.
+
+        Raises:
+            ValueError: ``days`` is less than 1.
+        """
+        check_count("days", days, least=1)
+        if not self._parts.config.vacuum.track_metrics:
+            return []
+        return [asdict(day) for day in await self._parts.store.retention.vacuum_stats(days)]
+
+    async def get_total_vacuum_stats(self) -> dict[str, Any]:
+        """Return the deletions since the first vacuum; empty without ``track_metrics``.
+
+        Keys: ``total_completed, total_failed, total_cancelled, total_expired, last_vacuum_run``.
+        """
+        if not self._parts.config.vacuum.track_metrics:
+            return {}
+        return asdict(await self._parts.store.retention.total_vacuum_stats())
+
+    # -- names of 0.2 --------------------------------------------------------------------------------------
+
+    # Each makes a single step of a worker. All but load_task_functions() require a running Scheduler.
+
+    async def recover_orphaned_jobs(self) -> None:
+        """Reclaim the jobs of dead workers now."""
+        await self._parts.running().rescuer.run_once()
+
+    async def periodic_orphan_recovery(self) -> None:
+        """Reclaim the jobs of dead workers now. A running Scheduler does so whenever a lease expires."""
+        await self.recover_orphaned_jobs()
+
+    async def monitor_heartbeats(self) -> None:
+        """Reclaim the jobs of workers whose lease has expired now."""
+        await self.recover_orphaned_jobs()
+
+    async def listen_for_jobs(self) -> None:
+        """Claim due jobs now. A running Scheduler does so whenever jobs are due."""
+        await self._parts.running().claimer.run_once()
+
+    async def send_heartbeat(self, job_id: str) -> None:
+        """Renew the lease of this worker and its jobs. A running Scheduler does so every third of a lease."""
+        check_job_id(job_id)
+        await self._parts.running().heartbeat.run_once()
+
+    async def load_task_functions(self) -> list[str]:
+        """Return the names of pending jobs that are not registered here, and log a warning for each.
+
+        Their jobs stay pending for a worker that registers them.
+        """
+        return await find_unregistered(self._parts)
+
+    async def execute_job(self, job_row: Mapping[str, Any]) -> None:
+        """Run one job that this worker has claimed, and wait until it has finished.
+
+        Args:
+            job_row: The row of the job, or any mapping with its ``job_id``.
+
+        Raises:
+            ValueError: This worker has not claimed the job, or runs it already.
+        """
+        executor = self._parts.running().executor
+        await executor.submit(await self._jobs.held_claim(job_row))
+
+    async def execute_job_with_concurrency_control(self, job_row: Mapping[str, Any]) -> None:
+        """Run one job that this worker has claimed once a slot is free, and wait until it has finished.
+
+        Args:
+            job_row: The row of the job, or any mapping with its ``job_id``.
+
+        Raises:
+            ValueError: This worker has not claimed the job, or runs it already.
+        """
+        executor = self._parts.running().executor
+        await (await executor.submit_when_free(await self._jobs.held_claim(job_row)))
+
+    # -- parts of a worker ---------------------------------------------------------------------------------
 
     def _connections_of(self, config: SchedulerConfig) -> Connections:
         return Connections(self.db_pool, config.direct_dsn, keeper_dsn=config.keeper_dsn)

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from datetime import datetime, timedelta
-from functools import cached_property
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final
 
 from pg_scheduler.events import TaskPaused, TaskResumed
-from pg_scheduler.jobs.limits import Limit, check_limits
-from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, UNSET, JobFunction, JobPriority, Unset
-from pg_scheduler.jobs.naming import check_aliases, check_name
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority, Unset
+from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.pause import Pause, TaskInfo
-from pg_scheduler.jobs.retry import RetryPolicy
-from pg_scheduler.jobs.shares import Share
-from pg_scheduler.jobs.task import Task, TaskOptions
-from pg_scheduler.jobs.unique import Unique
+from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text
-from pg_scheduler.scheduler.parts import Parts, SchedulerMethods
-
-F = TypeVar("F", bound=JobFunction)
+from pg_scheduler.scheduler.parts import Parts
 
 OF_PAUSE: Final = ("paused_at", "paused_until", "note", "actor")
 """The fields of a pause that a ``TaskInfo`` has too."""
@@ -141,141 +134,18 @@ class Tasks:
         )
 
 
-class TaskMethods(SchedulerMethods):
-    """The members of `Scheduler` for functions."""
-
-    @cached_property
-    def tasks(self) -> Tasks:
-        """The registered functions and the paused names; see `Tasks`."""
-        return Tasks(self._parts)
-
-    @overload
-    def register(
-        self,
-        func: F,
-        *,
-        name: str | None = None,
-        aliases: Iterable[str] = (),
-        timeout: float | timedelta | Unset | None = UNSET,
-        misfire_grace_time: int | Unset | None = UNSET,
-        max_retries: int | Unset = UNSET,
-        retry: RetryPolicy | None = None,
-        priority: JobPriority | Unset = UNSET,
-        executor: str | Unset = UNSET,
-        keep_result: timedelta | Unset | None = UNSET,
-        typed: bool | Unset = UNSET,
-        metadata: Mapping[str, Any] | None = None,
-        limits: Iterable[Limit] = (),
-        share: Share | None = None,
-        unique: Unique | str | Unset | None = UNSET,
-        on_failure: str | None = None,
-        version: int | Unset = UNSET,
-    ) -> F: ...
-    @overload
-    def register(
-        self,
-        func: None = None,
-        *,
-        name: str | None = None,
-        aliases: Iterable[str] = (),
-        timeout: float | timedelta | Unset | None = UNSET,
-        misfire_grace_time: int | Unset | None = UNSET,
-        max_retries: int | Unset = UNSET,
-        retry: RetryPolicy | None = None,
-        priority: JobPriority | Unset = UNSET,
-        executor: str | Unset = UNSET,
-        keep_result: timedelta | Unset | None = UNSET,
-        typed: bool | Unset = UNSET,
-        metadata: Mapping[str, Any] | None = None,
-        limits: Iterable[Limit] = (),
-        share: Share | None = None,
-        unique: Unique | str | Unset | None = UNSET,
-        on_failure: str | None = None,
-        version: int | Unset = UNSET,
-    ) -> Callable[[F], F]: ...
-    def register(
-        self,
-        func: F | None = None,
-        *,
-        name: str | None = None,
-        aliases: Iterable[str] = (),
-        timeout: float | timedelta | Unset | None = UNSET,
-        misfire_grace_time: int | Unset | None = UNSET,
-        max_retries: int | Unset = UNSET,
-        retry: RetryPolicy | None = None,
-        priority: JobPriority | Unset = UNSET,
-        executor: str | Unset = UNSET,
-        keep_result: timedelta | Unset | None = UNSET,
-        typed: bool | Unset = UNSET,
-        metadata: Mapping[str, Any] | None = None,
-        limits: Iterable[Limit] = (),
-        share: Share | None = None,
-        unique: Unique | str | Unset | None = UNSET,
-        on_failure: str | None = None,
-        version: int | Unset = UNSET,
-    ) -> Any:
-        """Register a function with this Scheduler, also while it runs; usable as a decorator.
-
-        Registering a function again adds names and changes the options that are given.
-
-        Args:
-            func: The function; omitted when used as a decorator with arguments.
-            name: The name of its jobs; ``module.qualname`` when None.
-            aliases: Former names whose pending jobs run too.
-            timeout: Default time limit of one attempt in seconds or as a timedelta, as in ``@job()``.
-            misfire_grace_time: Default misfire grace time in seconds, as in ``@job()``.
-            max_retries: Default number of retries, as in ``@job()``.
-            retry: The delays before its retries, as in ``@job()``.
-            priority: Default priority, as in ``@job()``.
-            executor: Where its jobs run, as in ``@job()``.
-            keep_result: How long results are kept, as in ``@job()``.
-            typed: Whether pydantic validates its arguments, as in ``@job()``.
-            metadata: Metadata of its jobs, as in ``@job()``.
-            limits: How many attempts may run or start, as in ``@job()``.
-            share: Whose tenants take turns, as in ``@job()``.
-            unique: Which of its jobs exclude one another, as in ``@job()``.
-            on_failure: The task to enqueue when a job has failed finally, as in ``@job()``.
-            version: The version of the code, for durable steps, as in ``@job()``.
-
-        Returns:
-            The unchanged function, or a decorator that returns it.
-
-        Raises:
-            TypeError: ``func`` is not a function, or the executor cannot run it.
-            ConfigurationError: An option is out of range; a ValueError.
-            NameConflictError: Another function has one of the names; a ValueError.
-
-        Example::
-
-            @scheduler.register(name="mail.send", aliases=["send_mail"], max_retries=5)
-            async def send(to: str) -> None: ...
-        """
-        former_names = check_aliases(aliases)
-        options = TaskOptions(
-            timeout=timeout,
-            misfire_grace_time=misfire_grace_time,
-            max_retries=max_retries,
-            retry=retry,
-            priority=priority,
-            executor=executor,
-            keep_result=keep_result,
-            typed=typed,
-            metadata=metadata,
-            limits=check_limits(limits),
-            share=share,
-            unique=unique,
-            on_failure=on_failure,
-            version=version,
+async def find_unregistered(parts: Parts) -> list[str]:
+    """Return the names of pending jobs that are not registered here, and log a warning for each."""
+    unregistered = sorted(
+        name for name in await parts.store.jobs.waiting_names() if not parts.tasks.resolve(name)
+    )
+    for name in unregistered:
+        logger.warning(
+            "pending jobs reference the unregistered function %r; start a worker that registers it",
+            name,
+            extra=record_fields(job_name=name, worker_id=parts.life.worker_id),
         )
-
-        def add(function: F) -> F:
-            self._parts.tasks.register(function, name=name, aliases=former_names, options=options)
-            if self._parts.runtime is not None:  # jobs and fire times of this name may be due
-                self._parts.runtime.node.signals.due()
-                self._parts.runtime.node.signals.schedules_changed()
-            return function
-
-        return add if func is None else add(func)
+    return unregistered
 
 
 def _check_name(name: str) -> str:

@@ -42,8 +42,8 @@ from pg_scheduler.triggers.base import Trigger
 
 __all__ = ["BlockingMethods", "Settings"]
 
-F = TypeVar("F", bound=JobFunction)
 R = TypeVar("R")
+F = TypeVar("F", bound=JobFunction)
 
 class Settings(TypedDict, total=False):
     """The keyword parameters of `Scheduler`."""
@@ -243,6 +243,13 @@ class BlockingMethods(Blocking):
     LEASE_DURATION: ClassVar[float]
     WORKER_ID_LENGTH: ClassVar[int]
     state: Any
+    def initialize_db(self) -> None:
+        """Create or upgrade the schema without starting; with ``migrations="verify"``, only verify it.
+
+        A table that was dropped is created again, empty; a warning in the log names it.
+
+        Parameters, values and errors are those of ``Scheduler.initialize_db()``.
+        """
     @property
     def worker_id(self) -> str:
         """The id of this Scheduler in the tables, from construction on."""
@@ -274,139 +281,13 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.wait()``.
         """
-    def initialize_db(self) -> None:
-        """Create or upgrade the schema without starting; with ``migrations="verify"``, only verify it.
+    def health(self) -> Health:
+        """Return whether this Scheduler is live, ready and started, with the checks that decide it.
 
-        A table that was dropped is created again, empty; a warning in the log names it.
+        From memory, without a query. Any thread may call it, also while the event loop is blocked: the answer
+        names the job that blocks it. A call in the event loop finds that loop responding.
 
-        Parameters, values and errors are those of ``Scheduler.initialize_db()``.
-        """
-    @property
-    def tasks(self) -> BlockingTasks:
-        """The registered functions and the paused names; see `Tasks`."""
-    @overload
-    def register(
-        self,
-        func: F,
-        *,
-        name: str | None = None,
-        aliases: Iterable[str] = (),
-        timeout: float | timedelta | Unset | None = UNSET,
-        misfire_grace_time: int | Unset | None = UNSET,
-        max_retries: int | Unset = UNSET,
-        retry: RetryPolicy | None = None,
-        priority: JobPriority | Unset = UNSET,
-        executor: str | Unset = UNSET,
-        keep_result: timedelta | Unset | None = UNSET,
-        typed: bool | Unset = UNSET,
-        metadata: Mapping[str, Any] | None = None,
-        limits: Iterable[Limit] = (),
-        share: Share | None = None,
-        unique: Unique | str | Unset | None = UNSET,
-        on_failure: str | None = None,
-        version: int | Unset = UNSET,
-    ) -> F:
-        """Register a function with this Scheduler, also while it runs; usable as a decorator.
-
-        Registering a function again adds names and changes the options that are given.
-
-        Parameters, values and errors are those of ``Scheduler.register()``.
-        """
-    @overload
-    def register(
-        self,
-        func: None = None,
-        *,
-        name: str | None = None,
-        aliases: Iterable[str] = (),
-        timeout: float | timedelta | Unset | None = UNSET,
-        misfire_grace_time: int | Unset | None = UNSET,
-        max_retries: int | Unset = UNSET,
-        retry: RetryPolicy | None = None,
-        priority: JobPriority | Unset = UNSET,
-        executor: str | Unset = UNSET,
-        keep_result: timedelta | Unset | None = UNSET,
-        typed: bool | Unset = UNSET,
-        metadata: Mapping[str, Any] | None = None,
-        limits: Iterable[Limit] = (),
-        share: Share | None = None,
-        unique: Unique | str | Unset | None = UNSET,
-        on_failure: str | None = None,
-        version: int | Unset = UNSET,
-    ) -> Callable[[F], F]:
-        """Register a function with this Scheduler, also while it runs; usable as a decorator.
-
-        Registering a function again adds names and changes the options that are given.
-
-        Parameters, values and errors are those of ``Scheduler.register()``.
-        """
-    @overload
-    def get_job_result(
-        self,
-        job_id: str,
-        *,
-        wait: Literal[True] = True,
-        timeout: float | timedelta | None = None,
-        connection: AnySyncConnection | None = None,
-    ) -> JobResult:
-        """Return how a job ended, and its value if it was kept.
-
-        Reading does not remove the result: any number of readers may read it until it expires. A started
-        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
-        ``max_interval`` of the polling.
-
-        Parameters, values and errors are those of ``Scheduler.get_job_result()``.
-        """
-    @overload
-    def get_job_result(
-        self,
-        job_id: str,
-        *,
-        wait: bool,
-        timeout: float | timedelta | None = None,
-        connection: AnySyncConnection | None = None,
-    ) -> JobResult | None:
-        """Return how a job ended, and its value if it was kept.
-
-        Reading does not remove the result: any number of readers may read it until it expires. A started
-        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
-        ``max_interval`` of the polling.
-
-        Parameters, values and errors are those of ``Scheduler.get_job_result()``.
-        """
-    @overload
-    def run_job(
-        self,
-        func: Call[R],
-        *,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        wait_timeout: float | timedelta | None = None,
-        cancel_on_timeout: bool = False,
-        **options: Any,
-    ) -> R:
-        """Enqueue a job, wait until it has ended, and return its value.
-
-        The result is kept for 15 minutes, unless ``keep_result=`` is given.
-
-        Parameters, values and errors are those of ``Scheduler.run_job()``.
-        """
-    @overload
-    def run_job(
-        self,
-        func: JobFunction | str,
-        *,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        wait_timeout: float | timedelta | None = None,
-        cancel_on_timeout: bool = False,
-        **options: Any,
-    ) -> Any:
-        """Enqueue a job, wait until it has ended, and return its value.
-
-        The result is kept for 15 minutes, unless ``keep_result=`` is given.
-
-        Parameters, values and errors are those of ``Scheduler.run_job()``.
+        Parameters, values and errors are those of ``Scheduler.health()``.
         """
     def schedule(
         self,
@@ -500,6 +381,32 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.schedule_job()``.
         """
+    def get_job(self, job_id: str, *, connection: AnySyncConnection | None = None) -> Job | None:
+        """Return the job, or None if it does not exist.
+
+        Parameters, values and errors are those of ``Scheduler.get_job()``.
+        """
+    def list_jobs(
+        self,
+        *,
+        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        job_name: str | None = None,
+        worker_id: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page[Job]:
+        """Return a page of jobs, ordered by id. Generated ids sort by the time of their creation.
+
+        Parameters, values and errors are those of ``Scheduler.list_jobs()``.
+        """
+    def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
+        """Return the number of jobs in each status, of one name as in ``list_jobs()`` or of all.
+
+        Parameters, values and errors are those of ``Scheduler.count_jobs()``.
+        """
     def cancel_job(self, job_id: str, *, connection: AnySyncConnection | None = None) -> bool:
         """Cancel a pending or running job.
 
@@ -549,10 +456,73 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.update_job_status()``.
         """
-    def run_vacuum(self) -> dict[str, int]:
-        """Apply the vacuum policies now and return the number of deleted jobs by status.
+    @overload
+    def get_job_result(
+        self,
+        job_id: str,
+        *,
+        wait: Literal[True] = True,
+        timeout: float | timedelta | None = None,
+        connection: AnySyncConnection | None = None,
+    ) -> JobResult:
+        """Return how a job ended, and its value if it was kept.
 
-        Parameters, values and errors are those of ``Scheduler.run_vacuum()``.
+        Reading does not remove the result: any number of readers may read it until it expires. A started
+        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
+        ``max_interval`` of the polling.
+
+        Parameters, values and errors are those of ``Scheduler.get_job_result()``.
+        """
+    @overload
+    def get_job_result(
+        self,
+        job_id: str,
+        *,
+        wait: bool,
+        timeout: float | timedelta | None = None,
+        connection: AnySyncConnection | None = None,
+    ) -> JobResult | None:
+        """Return how a job ended, and its value if it was kept.
+
+        Reading does not remove the result: any number of readers may read it until it expires. A started
+        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
+        ``max_interval`` of the polling.
+
+        Parameters, values and errors are those of ``Scheduler.get_job_result()``.
+        """
+    @overload
+    def run_job(
+        self,
+        func: Call[R],
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> R:
+        """Enqueue a job, wait until it has ended, and return its value.
+
+        The result is kept for 15 minutes, unless ``keep_result=`` is given.
+
+        Parameters, values and errors are those of ``Scheduler.run_job()``.
+        """
+    @overload
+    def run_job(
+        self,
+        func: JobFunction | str,
+        *,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        wait_timeout: float | timedelta | None = None,
+        cancel_on_timeout: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Enqueue a job, wait until it has ended, and return its value.
+
+        The result is kept for 15 minutes, unless ``keep_result=`` is given.
+
+        Parameters, values and errors are those of ``Scheduler.run_job()``.
         """
     def signal(
         self, job_id: str, name: str, value: object = None, *, connection: AnySyncConnection | None = None
@@ -564,59 +534,101 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.signal()``.
         """
-    def get_job(self, job_id: str, *, connection: AnySyncConnection | None = None) -> Job | None:
-        """Return the job, or None if it does not exist.
-
-        Parameters, values and errors are those of ``Scheduler.get_job()``.
-        """
-    def list_jobs(
+    @property
+    def tasks(self) -> BlockingTasks:
+        """The registered functions and the paused names; see `Tasks`."""
+    @overload
+    def register(
         self,
+        func: F,
         *,
-        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
-        job_name: str | None = None,
-        worker_id: str | None = None,
-        due_from: datetime | None = None,
-        due_before: datetime | None = None,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
         metadata: Mapping[str, Any] | None = None,
-        after: str | None = None,
-        limit: int = 100,
-    ) -> Page[Job]:
-        """Return a page of jobs, ordered by id. Generated ids sort by the time of their creation.
+        limits: Iterable[Limit] = (),
+        share: Share | None = None,
+        unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
+        version: int | Unset = UNSET,
+    ) -> F:
+        """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
-        Parameters, values and errors are those of ``Scheduler.list_jobs()``.
+        Registering a function again adds names and changes the options that are given.
+
+        Parameters, values and errors are those of ``Scheduler.register()``.
         """
-    def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
-        """Return the number of jobs in each status, of one name as in ``list_jobs()`` or of all.
+    @overload
+    def register(
+        self,
+        func: None = None,
+        *,
+        name: str | None = None,
+        aliases: Iterable[str] = (),
+        timeout: float | timedelta | Unset | None = UNSET,
+        misfire_grace_time: int | Unset | None = UNSET,
+        max_retries: int | Unset = UNSET,
+        retry: RetryPolicy | None = None,
+        priority: JobPriority | Unset = UNSET,
+        executor: str | Unset = UNSET,
+        keep_result: timedelta | Unset | None = UNSET,
+        typed: bool | Unset = UNSET,
+        metadata: Mapping[str, Any] | None = None,
+        limits: Iterable[Limit] = (),
+        share: Share | None = None,
+        unique: Unique | str | Unset | None = UNSET,
+        on_failure: str | None = None,
+        version: int | Unset = UNSET,
+    ) -> Callable[[F], F]:
+        """Register a function with this Scheduler, also while it runs; usable as a decorator.
 
-        Parameters, values and errors are those of ``Scheduler.count_jobs()``.
+        Registering a function again adds names and changes the options that are given.
+
+        Parameters, values and errors are those of ``Scheduler.register()``.
         """
-    def workers(self) -> list[Worker]:
-        """Return every worker that has a row, oldest first, and whether its lease is valid.
+    @property
+    def schedules(self) -> BlockingSchedules:
+        """Schedules that are added, changed and read at run time; see `Schedules`."""
+    def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
+        """Return the periodic functions of this process by dedup key.
 
-        Parameters, values and errors are those of ``Scheduler.workers()``.
+        Parameters, values and errors are those of ``Scheduler.get_periodic_jobs()``.
         """
-    def get_vacuum_stats(self, days: int = 7) -> list[dict[str, Any]]:
-        """Return the deletions of the last days in UTC, newest first; empty without ``track_metrics``.
+    def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
+        """Return a description of one schedule, or None if the key is unknown in this process.
 
-        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run,
-        worker_id``.
+        Keys: ``job_name, enabled, priority, max_retries, dedup_key, use_advisory_lock, function_name,
+        function_module``; ``interval`` (seconds), ``cron`` and ``timezone``, or ``trigger`` (a text);
+        ``next_fire_at`` and ``last_fire_at`` as the running Scheduler last read them from the database.
 
-        Parameters, values and errors are those of ``Scheduler.get_vacuum_stats()``.
+        Parameters, values and errors are those of ``Scheduler.get_periodic_job_status()``.
         """
-    def get_total_vacuum_stats(self) -> dict[str, Any]:
-        """Return the deletions since the first vacuum; empty without ``track_metrics``.
+    def enable_periodic_job(self, dedup_key: str) -> bool:
+        """Enable a schedule: at once on this node, within a second on the others. Restarts keep the change.
 
-        Keys: ``total_completed, total_failed, total_cancelled, total_expired, last_vacuum_run``.
-
-        Parameters, values and errors are those of ``Scheduler.get_total_vacuum_stats()``.
+        Parameters, values and errors are those of ``Scheduler.enable_periodic_job()``.
         """
-    def health(self) -> Health:
-        """Return whether this Scheduler is live, ready and started, with the checks that decide it.
+    def disable_periodic_job(self, dedup_key: str) -> bool:
+        """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
 
-        From memory, without a query. Any thread may call it, also while the event loop is blocked: the answer
-        names the job that blocks it. A call in the event loop finds that loop responding.
+        A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
+        the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
+        The end of the process writes what is left, on a connection of its own, and logs a warning if it
+        cannot.
 
-        Parameters, values and errors are those of ``Scheduler.health()``.
+        Parameters, values and errors are those of ``Scheduler.disable_periodic_job()``.
+        """
+    def trigger_periodic_job(self, dedup_key: str) -> str | None:
+        """Run a periodic job once now, even if its schedule is disabled. Its fire times do not change.
+
+        Parameters, values and errors are those of ``Scheduler.trigger_periodic_job()``.
         """
     def subscribe(
         self, subscriber: Subscriber, *kinds: type[Event], once: bool = False, cluster: bool = False
@@ -656,42 +668,30 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.events()``.
         """
-    @property
-    def schedules(self) -> BlockingSchedules:
-        """Schedules that are added, changed and read at run time; see `Schedules`."""
-    def get_periodic_jobs(self) -> dict[str, PeriodicJobConfig]:
-        """Return the periodic functions of this process by dedup key.
+    def workers(self) -> list[Worker]:
+        """Return every worker that has a row, oldest first, and whether its lease is valid.
 
-        Parameters, values and errors are those of ``Scheduler.get_periodic_jobs()``.
+        Parameters, values and errors are those of ``Scheduler.workers()``.
         """
-    def enable_periodic_job(self, dedup_key: str) -> bool:
-        """Enable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+    def run_vacuum(self) -> dict[str, int]:
+        """Apply the vacuum policies now and return the number of deleted jobs by status.
 
-        Parameters, values and errors are those of ``Scheduler.enable_periodic_job()``.
+        Parameters, values and errors are those of ``Scheduler.run_vacuum()``.
         """
-    def disable_periodic_job(self, dedup_key: str) -> bool:
-        """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
+    def get_vacuum_stats(self, days: int = 7) -> list[dict[str, Any]]:
+        """Return the deletions of the last days in UTC, newest first; empty without ``track_metrics``.
 
-        A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
-        the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
-        The end of the process writes what is left, on a connection of its own, and logs a warning if it
-        cannot.
+        Keys: ``stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run,
+        worker_id``.
 
-        Parameters, values and errors are those of ``Scheduler.disable_periodic_job()``.
+        Parameters, values and errors are those of ``Scheduler.get_vacuum_stats()``.
         """
-    def trigger_periodic_job(self, dedup_key: str) -> str | None:
-        """Run a periodic job once now, even if its schedule is disabled. Its fire times do not change.
+    def get_total_vacuum_stats(self) -> dict[str, Any]:
+        """Return the deletions since the first vacuum; empty without ``track_metrics``.
 
-        Parameters, values and errors are those of ``Scheduler.trigger_periodic_job()``.
-        """
-    def get_periodic_job_status(self, dedup_key: str) -> dict[str, Any] | None:
-        """Return a description of one schedule, or None if the key is unknown in this process.
+        Keys: ``total_completed, total_failed, total_cancelled, total_expired, last_vacuum_run``.
 
-        Keys: ``job_name, enabled, priority, max_retries, dedup_key, use_advisory_lock, function_name,
-        function_module``; ``interval`` (seconds), ``cron`` and ``timezone``, or ``trigger`` (a text);
-        ``next_fire_at`` and ``last_fire_at`` as the running Scheduler last read them from the database.
-
-        Parameters, values and errors are those of ``Scheduler.get_periodic_job_status()``.
+        Parameters, values and errors are those of ``Scheduler.get_total_vacuum_stats()``.
         """
     def recover_orphaned_jobs(self) -> None:
         """Reclaim the jobs of dead workers now.

@@ -22,7 +22,7 @@ from pg_scheduler.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from pg_scheduler.scheduler import events as event_methods
+from pg_scheduler.scheduler import events
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
@@ -115,8 +115,8 @@ async def test_shutdown_waits_for_async_subscribers_and_delivers_the_last_event(
 async def test_shutdown_cancels_an_async_subscriber_that_does_not_end(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.SUBSCRIBER_TIMEOUT_S", 0.01)
-    assert event_methods.SUBSCRIBER_TIMEOUT_S == 5.0
+    assert events.SUBSCRIBER_TIMEOUT_S == 5.0
+    monkeypatch.setattr(events, "SUBSCRIBER_TIMEOUT_S", 0.01)
     scheduler = make()
     cancelled: list[Event] = []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -77,7 +76,7 @@ async def test_scheduler_role_enqueues_and_worker_role_runs(
         job_id = await planner.trigger_periodic_job("tick")
         await ran.until(JobCompleted, job_id=job_id)
         assert worker.disable_periodic_job("tick")
-        await asyncio.wait(worker._switch_tasks)
+        await worker._periodic_jobs.wait_for_writes()
         assert not planned.of(JobCompleted)
         assert await second.fetchval("SELECT paused_at FROM scheduler_schedules") is not None
 

@@ -172,7 +172,7 @@ def test_stub_equals_what_the_signatures_of_the_scheduler_generate() -> None:
 
 def test_stub_leaves_the_signatures_of_the_reference_pages_alone() -> None:
     stub()
-    (schedule,) = find("pg_scheduler.scheduler.jobs", "JobMethods").functions()["schedule"]
+    (schedule,) = find("pg_scheduler.scheduler.scheduler", "Scheduler").functions()["schedule"]
     found = {each.arg: each.annotation for each in schedule.args.kwonlyargs}["connection"]
     assert found is not None
     assert ast.unparse(found) == "AnyConnection | None"

@@ -1,0 +1,107 @@
+"""Periodic functions of this process, for callers that enable, disable and trigger them by dedup key."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
+from pg_scheduler.events.background import start_in_background
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.model import ConflictResolution
+from pg_scheduler.scheduler.parts import Parts
+from pg_scheduler.scheduler.schedules import Schedules
+from pg_scheduler.schedules.declared import PeriodicJobConfig, new_row
+
+NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores them: %s"
+
+
+class PeriodicJobs:
+    """Triggers periodic jobs, and enables and disables their schedules, in the background if necessary."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._writes: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether tasks in the background store which schedules are disabled."""
+        return bool(self._writes)
+
+    async def wait_for_writes(self) -> None:
+        """Wait until the tasks in the background have ended."""
+        if self._writes:
+            await asyncio.wait(self._writes)
+
+    async def trigger(self, dedup_key: str, schedules: Schedules) -> str | None:
+        """Run a periodic job once now; return its id, or None if the key is unknown in this process."""
+        config = self._parts.declared.configs().get(check_key(dedup_key))
+        if config is None:
+            return None
+        # Only the enqueuer can insert jobs for a role that may insert nothing but plain jobs.
+        is_enqueuer = False
+        try:
+            job_id = await schedules.trigger(dedup_key)
+            if job_id is not None:
+                return job_id
+        except SchemaForbiddenError:
+            is_enqueuer = True
+        return await self._insert(config, is_enqueuer=is_enqueuer)
+
+    async def _insert(self, config: PeriodicJobConfig, *, is_enqueuer: bool) -> str:
+        """Insert a job of a schedule that no node has stored yet, or that this role may not read.
+
+        The job has all options of its task, but later jobs of the schedule do not wait for its end.
+        """
+        row = new_row(config, await self._parts.store.schedules.now())
+        # The enqueuer calls the middleware, so the builder does not.
+        builder = replace(self._parts.schedule_jobs.builder(row), sender=None)
+        job = builder.manual_job(row.created_at)
+        # A role that may insert plain jobs only cannot store the id of the schedule. It is refused a job with
+        # options of its task.
+        is_row = is_enqueuer and builder.is_plain
+        return await self._parts.enqueuer.insert(job.row if is_row else job, ConflictResolution.RAISE, None)
+
+    def switch(self, dedup_key: str, *, enabled: bool) -> bool:
+        """Enable or disable a schedule; return whether the key is known in this process."""
+        self._parts.store.connections.check_thread()
+        check_key(dedup_key)
+        if not self._parts.declared.enable(dedup_key, enabled):
+            return False
+        runtime = self._parts.runtime
+        if self._parts.life.is_running and runtime is not None and runtime.node.config.plans:
+            runtime.node.signals.schedules_changed()
+            return True
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            # There is no event loop, so the next start writes the change.
+            return True
+        task = start_in_background(self._write_switches(), f"pg_scheduler switch of {dedup_key!r}")
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return True
+
+    async def _write_switches(self) -> None:
+        try:
+            written = await self._parts.declared.write_switches()
+            if self._parts.declared.has_unwritten_switches:  # no node has stored the schedule yet
+                await self._parts.declared.sync()
+                written = await self._parts.declared.write_switches() or written
+            await self._parts.declared.refresh()
+        except SchemaMissingError as error:
+            logger.warning(NO_TABLES, error, extra=record_fields())
+            return
+        if written:
+            await self._parts.outbox.notify_schedules()
+
+
+def check_key(dedup_key: object) -> str:
+    """Return the key of a periodic function."""
+    if not isinstance(dedup_key, str):
+        raise TypeError(
+            f"dedup_key must be a str, not {dedup_key!r}; pass a key of get_periodic_jobs(), "
+            "or give @periodic a dedup_key="
+        )
+    return dedup_key
