@@ -118,30 +118,30 @@ def _is_label(text: object) -> TypeGuard[str]:
     )
 
 
-def is_encoded(found: object) -> TypeGuard[dict[str, str]]:
+def is_encoded(value: object) -> TypeGuard[dict[str, str]]:
     """Return whether a value of JSON has the form of an encoded text."""
-    return isinstance(found, dict) and all(
-        isinstance(found.get(key), str) for key in ("codec", "key", "data")
+    return isinstance(value, dict) and all(
+        isinstance(value.get(key), str) for key in ("codec", "key", "data")
     )
 
 
-def encoding_of(found: dict[str, str]) -> str:
+def encoding_of(envelope: dict[str, str]) -> str:
     """Return how a text is encoded, for people: ``encrypted with fernet, key 3fa9c210``."""
-    return f"encrypted with {found['codec'][:MAX_LABEL_LENGTH]}, key {found['key'][:MAX_LABEL_LENGTH]}"
+    return f"encrypted with {envelope['codec'][:MAX_LABEL_LENGTH]}, key {envelope['key'][:MAX_LABEL_LENGTH]}"
 
 
-def decode_text(found: dict[str, str], codec: PayloadCodec | None, job_name: str) -> str:
+def decode_text(envelope: dict[str, str], codec: PayloadCodec | None, job_name: str) -> str:
     """Return an encoded text decoded.
 
     Raises:
         PayloadError: There is no such codec here, or it failed, as without the key.
     """
-    encoding = encoding_of(found)
-    if codec is None or codec.name != found["codec"]:
-        known = "no codec" if codec is None else f"the codec {codec.name!r}"
-        raise PayloadError(f"{encoding}; this Scheduler has {known}: pass codec=")
+    encoding = encoding_of(envelope)
+    if codec is None or codec.name != envelope["codec"]:
+        own_codec = "no codec" if codec is None else f"the codec {codec.name!r}"
+        raise PayloadError(f"{encoding}; this Scheduler has {own_codec}: pass codec=")
     try:
-        data = b64decode(found["data"], validate=True)
+        data = b64decode(envelope["data"], validate=True)
     except ValueError as error:
         raise PayloadError(f"{encoding}; the data is not Base64") from error
     problem = f"{encoding}; the codec here, with key {codec.key_id}, failed to decode it"
@@ -159,11 +159,11 @@ def _called(method: Callable[[bytes, str], bytes], data: bytes, job_name: str, p
             quote the data, so neither the message nor the traceback here has it: these are stored and logged.
     """
     try:
-        found: Any = method(data, job_name)
+        output: Any = method(data, job_name)
     except BaseException as error:  # user code; sys.exit() and the like end the call only
         if is_ctrl_c(error):
             raise
         raise PayloadError(f"{problem}: {class_name(error)}") from None
-    if not is_a(found, bytes):
-        raise PayloadError(f"{problem}: it returned {class_name(found)}, not bytes")
-    return b"".join((found,))  # a subclass may override anything
+    if not is_a(output, bytes):
+        raise PayloadError(f"{problem}: it returned {class_name(output)}, not bytes")
+    return b"".join((output,))  # a subclass may override anything

@@ -326,17 +326,17 @@ def job_state(kind: type[T]) -> T:
     state = current_job().scheduler.state
     if is_a(state, kind):
         return state
-    found = "not set" if state is None else f"a {class_name(state)}"
+    description = "not set" if state is None else f"a {class_name(state)}"
     raise LookupError(
-        f"scheduler.state is {found}, and job_state() was called for {kind.__qualname__}; set "
+        f"scheduler.state is {description}, and job_state() was called for {kind.__qualname__}; set "
         "scheduler.state to an object of that class before start()"
     )
 
 
 def _origin(options: str | None) -> tuple[str | None, datetime | None]:
     """Return the schedule and the fire time of a job."""
-    found = object_from(options)
-    schedule_id, fire_time = found.get("schedule_id"), found.get("fire_time")
+    values = object_from(options)
+    schedule_id, fire_time = values.get("schedule_id"), values.get("fire_time")
     instant = None
     if isinstance(fire_time, str):
         with suppress(ValueError, OverflowError):  # written by hand

@@ -54,9 +54,9 @@ def import_path(func: JobFunction) -> tuple[str, str]:
             "module:name; define it at the top level of a module"
         )
     if (loaded := sys.modules.get(module)) is not None:  # while it is being imported, the function is new
-        found: object = loaded
+        target: object = loaded
         for part in path.split("."):
-            found = getattr(found, part, None)
-        if found is not None and not callable(found):
-            raise TypeError(f"executor 'process' cannot run {qualified_name(func)}: that name is {found!r}")
+            target = getattr(target, part, None)
+        if target is not None and not callable(target):
+            raise TypeError(f"executor 'process' cannot run {qualified_name(func)}: that name is {target!r}")
     return module, path

@@ -100,20 +100,20 @@ def history_entry(
         "log": [storable(line) for line in log] or None,
         "trace": guarded(lambda: _storable_trace(trace), lambda _: None),
     }
-    given = {name: value for name, value in entry.items() if value is not None}
-    return json.dumps(given, ensure_ascii=False, separators=(",", ":"))
+    values = {name: value for name, value in entry.items() if value is not None}
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 
 
 def _storable_trace(trace: object) -> dict[str, str] | None:
     """Return the headers that middleware set; None for anything but texts by name of at most 8 KiB."""
     if not isinstance(trace, Mapping):
         return None
-    found = {
+    headers = {
         storable(name): storable(value)
         for name, value in trace.items()
         if isinstance(name, str) and isinstance(value, str)
     }
-    return found if found and len(json.dumps(found)) <= MAX_TRACE_BYTES else None
+    return headers if headers and len(json.dumps(headers)) <= MAX_TRACE_BYTES else None
 
 
 def exception_entry(
@@ -136,8 +136,8 @@ def exception_entry(
 
 def count_others(error: BaseException) -> str:
     """Return what follows the message of an exception that stands for a group; empty for only one."""
-    others = len(leaves_of(error)) - 1
-    return f" (and {others} more)" if others > 0 else ""
+    other_count = len(leaves_of(error)) - 1
+    return f" (and {other_count} more)" if other_count > 0 else ""
 
 
 def entry_in_ascii(entry: str) -> str:
@@ -276,11 +276,11 @@ kept_log: Final = KeptLog()
 
 def kept_lines(lines: deque[str]) -> list[str]:
     """Return the newest lines that are stored, oldest first."""
-    kept: list[str] = []
+    stored_lines: list[str] = []
     length = 0
     for line in reversed(list(lines)):
         length += len(line)
         if length > MAX_LOG_LENGTH:
             break
-        kept.append(line)
-    return kept[::-1]
+        stored_lines.append(line)
+    return stored_lines[::-1]

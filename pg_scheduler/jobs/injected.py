@@ -33,18 +33,18 @@ def own_signature(func: JobFunction) -> inspect.Signature:
     """
     signature = signature_of(func, follow_wrapped=False)
     parameters = list(signature.parameters.values())
-    injected = [each for each in parameters if _is_injected(each.annotation, func)]
+    injected = [parameter for parameter in parameters if _is_injected(parameter.annotation, func)]
     if not injected:
         return signature
     first = injected[0]
-    own = [each for each in parameters if each not in injected]
-    behind = [each for each in parameters[parameters.index(first) :] if each in own]
-    if first.kind is first.POSITIONAL_ONLY or any(each.kind not in NAMED for each in behind):
+    own_parameters = [parameter for parameter in parameters if parameter not in injected]
+    behind = [parameter for parameter in parameters[parameters.index(first) :] if parameter in own_parameters]
+    if first.kind is first.POSITIONAL_ONLY or any(parameter.kind not in NAMED for parameter in behind):
         raise ConfigurationError(
             f"parameter {first.name!r} of {func.__qualname__}() is Injected, so jobs cannot give a parameter "
             f"by its position after it; make it keyword-only: (..., *, {first.name}: Injected[...])"
         )
-    return signature.replace(parameters=own)
+    return signature.replace(parameters=own_parameters)
 
 
 def _is_injected(annotation: object, func: JobFunction) -> bool:

@@ -19,7 +19,7 @@ from pg_scheduler.jobs.validation import check_text
 class KeyOfFirstArgument(Protocol):
     """The type of ``lambda account, **_: account``: pyright infers no parameters from ``Callable[...]``."""
 
-    def __call__(self, first: Any, /, **others: Any) -> str | int:
+    def __call__(self, first: Any, /, **kwargs: Any) -> str | int:
         """Return the key of a job."""
 
 

@@ -141,11 +141,11 @@ def check_limits(limits: object) -> tuple[Limit, ...]:
         raise TypeError(f"limits must be a list, not one Limit; write limits=[{limits!r}]")
     if not isinstance(limits, Iterable):
         raise TypeError(f"limits must be a list of Limit, not {type(limits).__name__}")
-    found = tuple(limits)
-    for each in found:
-        if not isinstance(each, Limit):
-            raise TypeError(f"limits must contain Limit(...) only, not {type(each).__name__}")
-    return found
+    items = tuple(limits)
+    for item in items:
+        if not isinstance(item, Limit):
+            raise TypeError(f"limits must contain Limit(...) only, not {type(item).__name__}")
+    return items
 
 
 def limit_keys(
@@ -156,21 +156,21 @@ def limit_keys(
     Raises:
         LimitKeyError: A key function raised, or returned something else than a short str or int.
     """
-    found = []
-    for each in limits:
-        text = _prefix(each, task_name) + _key_of(each, task_name, args, kwargs)
-        found += [(text, row) for row in _rows(each)]
-    return found
+    keys = []
+    for limit in limits:
+        text = _prefix(limit, task_name) + _key_of(limit, task_name, args, kwargs)
+        keys += [(text, row) for row in _rows(limit)]
+    return keys
 
 
 def common_keys(limits: Sequence[Limit], task_name: str) -> list[tuple[str, LimitRow]] | None:
     """Return what ``limit_keys()`` returns for every job of a task; None if it depends on the arguments."""
-    return limit_keys(limits, task_name, (), {}) if all(each.key is None for each in limits) else None
+    return limit_keys(limits, task_name, (), {}) if all(limit.key is None for limit in limits) else None
 
 
 def is_shared_by_all(limits: Sequence[Limit], task_name: str, key: str) -> bool:
     """Return whether every job of a task needs room in this limit, whatever its arguments are."""
-    return any(each.key is None and _prefix(each, task_name) == key for each in limits)
+    return any(limit.key is None and _prefix(limit, task_name) == key for limit in limits)
 
 
 def _rows(limit: Limit) -> list[LimitRow]:
@@ -208,11 +208,11 @@ class LimitBook:
         self._options: defaultdict[str, list[tuple[LimitRow, ...]]] = defaultdict(list)
         self._declared: defaultdict[str, list[Limit]] = defaultdict(list)
         for task_name, limits in tasks:
-            own: defaultdict[str, list[LimitRow]] = defaultdict(list)
-            for each in limits:
-                own[_prefix(each, task_name)] += _rows(each)
-                self._declared[_prefix(each, task_name)].append(each)
-            for prefix, rows in own.items():
+            rows_by_prefix: defaultdict[str, list[LimitRow]] = defaultdict(list)
+            for limit in limits:
+                rows_by_prefix[_prefix(limit, task_name)] += _rows(limit)
+                self._declared[_prefix(limit, task_name)].append(limit)
+            for prefix, rows in rows_by_prefix.items():
                 if (option := tuple(rows)) not in self._options[prefix]:
                     self._options[prefix].append(option)
 

@@ -86,35 +86,35 @@ class ScheduledCall:
         return metadata_of(self._task_data)
 
 
-def check_middleware(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
+def check_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """Return the middleware of a Scheduler.
 
     Raises:
         TypeError: It is not a list of coroutine functions or of objects with a method ``async __call__``, or
             ``headers`` of one is not a plain method.
     """
-    if not isinstance(given, list | tuple):
-        raise TypeError(f"middleware must be a list, not {given!r}; pass middleware=[{given!r}]")
-    for place, each in enumerate(given):
+    if not isinstance(middleware, list | tuple):
+        raise TypeError(f"middleware must be a list, not {middleware!r}; pass middleware=[{middleware!r}]")
+    for place, member in enumerate(middleware):
         name = f"middleware[{place}]"
-        if isinstance(each, type):
+        if isinstance(member, type):
             raise TypeError(
-                f"{name} must be an object, not the class {each.__name__}; pass {each.__name__}()"
+                f"{name} must be an object, not the class {member.__name__}; pass {member.__name__}()"
             )
-        called = getattr(type(each), "__call__", None)  # noqa: B004 - its kind, not whether it is there
-        is_async = inspect.iscoroutinefunction(each) or inspect.iscoroutinefunction(called)
+        called = getattr(type(member), "__call__", None)  # noqa: B004 - its kind, not whether it is there
+        is_async = inspect.iscoroutinefunction(member) or inspect.iscoroutinefunction(called)
         if not is_async:
             raise TypeError(
                 f"{name} must be a coroutine function or an object with async def __call__(self, call, "
-                f"call_next), not {each!r}"
+                f"call_next), not {member!r}"
             )
         try:
-            signature_of(each).bind(None, None)
+            signature_of(member).bind(None, None)
         except TypeError:
-            raise TypeError(f"{name} must take two arguments, call and call_next: {each!r}") from None
-        headers = getattr(each, "headers", None)
+            raise TypeError(f"{name} must take two arguments, call and call_next: {member!r}") from None
+        headers = getattr(member, "headers", None)
         if headers is not None and (not callable(headers) or inspect.iscoroutinefunction(headers)):
             raise TypeError(
                 f"headers of {name} must be a plain method, since it may run without an event loop"
             )
-    return tuple(given)
+    return tuple(middleware)

@@ -67,7 +67,11 @@ def required_parameters(func: JobFunction) -> list[str]:
     """Return the names of the parameters that a call must give."""
     parameters = own_signature(func).parameters.values()
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in optional]
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in optional
+    ]
 
 
 def qualified_name(func: JobFunction) -> str:

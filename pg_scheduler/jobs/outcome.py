@@ -298,20 +298,20 @@ def substitutes(outcome: Outcome, reason: str, state: str, error: Exception) -> 
     """
     ends = outcome.change.status is not JobStatus.PENDING
     changes = outcome.change
-    found: list[Substitute] = []
+    choices: list[Substitute] = []
     if ends:
-        found.append(Substitute(outcome, False, "what follows from the end of the job is written later"))
+        choices.append(Substitute(outcome, False, "what follows from the end of the job is written later"))
     if changes.is_revoked:
-        return found
+        return choices
     if changes.error or changes.kept or changes.entry:
         reduced = outcome.without_texts(reason)
-        found.append(Substitute(reduced, True, "it was written without the error and the value of the job"))
+        choices.append(Substitute(reduced, True, "it was written without the error and the value of the job"))
         if ends:
-            found.append(Substitute(reduced, False, found[-1].description))
+            choices.append(Substitute(reduced, False, choices[-1].description))
     for text in (reason, f"outcome refused by the table, SQLSTATE {state}"):
         failed = Outcome.fail(text, error, history_entry("refused", message=text))
-        found += [Substitute(failed, follows, "the job failed instead") for follows in (True, False)]
-    return found
+        choices += [Substitute(failed, follows, "the job failed instead") for follows in (True, False)]
+    return choices
 
 
 def quarantine_error(workers: int) -> str:
@@ -395,8 +395,8 @@ def completion_of(
     seconds = keep_seconds(claim.options)
     if seconds is None:
         return COMPLETE
-    kept = kept_value(seconds, value, max_result_bytes, codec=codec, job_name=claim.job_name)
-    return Outcome(RowChange(JobStatus.COMPLETED, kept=kept), JobCompleted)
+    result = kept_value(seconds, value, max_result_bytes, codec=codec, job_name=claim.job_name)
+    return Outcome(RowChange(JobStatus.COMPLETED, kept=result), JobCompleted)
 
 
 def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
@@ -431,8 +431,8 @@ def _broken_policy(claim: Claim, default: T, kind: str) -> T:
 
 def _fail(claim: Claim, error: BaseException, entry: str) -> Outcome:
     message, seconds = describe(error), keep_seconds(claim.options)
-    kept = None if seconds is None else kept_error(seconds, message, error)
-    return Outcome.fail(message, error, entry, kept)
+    result = None if seconds is None else kept_error(seconds, message, error)
+    return Outcome.fail(message, error, entry, result)
 
 
 def describe(error: BaseException) -> str:
@@ -440,6 +440,6 @@ def describe(error: BaseException) -> str:
 
     Of a group it is one exception in it, with the number of the others.
     """
-    leaf, others = naming_leaf_of(error), count_others(error)
+    leaf, suffix = naming_leaf_of(error), count_others(error)
     name, message = class_name(leaf), message_of(leaf)
-    return storable((f"{name}: {message}" if message else name)[: MAX_ERROR_LENGTH - len(others)] + others)
+    return storable((f"{name}: {message}" if message else name)[: MAX_ERROR_LENGTH - len(suffix)] + suffix)

@@ -327,10 +327,10 @@ def object_from(text: str | None) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def is_equal_json(one: str, other: str) -> bool:
+def is_equal_json(text: str, other_text: str) -> bool:
     """Return whether two texts have the same value. The database writes JSON in its own way."""
     try:
-        return bool(_marked(value_from(one)) == _marked(value_from(other)))
+        return bool(_marked(value_from(text)) == _marked(value_from(other_text)))
     except (ValueError, RecursionError):
         return False
 
@@ -340,5 +340,5 @@ def _marked(value: Any) -> Any:
     if isinstance(value, bool) or (isinstance(value, float) and abs(value) < 1e16):
         return type(value), value
     if isinstance(value, dict):
-        return {name: _marked(each) for name, each in value.items()}
-    return [_marked(each) for each in value] if isinstance(value, list) else value
+        return {name: _marked(member) for name, member in value.items()}
+    return [_marked(member) for member in value] if isinstance(value, list) else value

@@ -63,8 +63,8 @@ class TaskLists:
         return self._tasks_where(lambda task: task.share is not None)
 
     def _tasks_where(self, condition: Callable[[Task], bool]) -> dict[str, Task]:
-        found = ((name, self._registry.resolve(name)) for name in self.names)
-        return {name: task for name, task in found if task is not None and condition(task)}
+        pairs = ((name, self._registry.resolve(name)) for name in self.names)
+        return {name: task for name, task in pairs if task is not None and condition(task)}
 
 
 class TaskRegistry:
@@ -106,23 +106,23 @@ class TaskRegistry:
             NameConflictError: Another function has one of the explicit names.
         """
         check_function(func, allow_plain=True)
-        known = self.task_of(func)
+        existing_task = self.task_of(func)
         plain = name is None and options == NO_OPTIONS and not aliases and not loose
-        if known and plain and known.func is func:
-            return known
-        before = known or Task(func, qualified_name(func), executor=default_executor(func))
+        if existing_task and plain and existing_task.func is func:
+            return existing_task
+        before = existing_task or Task(func, qualified_name(func), executor=default_executor(func))
         task = before.changed(func, before.name if name is None else check_name(name), options)
         exact = [task.name, qualified_name(func), *check_aliases(aliases)]
-        for each in exact:
-            self._check_is_free(each, task)
-        if known:  # its other names resolve to the new task
-            exact += [each for each, old in self._exact.items() if old is known]
+        for exact_name in exact:
+            self._check_is_free(exact_name, task)
+        if existing_task:  # its other names resolve to the new task
+            exact += [exact_name for exact_name, owner in self._exact.items() if owner is existing_task]
         size = self._size()
-        for each in exact:
-            self._exact[each] = task
-        for each in (func.__name__, *loose, *(k for k, v in self._loose.items() if task.identity in v)):
-            self._loose.setdefault(each, {})[task.identity] = task
-        has_moved = known is not None and known.executor != task.executor
+        for exact_name in exact:
+            self._exact[exact_name] = task
+        for loose_name in (func.__name__, *loose, *(k for k, v in self._loose.items() if task.identity in v)):
+            self._loose.setdefault(loose_name, {})[task.identity] = task
+        has_moved = existing_task is not None and existing_task.executor != task.executor
         is_limited_otherwise = (task.limits, task.share) != (before.limits, before.share)
         self.forget(lists=self._size() != size or has_moved or is_limited_otherwise)
         return task
@@ -139,8 +139,8 @@ class TaskRegistry:
             func = stand_in.func
         if not self.declares(func):
             check_function(func)
-        known = self.task_of(func)
-        if known and not captures_same(known.func, func):
+        existing_task = self.task_of(func)
+        if existing_task and not captures_same(existing_task.func, func):
             raise NameConflictError(
                 f"{qualified_name(func)} is already registered as a method of another object or with other "
                 "captured values, and a row stores the name only; pass the values that differ in args="
@@ -192,16 +192,16 @@ class TaskRegistry:
     def names_of(self, task: Task) -> set[str]:
         """Return the explicit names of a task, its aliases among them."""
         inherited = self._parent.names_of(task) if self._parent else set()
-        return inherited | {name for name, each in self._exact.items() if each.identity == task.identity}
+        return inherited | {name for name, owner in self._exact.items() if owner.identity == task.identity}
 
     def names_like(self, name: str) -> list[str]:
         """Return a name, and the others of the tasks that have it: a loose name may be that of several."""
         task = self.resolve(name)
         tasks = self.bearers(name).values() if task is None else [task]
-        others = {
+        names = {
             other for task in tasks for other in (task.name, *self.names_of(task), *self._loose_of(task))
         }
-        return [name, *sorted(others - {name})]
+        return [name, *sorted(names - {name})]
 
     def _loose_of(self, task: Task) -> Iterator[str]:
         """Yield the loose names that no other function has."""
@@ -232,9 +232,9 @@ catalogue = TaskRegistry()
 """The functions decorated with @job or @periodic, which every Scheduler of the process resolves."""
 
 
-def captures_same(one: JobFunction, other: JobFunction) -> bool:
+def captures_same(function: JobFunction, other: JobFunction) -> bool:
     """Return whether two functions have the same object and the same captured values."""
-    return _same(_captured(one), _captured(other))
+    return _same(_captured(function), _captured(other))
 
 
 def _captured(func: JobFunction) -> list[object]:
@@ -248,9 +248,9 @@ def _captured(func: JobFunction) -> list[object]:
     return values
 
 
-def _same(some: list[object], others: list[object]) -> bool:
+def _same(objects: list[object], other_objects: list[object]) -> bool:
     """Return whether the objects are the same; plain values are compared by value."""
-    return len(some) == len(others) and all(
-        one is other or (isinstance(one, COMPARED_TYPES) and one == other)
-        for one, other in zip(some, others, strict=True)
+    return len(objects) == len(other_objects) and all(
+        value is other or (isinstance(value, COMPARED_TYPES) and value == other)
+        for value, other in zip(objects, other_objects, strict=True)
     )

@@ -48,8 +48,8 @@ class KeptResult:
     def in_ascii(self) -> KeptResult:
         """Return what a database can store whose encoding lacks a character of the value, reason or error."""
         if self.error is not None:
-            found = json.loads(self.error)
-            escaped = {key: text and to_ascii(text) for key, text in found.items()}
+            texts = json.loads(self.error)
+            escaped = {key: text and to_ascii(text) for key, text in texts.items()}
             return replace(self, error=json.dumps(escaped))
         if self.value is not None:
             return replace(

@@ -80,19 +80,19 @@ def check_waits(waits: Sequence[object]) -> Sequence[Wait | Sleep | Child]:
         TypeError: It is something else.
         ValueError: There is none, or two have the same name.
     """
-    found: list[Wait | Sleep | Child] = []
+    checked_waits: list[Wait | Sleep | Child] = []
     for wait in waits:
         if not isinstance(wait, Wait | Sleep | Child):
             raise TypeError(
                 f"first() needs Wait, Sleep and Child objects, not {wait!r}; pass Wait('approval')"
             )
         check_step_name(wait.name)
-        if any(wait.name == other.name for other in found):
+        if any(wait.name == other.name for other in checked_waits):
             raise DuplicateStepError(f"first() has two waits named {wait.name!r}; give them two names")
-        found.append(wait)
-    if not found:
+        checked_waits.append(wait)
+    if not checked_waits:
         raise ValueError("first() needs at least one Wait, Sleep or Child; pass what the job waits for")
-    return found
+    return checked_waits
 
 
 class StepCursor(ABC):

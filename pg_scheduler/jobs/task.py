@@ -151,15 +151,15 @@ class JobSpec:
                 setattr(self, name, value)
 
 
-def have_common_options(one: JobSpec, other: JobSpec) -> bool:
+def have_common_options(spec: JobSpec, other: JobSpec) -> bool:
     """Return whether two jobs have the same objects as function and options, so that one check suffices."""
     return (
-        one.func is other.func
-        and one.priority is other.priority
-        and one.max_retries is other.max_retries
-        and one.misfire_grace_time is other.misfire_grace_time
-        and one.timeout is other.timeout
-        and one.keep_result is other.keep_result
+        spec.func is other.func
+        and spec.priority is other.priority
+        and spec.max_retries is other.max_retries
+        and spec.misfire_grace_time is other.misfire_grace_time
+        and spec.timeout is other.timeout
+        and spec.keep_result is other.keep_result
     )
 
 
@@ -212,15 +212,15 @@ def _counts(signature: inspect.Signature | None) -> range:
     if signature is None:
         return range(sys.maxsize)
     least = most = 0
-    for each in signature.parameters.values():
-        if each.kind is each.VAR_POSITIONAL:
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
             most = sys.maxsize - 1
-        elif each.kind is each.KEYWORD_ONLY:
-            if each.default is each.empty:
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.default is parameter.empty:
                 return range(0)
-        elif each.kind is not each.VAR_KEYWORD:
+        elif parameter.kind is not parameter.VAR_KEYWORD:
             most += 1
-            least += each.default is each.empty
+            least += parameter.default is parameter.empty
     return range(least, most + 1)
 
 
@@ -363,18 +363,18 @@ class Task:
             ConfigurationError: An option is out of range, or ``unique`` names an unknown argument.
             PayloadError: JSON cannot represent the metadata.
         """
-        given = {
-            each.name: value
-            for each in fields(options)
-            if (value := getattr(options, each.name)) is not each.default
+        values = {
+            field.name: value
+            for field in fields(options)
+            if (value := getattr(options, field.name)) is not field.default
         }
-        changes = {option: check(given[option]) for option, check in _CHECKS.items() if option in given}
+        changes = {option: check(values[option]) for option, check in _CHECKS.items() if option in values}
         return replace(
             self,
             func=func,
             name=name,
-            executor=check_executor(func, given["executor"])
-            if "executor" in given
+            executor=check_executor(func, values["executor"])
+            if "executor" in values
             else self._executor_of(func),
             typed=self._typed_of(func, options.typed),
             **changes,

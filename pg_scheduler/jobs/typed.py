@@ -135,17 +135,17 @@ class TypedArguments:
         if LARGE in task_data:
             plain, named = decode(as_returned(task_data))
         try:
-            bound, others = self._validate(plain, named)
+            bound, keyword_values = self._validate(plain, named)
         except ValidationError:
             return False
         positional = self._positional
         for index, value in enumerate(args):
             name = positional[index] if index < len(positional) else None
-            arrived = others[name] if name is not None and name in others else bound[index]
+            arrived = keyword_values[name] if name is not None and name in keyword_values else bound[index]
             if first_difference(value, arrived) is not None:
                 return False
         for name, value in kwargs.items():
-            arrived = others[name] if name in others else bound[positional.index(name)]
+            arrived = keyword_values[name] if name in keyword_values else bound[positional.index(name)]
             if first_difference(value, arrived) is not None:
                 return False
         return True
@@ -168,10 +168,10 @@ class TypedArguments:
         try:
             self._validate(args, kwargs)
         except ValidationError as error:
-            found = problems(error)
-            more = [f"{len(found) - MAX_SHOWN} more"] if len(found) > MAX_SHOWN else []
+            messages = problems(error)
+            more = [f"{len(messages) - MAX_SHOWN} more"] if len(messages) > MAX_SHOWN else []
             raise PayloadError(
-                f"{'; '.join(found[:MAX_SHOWN] + more)}; pass arguments that fit the annotations of "
+                f"{'; '.join(messages[:MAX_SHOWN] + more)}; pass arguments that fit the annotations of "
                 f"{self._func.__qualname__}()"
             ) from error
 
@@ -204,7 +204,9 @@ class TypedArguments:
         parameters = self._signature.parameters
         # Those of injected parameters, and of what it returns, may be undefined.
         needed = {
-            name: each.annotation for name, each in parameters.items() if each.annotation is not each.empty
+            name: parameter.annotation
+            for name, parameter in parameters.items()
+            if parameter.annotation is not parameter.empty
         }
         try:
             hints = type_hints(self._func, needed)
@@ -218,11 +220,11 @@ class TypedArguments:
             raise ConfigurationError(
                 f"typed=True cannot use the annotations of {self._func.__qualname__}: {error}; {remedy}"
             ) from error
-        for name, each in parameters.items():
+        for name, parameter in parameters.items():
             kind = _value_type(hints.get(name, Any))
-            if each.kind is each.VAR_POSITIONAL:
+            if parameter.kind is parameter.VAR_POSITIONAL:
                 self._rest = kind
-            elif each.kind is each.VAR_KEYWORD:
+            elif parameter.kind is parameter.VAR_KEYWORD:
                 self._others = kind
                 self._types |= _unpacked_types(hints.get(name))
             else:
@@ -243,7 +245,7 @@ def _unpacked_types(annotation: Any) -> dict[str, ValueType]:
     if getattr(get_origin(annotation), "__name__", "") != "Unpack":
         return {}
     (kind,) = get_args(annotation)
-    return {name: _value_type(each) for name, each in get_type_hints(kind, include_extras=True).items()}
+    return {name: _value_type(hint) for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
 def _form(kind: ValueType, value: Any, path: str) -> Any:
@@ -261,15 +263,15 @@ def problems(error: ValidationError, *, root: str | None = None) -> list[str]:
         error: The error.
         root: What was validated; None for arguments.
     """
-    found = error.errors(include_url=False, include_context=False, include_input=False)
+    details = error.errors(include_url=False, include_context=False, include_input=False)
     return [
-        f"{_path(each['loc']) if root is None else root + path_of(each['loc'])}: {each['msg']}"
-        for each in found
+        f"{_path(detail['loc']) if root is None else root + path_of(detail['loc'])}: {detail['msg']}"
+        for detail in details
     ]
 
 
 def _path(place: tuple[int | str, ...]) -> str:
     """Return the path of a value such as ``order.lines[0].price``."""
-    first, *rest = place or ("arguments",)
-    start = f"args[{first}]" if isinstance(first, int) else first
-    return start + path_of(rest)
+    head, *tail = place or ("arguments",)
+    start = f"args[{head}]" if isinstance(head, int) else head
+    return start + path_of(tail)

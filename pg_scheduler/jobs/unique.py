@@ -69,10 +69,10 @@ class Unique:
         if names is not True:
             if not isinstance(names, Iterable):
                 raise TypeError(f"args must be True or a tuple of names, not {names!r}")
-            each: tuple[Any, ...] = tuple(names)
-            for name in each:
+            argument_names: tuple[Any, ...] = tuple(names)
+            for name in argument_names:
                 check_text("a name in args", name)
-            object.__setattr__(self, "args", each)
+            object.__setattr__(self, "args", argument_names)
         if self.per is None:
             return
         if not isinstance(self.per, timedelta):
@@ -107,13 +107,14 @@ def check_unique_names(unique: Uniqueness | None, signature: inspect.Signature |
     if not isinstance(unique, Unique) or unique.args is True or signature is None:
         return
     parameters = signature.parameters
-    if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
     for name in unique.args:
         if name not in parameters:
-            known = ", ".join(map(repr, parameters)) or "none"
+            parameter_names = ", ".join(map(repr, parameters)) or "none"
             raise ConfigurationError(
-                f"unique names the argument {name!r}, which {function}() lacks; its parameters are: {known}"
+                f"unique names the argument {name!r}, which {function}() lacks; its parameters are: "
+                f"{parameter_names}"
             )
 
 
@@ -129,11 +130,11 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
     args, kwargs = decode(task_data)
     values = _bound(signature, args, kwargs)
     if rule.args is not True:
-        others = values.get(OTHER_NAMES, {})
+        other_arguments = values.get(OTHER_NAMES, {})
         values = {
-            name: values[name] if name in values else others[name]
+            name: values[name] if name in values else other_arguments[name]
             for name in rule.args
-            if name in values or name in others
+            if name in values or name in other_arguments
         }
     per_s = None if rule.per is None else rule.per.total_seconds()
     text = json.dumps([task, per_s, values], sort_keys=True, separators=(",", ":"))
@@ -147,22 +148,29 @@ def _bound(
     """Return arguments by the names of their parameters, with the defaults that JSON can represent."""
     parameters = () if signature is None else tuple(signature.parameters.values())
     positional = [
-        each for each in parameters if each.kind in {each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD}
+        parameter
+        for parameter in parameters
+        if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
     ]
-    values: dict[str, Any] = {each.name: value for each, value in zip(positional, args, strict=False)}
-    if rest := list(args[len(positional) :]):
-        values[next((each.name for each in parameters if each.kind is each.VAR_POSITIONAL), "*")] = rest
+    values: dict[str, Any] = {
+        parameter.name: value for parameter, value in zip(positional, args, strict=False)
+    }
+    if surplus := list(args[len(positional) :]):
+        variadic = (parameter.name for parameter in parameters if parameter.kind is parameter.VAR_POSITIONAL)
+        values[next(variadic, "*")] = surplus
     by_name = {
-        each.name for each in parameters if each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}
+        parameter.name
+        for parameter in parameters
+        if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
     }
     values |= {name: value for name, value in kwargs.items() if name in by_name}
-    for each in parameters:
-        if each.name not in values and each.default is not each.empty:
+    for parameter in parameters:
+        if parameter.name not in values and parameter.default is not parameter.empty:
             try:
-                values[each.name] = json.loads(json.dumps(each.default))
+                values[parameter.name] = json.loads(json.dumps(parameter.default))
             except BaseException as error:  # user code: an object that JSON cannot represent, or may not read
                 if is_ctrl_c(error):
                     raise
-    if others := {name: value for name, value in kwargs.items() if name not in by_name}:
-        values[OTHER_NAMES] = others
+    if other_arguments := {name: value for name, value in kwargs.items() if name not in by_name}:
+        values[OTHER_NAMES] = other_arguments
     return values

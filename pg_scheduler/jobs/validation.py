@@ -179,8 +179,8 @@ def check_list(name: str, values: object, kind: str = "list") -> list[Any]:
 def check_kind(name: str, value: object, kind: type[T]) -> T:
     """Return the value if it has this class. The error hides values that may be arguments of a job."""
     if not isinstance(value, kind):
-        found = f"{type(value).__name__}{_shown(value)}"
-        raise TypeError(f"{name} must be a {kind.__name__}, not {found}{_members(kind, value)}")
+        description = f"{type(value).__name__}{_shown(value)}"
+        raise TypeError(f"{name} must be a {kind.__name__}, not {description}{_members(kind, value)}")
     return value
 
 

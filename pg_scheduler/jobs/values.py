@@ -138,8 +138,8 @@ class ValueType:
             if latest is None:
                 return form
             difference = difference or latest
-        if (found := difference or _unrepresentable(value)) is not None:
-            raise found.error(path)
+        if (problem := difference or _unrepresentable(value)) is not None:
+            raise problem.error(path)
         assert misfit is not None  # noqa: S101 - each form arrived, differed or did not fit
         if is_json(value) or isinstance(self._converted(value), ValidationError):
             raise misfit
@@ -250,88 +250,92 @@ def _key(key: Any, path: str) -> str:
 # -- comparison ----------------------------------------------------------------------------------------
 
 
-def first_difference(given: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
+def first_difference(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
     """Return what of a value does not arrive as it was sent; None if all does."""
-    kind, other = type(given), type(arrived)
+    kind, other = type(original), type(arrived)
     if kind is other:
         if kind in COMPARABLE:
-            return None if given == arrived or given != given else _changed(given, arrived)  # noqa: PLR0124
+            return None if original == arrived or original != original else _changed(original, arrived)  # noqa: PLR0124
         if kind is list or kind is tuple:
-            return _in_items(given, arrived)
+            return _in_items(original, arrived)
         if kind is dict:
-            return _in_dicts(given, arrived)
-    if isinstance(given, BaseModel):
-        return _in_models(given, arrived)
+            return _in_dicts(original, arrived)
+    if isinstance(original, BaseModel):
+        return _in_models(original, arrived)
     if is_dataclass(kind):
-        return _in_dataclasses(given, arrived)
-    if isinstance(given, datetime) and isinstance(arrived, datetime):
-        return None if _is_same_time(given, arrived) else _changed(given, arrived)
-    return _in_others(given, arrived)
+        return _in_dataclasses(original, arrived)
+    if isinstance(original, datetime) and isinstance(arrived, datetime):
+        return None if _is_same_time(original, arrived) else _changed(original, arrived)
+    return _in_others(original, arrived)
 
 
-def _in_others(given: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
-    kind, other = type(given), type(arrived)
+def _in_others(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
+    kind, other = type(original), type(arrived)
     if isinstance(arrived, Iterator):
-        given, arrived = _items(given), list(arrived)
-        return _changed(given, arrived) if given is None else _in_items(given, arrived)
-    if isinstance(given, Iterator):
+        original, arrived = _items(original), list(arrived)
+        return _changed(original, arrived) if original is None else _in_items(original, arrived)
+    if isinstance(original, Iterator):
         return Difference("is an iterator, which can be read only once", "pass a list")
     if kind is tuple and other is list:
-        return _in_items(given, arrived)
-    if isinstance(given, tuple) and kind is other:
-        return _in_items(given, arrived)
-    if isinstance(given, Mapping) and isinstance(arrived, dict):
-        if isinstance(arrived, OrderedDict) and isinstance(given, OrderedDict) and not _has_kept_order(given):
+        return _in_items(original, arrived)
+    if isinstance(original, tuple) and kind is other:
+        return _in_items(original, arrived)
+    if isinstance(original, Mapping) and isinstance(arrived, dict):
+        if (
+            isinstance(arrived, OrderedDict)
+            and isinstance(original, OrderedDict)
+            and not _has_kept_order(original)
+        ):
             return Difference(
                 "is an OrderedDict, whose order the database does not keep", "pass a list of pairs"
             )
-        return _in_dicts(given, arrived)
+        return _in_dicts(original, arrived)
     is_alike = issubclass(kind, other) or any(
-        isinstance(given, family) and isinstance(arrived, family) for family in (Number, Set)
+        isinstance(original, family) and isinstance(arrived, family) for family in (Number, Set)
     )
-    return None if is_alike and _is_equal(given, arrived) else _changed(given, arrived)
+    return None if is_alike and _is_equal(original, arrived) else _changed(original, arrived)
 
 
-def _in_items(given: Sequence[Any], arrived: Sequence[Any]) -> Difference | None:
-    if len(given) != len(arrived):
-        return _changed(given, arrived)
-    kinds = [*map(type, given)]
-    if set(kinds) <= COMPARABLE and kinds == [*map(type, arrived)] and [*given] == [*arrived]:
+def _in_items(original: Sequence[Any], arrived: Sequence[Any]) -> Difference | None:
+    if len(original) != len(arrived):
+        return _changed(original, arrived)
+    kinds = [*map(type, original)]
+    if set(kinds) <= COMPARABLE and kinds == [*map(type, arrived)] and [*original] == [*arrived]:
         return None
-    for index, (item, other) in enumerate(zip(given, arrived, strict=True)):
+    for index, (item, other) in enumerate(zip(original, arrived, strict=True)):
         if (difference := first_difference(item, other)) is not None:
             return difference.within(f"[{index}]")
     return None
 
 
-def _in_dicts(given: Mapping[Any, Any], arrived: Mapping[Any, Any]) -> Difference | None:
-    if given.keys() != arrived.keys():
+def _in_dicts(original: Mapping[Any, Any], arrived: Mapping[Any, Any]) -> Difference | None:
+    if original.keys() != arrived.keys():
         return Difference(
             "is a dict with keys that JSON changes: there they are texts",
             "use keys of type str, or pass a list of pairs",
         )
-    for key, item in given.items():
+    for key, item in original.items():
         if (difference := first_difference(item, arrived[key])) is not None:
             return difference.within(f"[{key!r}]")
     return None
 
 
-def _in_models(given: BaseModel, arrived: Any) -> Difference | None:
-    kind, other = type(given), type(arrived)
+def _in_models(original: BaseModel, arrived: Any) -> Difference | None:
+    kind, other = type(original), type(arrived)
     if kind is not other and _origin(kind) is not _origin(other):
-        return _changed(given, arrived)
-    values, others = given.__dict__, arrived.__dict__
+        return _changed(original, arrived)
+    values, arrived_values = original.__dict__, arrived.__dict__
     for name, field in kind.model_fields.items():
-        value, arrived_value = values.get(name, _MISSING), others.get(name, _MISSING)
+        value, arrived_value = values.get(name, _MISSING), arrived_values.get(name, _MISSING)
         if value is arrived_value:
             continue
         if (difference := first_difference(value, arrived_value)) is not None:
-            return _of_field(field, difference).within("" if isinstance(given, RootModel) else f".{name}")
+            return _of_field(field, difference).within("" if isinstance(original, RootModel) else f".{name}")
     if (
-        difference := _in_dicts(given.__pydantic_extra__ or {}, arrived.__pydantic_extra__ or {})
+        difference := _in_dicts(original.__pydantic_extra__ or {}, arrived.__pydantic_extra__ or {})
     ) is not None:
         return difference
-    for name, value in (given.__pydantic_private__ or {}).items():
+    for name, value in (original.__pydantic_private__ or {}).items():
         # Clients, locks and the like are made anew where the value arrives.
         if type(value) in COMPARABLE or isinstance(value, CONTAINERS):
             arrived_value = (arrived.__pydantic_private__ or {}).get(name, _MISSING)
@@ -339,17 +343,17 @@ def _in_models(given: BaseModel, arrived: Any) -> Difference | None:
                 return Difference(
                     "is a private attribute, which JSON leaves out", "make it a field", path=f".{name}"
                 )
-    return _in_fields_set(given, arrived)
+    return _in_fields_set(original, arrived)
 
 
-def _in_fields_set(given: BaseModel, arrived: BaseModel) -> Difference | None:
-    names, others = given.model_fields_set, arrived.model_fields_set
-    if names == others:
+def _in_fields_set(original: BaseModel, arrived: BaseModel) -> Difference | None:
+    names, arrived_names = original.model_fields_set, arrived.model_fields_set
+    if names == arrived_names:
         return None
-    for name in type(given).model_fields:
-        if name in names and name not in others:
+    for name in type(original).model_fields:
+        if name in names and name not in arrived_names:
             return Difference("is set, and would arrive as not set", REMEDY_OF_SET, path=f".{name}")
-        if name in others and name not in names and _is_default(given, name):
+        if name in arrived_names and name not in names and _is_default(original, name):
             return Difference("is not set, and would arrive as set", REMEDY_OF_SET, path=f".{name}")
     return None
 
@@ -357,43 +361,43 @@ def _in_fields_set(given: BaseModel, arrived: BaseModel) -> Difference | None:
 REMEDY_OF_SET: Final = "let the serializer of the model dump the fields that are set, and no others"
 
 
-def _in_dataclasses(given: Any, arrived: Any) -> Difference | None:
-    if type(given) is not type(arrived):
-        return _changed(given, arrived)
-    for field in fields(given):
+def _in_dataclasses(original: Any, arrived: Any) -> Difference | None:
+    if type(original) is not type(arrived):
+        return _changed(original, arrived)
+    for field in fields(original):
         if field.compare:
-            value, other = (getattr(instance, field.name, _MISSING) for instance in (given, arrived))
+            value, other = (getattr(instance, field.name, _MISSING) for instance in (original, arrived))
             if (difference := first_difference(value, other)) is not None:
                 return difference.within(f".{field.name}")
     return None
 
 
-def _is_same_time(given: datetime, arrived: datetime) -> bool:
+def _is_same_time(original: datetime, arrived: datetime) -> bool:
     """Return whether two times are the same instant, or, without a zone, the same text."""
-    offset, other = given.utcoffset(), arrived.utcoffset()
+    offset, other = original.utcoffset(), arrived.utcoffset()
     if offset is None or other is None:
-        return offset is other and given == arrived and given.fold == arrived.fold
+        return offset is other and original == arrived and original.fold == arrived.fold
     # == is always false for times that a change of the clock makes ambiguous.
-    return not given - arrived
+    return not original - arrived
 
 
-def _is_equal(given: Any, arrived: Any) -> bool:
+def _is_equal(original: Any, arrived: Any) -> bool:
     """Return whether two values are ``==``; True if that has no meaning for them."""
-    has_equality: bool = getattr(type(given), "__eq__", None) is not object.__eq__
+    has_equality: bool = getattr(type(original), "__eq__", None) is not object.__eq__
     if not has_equality:
-        return type(given) is type(arrived)
+        return type(original) is type(arrived)
     try:
-        equal: Any = given == arrived
-        return not isinstance(equal, bool) or equal or bool(given != given)  # noqa: PLR0124 - NaN
+        equal: Any = original == arrived
+        return not isinstance(equal, bool) or equal or bool(original != original)  # noqa: PLR0124 - NaN
     except BaseException as error:  # user code
         if is_ctrl_c(error):
             raise
         return True
 
 
-def _has_kept_order(given: Mapping[Any, Any]) -> bool:
+def _has_kept_order(original: Mapping[Any, Any]) -> bool:
     """Return whether the database keeps the order of keys: the shorter ones first."""
-    keys = [str(key).encode() for key in given]
+    keys = [str(key).encode() for key in original]
     return keys == sorted(keys, key=lambda key: (len(key), key))
 
 
@@ -418,19 +422,19 @@ def _items(value: Any) -> list[Any] | None:
 # -- the words for a difference ------------------------------------------------------------------------
 
 
-def _changed(given: Any, arrived: Any) -> Difference:
-    name, other = type(given).__qualname__, type(arrived).__qualname__
-    if hasattr(given, "get_secret_value"):
+def _changed(original: Any, arrived: Any) -> Difference:
+    name, other = type(original).__qualname__, type(arrived).__qualname__
+    if hasattr(original, "get_secret_value"):
         return Difference(
             f"is a {name}, which JSON shows as asterisks",
             "pass a reference to the secret, or its get_secret_value() where a codec encrypts the values",
         )
-    if (difference := _unrepresentable(given)) is not None:
+    if (difference := _unrepresentable(original)) is not None:
         return difference
     if arrived is _MISSING:
         return Difference(f"is a {name}, and would be missing", "declare a serializer that dumps it")
-    if type(given) is not type(arrived):
-        if isinstance(given, type(arrived)):
+    if type(original) is not type(arrived):
+        if isinstance(original, type(arrived)):
             remedy = f"declare {name} where {other} is declared, or a union with a discriminator"
         else:
             remedy = DECLARE if type(arrived) in PLAIN else f"pass a {other}"
@@ -441,25 +445,25 @@ def _changed(given: Any, arrived: Any) -> Difference:
     )
 
 
-def _of_field(field: Any, found: Difference) -> Difference:
+def _of_field(field: Any, difference: Difference) -> Difference:
     """Return a difference in the words for the field of a model that has it."""
-    if found.path or _is_secret(found):
-        return found
+    if difference.path or _is_secret(difference):
+        return difference
     if field.exclude:
-        return found._replace(
+        return difference._replace(
             reason="is excluded from JSON by its field",
             remedy="remove exclude=True, or pass it as an argument",
         )
     if field.serialization_alias != field.validation_alias:
-        return found._replace(
+        return difference._replace(
             reason="is lost: its alias for serialization is none for validation",
             remedy="add populate_by_name=True to the model_config, or use one alias for both",
         )
-    return found
+    return difference
 
 
-def _is_secret(found: Difference) -> bool:
-    return found.reason.endswith("asterisks")
+def _is_secret(difference: Difference) -> bool:
+    return difference.reason.endswith("asterisks")
 
 
 def _unread(error: ValidationError) -> Difference:
@@ -575,37 +579,37 @@ def _may_have_sets(schema: Any) -> bool:
     return isinstance(schema, list | tuple) and any(map(_may_have_sets, schema))
 
 
-def _with_sorted_sets(given: Any, form: Any) -> Any:
+def _with_sorted_sets(value: Any, form: Any) -> Any:
     """Return the form of a value with the members of its sets in one order.
 
     The form has them in the order of the set object. Where a serializer has changed the shape, it stays.
     """
-    if isinstance(given, RootModel):
-        return _with_sorted_sets(given.root, form)
-    if isinstance(form, list) and isinstance(given, list | tuple | Set) and len(given) == len(form):
-        items = [*map(_with_sorted_sets, given, form)]
-        return sorted(items, key=_order) if isinstance(given, Set) else items
+    if isinstance(value, RootModel):
+        return _with_sorted_sets(value.root, form)
+    if isinstance(form, list) and isinstance(value, list | tuple | Set) and len(value) == len(form):
+        items = [*map(_with_sorted_sets, value, form)]
+        return sorted(items, key=_order) if isinstance(value, Set) else items
     if not isinstance(form, dict):
         return form
-    if isinstance(given, Mapping):
-        if len(given) != len(form):
+    if isinstance(value, Mapping):
+        if len(value) != len(form):
             return form
-        items = [*map(_with_sorted_sets, given.values(), form.values())]
+        items = [*map(_with_sorted_sets, value.values(), form.values())]
         return dict(zip(form, items, strict=True))
-    return {**form, **dict(_sorted_fields(given, form))}
+    return {**form, **dict(_sorted_fields(value, form))}
 
 
-def _sorted_fields(given: Any, form: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _sorted_fields(value: Any, form: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the fields of an object as its form has them: by their aliases or by their names."""
     aliases: dict[str, str | None] = {}
-    if isinstance(given, BaseModel):
-        aliases = {name: field.serialization_alias for name, field in type(given).model_fields.items()}
-    elif is_dataclass(given):
-        aliases = dict.fromkeys(field.name for field in fields(given))
+    if isinstance(value, BaseModel):
+        aliases = {name: field.serialization_alias for name, field in type(value).model_fields.items()}
+    elif is_dataclass(value):
+        aliases = dict.fromkeys(field.name for field in fields(value))
     for name, alias in aliases.items():
         key = name if alias is None or alias not in form else alias
         if key in form:
-            yield key, _with_sorted_sets(getattr(given, name, None), form[key])
+            yield key, _with_sorted_sets(getattr(value, name, None), form[key])
 
 
 def _order(plain: Any) -> str:
