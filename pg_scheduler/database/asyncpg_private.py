@@ -38,8 +38,8 @@ def is_initialized(pool: asyncpg.Pool) -> bool:
 
 def caches_statements(pool: asyncpg.Pool) -> bool:
     """Return whether the connections of the pool keep prepared statements, as they do by default."""
-    given: Any = pool
-    return bool(given._connect_kwargs.get("statement_cache_size") != 0)  # noqa: SLF001
+    untyped_pool: Any = pool
+    return bool(untyped_pool._connect_kwargs.get("statement_cache_size") != 0)  # noqa: SLF001
 
 
 def open_connections(pool: asyncpg.Pool) -> list[asyncpg.Connection]:
@@ -75,19 +75,19 @@ def address_of_pool(pool: asyncpg.Pool) -> Address | None:
     """Return where the connections of a pool lead; None if that is unknown before the first one."""
     if opened := open_connections(pool):
         return address_of(opened[0])
-    given: Any = pool
-    if getattr(given, "_connect", asyncpg.connect) is not asyncpg.connect:  # asyncpg 0.30
+    untyped_pool: Any = pool
+    if getattr(untyped_pool, "_connect", asyncpg.connect) is not asyncpg.connect:  # asyncpg 0.30
         return None
-    settings = given._connect_kwargs  # noqa: SLF001
+    settings = untyped_pool._connect_kwargs  # noqa: SLF001
     named = {name: settings[name] for name in Address._fields if settings.get(name)}
-    found = address_parts(given._connect_args[0] or "") | named  # noqa: SLF001
-    return Address.of(*(found.get(name) for name in Address._fields))
+    parameters = address_parts(untyped_pool._connect_args[0] or "") | named  # noqa: SLF001
+    return Address.of(*(parameters.get(name) for name in Address._fields))
 
 
 def has_address(pool: asyncpg.Pool) -> bool:
     """Return whether a pool can open connections: it has an event loop, or a DSN for one of its own."""
-    given: Any = pool
-    return not loop_of(pool).is_closed() or given._connect_args[0] is not None  # noqa: SLF001
+    untyped_pool: Any = pool
+    return not loop_of(pool).is_closed() or untyped_pool._connect_args[0] is not None  # noqa: SLF001
 
 
 def opened_by_pool(connection: asyncpg.Connection | PoolConnectionProxy) -> asyncpg.Connection | None:
@@ -187,11 +187,11 @@ def local_port(connection: asyncpg.Connection | PoolConnectionProxy) -> int | No
 def probe_peer(connection: asyncpg.Connection | PoolConnectionProxy, interval_s: int, count: int) -> None:
     """Let the kernel close the connection when the server does not answer ``count`` probes."""
     opened: Any = connection
-    own: socket.socket = opened._transport.get_extra_info("socket")  # noqa: SLF001
-    if own.family not in {socket.AF_INET, socket.AF_INET6}:
+    tcp_socket: socket.socket = opened._transport.get_extra_info("socket")  # noqa: SLF001
+    if tcp_socket.family not in {socket.AF_INET, socket.AF_INET6}:
         return
-    own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name in INTERVAL_OPTIONS:
         if hasattr(socket, name):
-            own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), interval_s)
-    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)
+            tcp_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), interval_s)
+    tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, count)

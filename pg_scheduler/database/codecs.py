@@ -52,5 +52,5 @@ async def _returns(connection: Connection, values: Mapping[str, object], timeout
             raise
         return False
     return row is not None and all(
-        type(found) is type(sent) and found == sent for found, sent in zip(row, values.values(), strict=True)
+        type(value) is type(sent) and value == sent for value, sent in zip(row, values.values(), strict=True)
     )

@@ -151,8 +151,8 @@ def sqlstate_of(error: BaseException | None) -> str | None:
 def constraint_of(error: BaseException) -> str | None:
     """Return the name of the constraint that a statement violated; None if the error has none."""
     source = _source_of(error)
-    for each in (source, getattr(source, "diag", None), getattr(source, "__cause__", None)):
-        name = getattr(each, "constraint_name", None)
+    for candidate in (source, getattr(source, "diag", None), getattr(source, "__cause__", None)):
+        name = getattr(candidate, "constraint_name", None)
         if isinstance(name, str):
             return name
     return None
@@ -188,8 +188,8 @@ def _remove_values(error: BaseException) -> None:
     if isinstance(error, asyncpg.PostgresError):
         error.detail = None
     elif _library_of(error) in FOREIGN_LIBRARIES:  # the lines of whose messages have it
-        for each in (error, _source_of(error)):
-            each.args = tuple(str(part).partition("\n")[0] for part in each.args[:1])
+        for exception in (error, _source_of(error)):
+            exception.args = tuple(str(part).partition("\n")[0] for part in exception.args[:1])
 
 
 NO_ANSWER: Final = (

@@ -83,11 +83,11 @@ class CallersDatabases:
         self._addresses: set[Address] = set()
         self._next_read_at = 0.0
 
-    async def check(self, given: object, connection: Connection) -> None:
+    async def check(self, original: object, connection: Connection) -> None:
         """Check a connection, and remember what leads to the database of the pool.
 
         Args:
-            given: What the caller passed.
+            original: What the caller passed.
             connection: What stands for it.
 
         Raises:
@@ -95,7 +95,7 @@ class CallersDatabases:
         """
         if not self._has_database:
             return
-        source = given.connection if isinstance(given, BlockingConnection) else given
+        source = original.connection if isinstance(original, BlockingConnection) else original
         address: Address | None
         if isinstance(source, asyncpg.Connection | PoolConnectionProxy):
             link: Any = opened_by_pool(source)
@@ -104,27 +104,27 @@ class CallersDatabases:
             address = address_of(link)
         else:
             with translated():
-                found = link_of(source)
-                if found is None or found[0] is None or found[0] in self._links:
+                link_entry = link_of(source)
+                if link_entry is None or link_entry[0] is None or link_entry[0] in self._links:
                     return
-                link, library = found
+                link, library = link_entry
                 address = library.address_of(link)
         if address is None or address not in self._addresses:
             if address is None or address != address_of_pool(self._pool):
-                own = await self._own(is_blocking=isinstance(given, BlockingConnection))
-                if own is None:
+                own_database = await self._own(is_blocking=isinstance(original, BlockingConnection))
+                if own_database is None:
                     return
-                self._compare(await self._identify(connection), own)
+                self._compare(await self._identify(connection), own_database)
             if address is not None:
                 self._addresses.add(address)
         self._links.add(link)
 
     @staticmethod
-    def _compare(database: Database, own: Database) -> None:
-        if database[:2] != own[:2]:
+    def _compare(database: Database, own_database: Database) -> None:
+        if database[:2] != own_database[:2]:
             raise ConfigurationError(
-                f"connection leads to {database}, and this Scheduler to {own}; pass a connection to the "
-                "latter, or use a Scheduler whose pool or DSN leads to the former"
+                f"connection leads to {database}, and this Scheduler to {own_database}; pass a connection to "
+                "the latter, or use a Scheduler whose pool or DSN leads to the former"
             )
 
     async def _identify(self, connection: Connection) -> Database:

@@ -65,16 +65,16 @@ class IdentityRepository:
         """Return this database, and the recorded one; None if no worker has started yet."""
         (row,) = await self._statements.fetch("read_identity", on=on)
         system = await self._statements.value("read_system", on=on) if row["has_system"] else None
-        this = Identity(system, row["database"], row["origin"], row["name"])
+        identity = Identity(system, row["database"], row["origin"], row["name"])
         if row["recorded_database"] is None:
-            return this, None
+            return identity, None
         recorded = (
             row["recorded_system"],
             row["recorded_database"],
             row["recorded_origin"],
             row["recorded_name"],
         )
-        return this, Identity(*recorded)
+        return identity, Identity(*recorded)
 
     async def guard(self, on_copy: OnCopy) -> None:
         """Record the database at the first start, and refuse, adopt or hold a copy.
@@ -83,26 +83,26 @@ class IdentityRepository:
             DatabaseCopyError: It is a copy with unfinished jobs or schedules, and ``on_copy`` is "refuse".
         """
         try:
-            this, recorded = await self.read()
+            identity, recorded = await self.read()
             if recorded is None or (
-                not this.is_same(recorded) and not await self._statements.value("has_work")
+                not identity.is_same(recorded) and not await self._statements.value("has_work")
             ):
-                await self._record(this)
-                self.started_in = this
+                await self._record(identity)
+                self.started_in = identity
                 return
         except SchemaForbiddenError as error:
             logger.warning("copies of this database are not recognised: %s", error, extra=record_fields())
             return
-        if this.is_same(recorded):
-            self.started_in = this
+        if identity.is_same(recorded):
+            self.started_in = identity
             return
         if on_copy == "refuse":
-            raise DatabaseCopyError(this.name, recorded.name)
+            raise DatabaseCopyError(identity.name, recorded.name)
         held = await self.adopt(hold=on_copy == "hold")
-        self.started_in = this
+        self.started_in = identity
         logger.warning(
             "adopted database %r, which is a copy of %r; paused %s and %s",
-            this.name,
+            identity.name,
             recorded.name,
             *(counted(number, noun) for number, noun in zip(held, ("task", "schedule"), strict=True)),
             extra=record_fields(),
@@ -116,14 +116,14 @@ class IdentityRepository:
         """
         if self.started_in is None:
             return
-        this, recorded = await self.read()
-        if recorded is None or this.is_same(recorded) or not recorded.is_same(self.started_in):
+        identity, recorded = await self.read()
+        if recorded is None or identity.is_same(recorded) or not recorded.is_same(self.started_in):
             await self.guard(on_copy)
             return
         logger.warning(
             "database %r has moved to another server; execute pg-scheduler adopt there before the next start "
             "of a worker",
-            this.name,
+            identity.name,
             extra=record_fields(),
         )
 
@@ -133,16 +133,16 @@ class IdentityRepository:
 
         async def adopt(transaction: Transaction) -> Held:
             connection, held = transaction.connection, Held(0, 0)
-            this, recorded = await self.read(on=connection)
+            identity, recorded = await self.read(on=connection)
             if hold:
                 actor = self._statements.author.actor
                 held = Held(
                     await self._statements.number("hold_tasks", HELD, actor, now, on=connection),
                     await self._statements.number("hold_schedules", HELD, now, on=connection),
                 )
-            await self._record(this, on=connection)
+            await self._record(identity, on=connection)
             details = {"copy_of": None if recorded is None else recorded.name, **held._asdict()}
-            await self._audit.record(ADOPT, this.name, on=connection, **details)
+            await self._audit.record(ADOPT, identity.name, on=connection, **details)
             return held
 
         return await self._statements.run_retrying(adopt)
@@ -153,6 +153,6 @@ class IdentityRepository:
         schedules = await self._statements.fetch("held_schedules", HELD)
         return [row[0] for row in tasks], [row[0] for row in schedules]
 
-    async def _record(self, this: Identity, *, on: Connection | None = None) -> None:
-        values = *this, self._statements.author.actor, self._statements.now
+    async def _record(self, identity: Identity, *, on: Connection | None = None) -> None:
+        values = *identity, self._statements.author.actor, self._statements.now
         await self._statements.fetch("record_database", *values, on=on)

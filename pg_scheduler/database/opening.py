@@ -94,17 +94,17 @@ async def probe_statements(pool: asyncpg.Pool, connection: Connection) -> None:
     if not caches_statements(pool) or await is_own_session(connection, PROBE_TIMEOUT_S):
         return
     session = await connection.fetchval(PROCESS_ID, timeout=PROBE_TIMEOUT_S)
-    others: list[asyncpg.Connection] = []
+    sessions: list[asyncpg.Connection] = []
     try:
-        while len(others) < MAX_SESSIONS:
-            others.append(await inherited_sockets.open(partial(connect_as_pool, pool)))
-            await others[-1].execute("BEGIN", timeout=PROBE_TIMEOUT_S)
+        while len(sessions) < MAX_SESSIONS:
+            sessions.append(await inherited_sockets.open(partial(connect_as_pool, pool)))
+            await sessions[-1].execute("BEGIN", timeout=PROBE_TIMEOUT_S)
             if await connection.fetchval(PROCESS_ID, timeout=PROBE_TIMEOUT_S) != session:
                 return
     except TimeoutError:  # the pooler has no other session, so none loses a statement
         terminate(connection)
     finally:
-        for other in others:
+        for other in sessions:
             terminate(other)
 
 

@@ -397,7 +397,7 @@ class Connections:
                 async with asyncio.timeout(timeout_s):
                     await transaction.commit()
 
-    async def check_transaction(self, given: object) -> Connection:
+    async def check_transaction(self, source: object) -> Connection:
         """Return the asyncpg connection of a caller, which must be in a READ COMMITTED transaction.
 
         Raises:
@@ -406,7 +406,7 @@ class Connections:
             ValueError: It is not in a transaction, or has another isolation level.
         """
         with translated():
-            connection = await asyncpg_connection_of(given)
+            connection = await asyncpg_connection_of(source)
         await self.check_call(connection)
         with translated():
             level: str = await connection.fetchval(

@@ -208,9 +208,9 @@ def _parts() -> Iterator[tuple[str, str, str]]:
 
 def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
     declared: dict[str, str] = {}
-    while found := _DECLARATION.match(text):
-        declared[found[1]] = found[2]
-        text = text[found.end() :]
+    while match := _DECLARATION.match(text):
+        declared[match[1]] = match[2]
+        text = text[match.end() :]
     if "route" not in declared:
         raise LookupError(f"statement {name!r} declares no route; write '-- route: ...' below its name")
     routes = declared["route"].removeprefix("shared, ")
@@ -239,5 +239,5 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
 
 def _expand(text: str, fragments: Mapping[str, str]) -> str:
     while _PLACEHOLDER.search(text):  # a fragment may contain others
-        text = _PLACEHOLDER.sub(lambda found: fragments[found[1]], text)
+        text = _PLACEHOLDER.sub(lambda match: fragments[match[1]], text)
     return text

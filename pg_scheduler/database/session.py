@@ -138,8 +138,8 @@ async def is_own_session(connection: Connection, timeout_s: float) -> bool:
 async def is_direct(connection: Connection, timeout_s: float) -> bool:
     """Return whether the server sees this process's own end of the connection, and not that of a proxy."""
     query = "SELECT pg_catalog.inet_client_port()"  # NULL for a Unix-domain socket
-    seen: int | None = await connection.fetchval(query, timeout=timeout_s)
-    return seen == local_port(connection)
+    peer_port: int | None = await connection.fetchval(query, timeout=timeout_s)
+    return peer_port == local_port(connection)
 
 
 def terminate(connection: Connection) -> None:

@@ -352,7 +352,7 @@ class Statements:
             row.
         """
         parts = deque([list(job_ids)] if job_ids else [])
-        left: dict[str, Exception] = {}
+        remaining_jobs: dict[str, Exception] = {}
         lock_timeout_ms = LOCK_TIMEOUT_MS
         while parts:
             part = parts.popleft()
@@ -364,10 +364,10 @@ class Statements:
                     raise
                 lock_timeout_ms = DIVIDED_LOCK_TIMEOUT_MS
                 if len(part) == 1:
-                    left[part[0]] = error
+                    remaining_jobs[part[0]] = error
                 else:
                     parts += [part[: len(part) // 2], part[len(part) // 2 :]]
-        return left
+        return remaining_jobs
 
     async def value(self, name: str, *args: Any, on: Connection | None = None) -> Any:
         """Run a statement and return the first value of its first row, or None."""

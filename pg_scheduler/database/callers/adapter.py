@@ -165,11 +165,11 @@ async def asyncpg_connection_of(connection: object) -> asyncpg.Connection | Pool
     Raises:
         TypeError: There is none.
     """
-    found = connection
+    driver_connection = connection
     if library_of(connection) == "sqlalchemy":
-        found = await _module_of("sqlalchemy").driver_connection_of(connection)
-    if isinstance(found, asyncpg.Connection | PoolConnectionProxy):
-        return found
+        driver_connection = await _module_of("sqlalchemy").driver_connection_of(connection)
+    if isinstance(driver_connection, asyncpg.Connection | PoolConnectionProxy):
+        return driver_connection
     raise TypeError(
         f"connection must not be of the type {type(connection).__name__}; pass a connection of asyncpg, or "
         "an AsyncSession or AsyncConnection of SQLAlchemy whose engine uses asyncpg"

@@ -235,8 +235,10 @@ def _integer(value: int) -> tuple[str, str]:
 def _array(values: Iterable[Any]) -> tuple[str, str]:
     elements = [_WRITE.get(type(element), _written)(element) for element in values]
     kinds = {kind for kind, _ in elements if kind is not None} or {"text"}
-    kind = next((each for each in WIDEST if each in kinds), min(kinds))
-    text = ",".join(written if each is None else _quoted(written) for each, written in elements)
+    kind = next((candidate for candidate in WIDEST if candidate in kinds), min(kinds))
+    text = ",".join(
+        written if element_kind is None else _quoted(written) for element_kind, written in elements
+    )
     return f"{kind}[]", f"{{{text}}}"
 
 

@@ -21,19 +21,19 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
         TypeError: The database is not PostgreSQL.
         ValueError: There is no such alias.
     """
-    found = _wrapper_of(connection)
-    if not isinstance(found, BaseDatabaseWrapper):
+    wrapper = _wrapper_of(connection)
+    if not isinstance(wrapper, BaseDatabaseWrapper):
         return None
-    if found.vendor != "postgresql":
-        raise TypeError(f"the connection {found.alias!r} leads to {found.vendor}, and not to PostgreSQL")
-    return ConnectionAdapter(partial(_run, found), is_async=False)
+    if wrapper.vendor != "postgresql":
+        raise TypeError(f"the connection {wrapper.alias!r} leads to {wrapper.vendor}, and not to PostgreSQL")
+    return ConnectionAdapter(partial(_run, wrapper), is_async=False)
 
 
 def link_of(connection: object) -> Any:
     """Return the connection of the driver behind an alias or a connection, which is opened."""
-    found = _wrapper_of(connection)
-    found.ensure_connection()
-    return found.connection
+    wrapper = _wrapper_of(connection)
+    wrapper.ensure_connection()
+    return wrapper.connection
 
 
 def address_of(link: Any) -> Address | None:
@@ -43,16 +43,17 @@ def address_of(link: Any) -> Address | None:
 
 
 def _wrapper_of(connection: object) -> Any:
-    found: Any = _of_alias(connection) if isinstance(connection, str) else connection
-    return connections[found.alias] if isinstance(found, ConnectionProxy) else found  # django.db.connection
+    target: Any = _of_alias(connection) if isinstance(connection, str) else connection
+    # django.db.connection is a proxy.
+    return connections[target.alias] if isinstance(target, ConnectionProxy) else target
 
 
 def _of_alias(alias: str) -> BaseDatabaseWrapper:
     try:
         return connections[alias]
     except ConnectionDoesNotExist:  # it could be a DSN with a password
-        known = ", ".join(map(repr, connections))
-        raise ValueError(f"connection is not an alias in Django's DATABASES, which has {known}") from None
+        aliases = ", ".join(map(repr, connections))
+        raise ValueError(f"connection is not an alias in Django's DATABASES, which has {aliases}") from None
 
 
 def _run(connection: Any, statement: str, texts: Sequence[str]) -> list[str]:

@@ -63,8 +63,8 @@ async def driver_connection_of(source: Any) -> object:
 
 def link_of(source: Any) -> Engine:
     """Return the engine behind a session or connection."""
-    found = source.get_bind() if hasattr(source, "get_bind") else source  # a session
-    engine: Engine = getattr(found.engine, "sync_engine", found.engine)
+    bind = source.get_bind() if hasattr(source, "get_bind") else source  # a session
+    engine: Engine = getattr(bind.engine, "sync_engine", bind.engine)
     return engine
 
 

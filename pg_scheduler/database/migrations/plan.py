@@ -106,18 +106,20 @@ def plan(
             to revert.
         MigrationChangedError: An applied migration differs from the shipped one.
     """
-    known = {migration.version: migration for migration in shipped}
-    head, newest = max(known, default=0), max(applied, default=0)
+    migrations = {migration.version: migration for migration in shipped}
+    head, newest = max(migrations, default=0), max(applied, default=0)
     if target is not None and not 0 <= target <= head:
         raise ConfigurationError(f"target is {target}, but this release has the schema versions 0 to {head}")
-    check(applied, known.values())
+    check(applied, migrations.values())
     if target is None:
         target = max(head, newest)
     if newest > max(head, target):
         raise _too_new(newest, head)
-    wanted = range(1, min(head, target) + 1)
-    down = [Step(known[version], up=False) for version in sorted(applied, reverse=True) if version > target]
-    up = [Step(known[version], up=True) for version in wanted if version not in applied]
+    versions = range(1, min(head, target) + 1)
+    down = [
+        Step(migrations[version], up=False) for version in sorted(applied, reverse=True) if version > target
+    ]
+    up = [Step(migrations[version], up=True) for version in versions if version not in applied]
     return down + up
 
 
@@ -138,12 +140,15 @@ def steps_between(
         >>> [(step.migration.version, step.up) for step in steps_between(1, 0)]
         [(1, False)]
     """
-    known = shipped_migrations() if shipped is None else tuple(shipped)
-    if not 0 <= start <= len(known):
+    migrations = shipped_migrations() if shipped is None else tuple(shipped)
+    if not 0 <= start <= len(migrations):
         raise ConfigurationError(
-            f"start is {start}, but this release has the schema versions 0 to {len(known)}"
+            f"start is {start}, but this release has the schema versions 0 to {len(migrations)}"
         )
-    return plan({each.version: Applied(each.checksum, each.needs) for each in known[:start]}, known, target)
+    applied = {
+        migration.version: Applied(migration.checksum, migration.needs) for migration in migrations[:start]
+    }
+    return plan(applied, migrations, target)
 
 
 def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
@@ -155,10 +160,10 @@ def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
         SchemaTooNewError: The database has a migration that this release cannot use.
         MigrationChangedError: An applied migration differs from the shipped one.
     """
-    known = {migration.version: migration for migration in shipped}
-    head = max(known, default=0)
+    migrations = {migration.version: migration for migration in shipped}
+    head = max(migrations, default=0)
     for version, (checksum, needs) in sorted(applied.items()):
-        migration = known.get(version)
+        migration = migrations.get(version)
         if migration is None:
             if needs is None or needs > head:
                 raise _too_new(max(applied), head)
@@ -212,7 +217,7 @@ def load_migrations(folder: Traversable) -> tuple[Migration, ...]:
         FileNotFoundError: The folder or a down file is missing.
         ValueError: The versions are not 1, 2, 3 and so on.
     """
-    found = [
+    migrations = [
         Migration(
             version=int(name["version"]),
             name=name["name"],
@@ -222,8 +227,8 @@ def load_migrations(folder: Traversable) -> tuple[Migration, ...]:
         for file in folder.iterdir()
         if (name := _FILE_NAME.fullmatch(file.name))
     ]
-    found.sort(key=lambda migration: migration.version)
-    versions = [migration.version for migration in found]
+    migrations.sort(key=lambda migration: migration.version)
+    versions = [migration.version for migration in migrations]
     if not versions or versions != list(range(1, len(versions) + 1)):
         raise ValueError(f"the migrations in {folder} are {versions}; number them 1, 2, 3 ... without gaps")
-    return tuple(found)
+    return tuple(migrations)

@@ -64,12 +64,12 @@ def run_migrations(
     if home is None:
         raise no_schema(run(SEARCH_PATH)[0][0])
     run(lock(home))
-    found = {
+    values = {
         "home": qualify("{schema}", home).removesuffix("."),
         "records": qualify(f"{{schema}}{RECORDS}", home),
     }
     ((is_in_transaction, has_schema, has_records),) = run(
-        _FOUND.format_map({name: text.replace("'", "''") for name, text in found.items()})
+        _FOUND.format_map({name: text.replace("'", "''") for name, text in values.items()})
     )
     if not is_in_transaction:
         raise ConfigurationError("migrations must be in a transaction, not on an autocommit connection")

@@ -202,13 +202,13 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
     Raises:
         SchemaMismatchError: The message names every part that differs, and statements that repair it.
     """
-    found = {_key(part): part.value for part in parts}
+    values = {_key(part): part.value for part in parts}
     differences: list[str] = []
     are_indexes = True
     statements: list[str] = []
     for part, add in _expected_parts():
         table = f"{quote_identifier(schema)}.{part.table}"
-        value = found.get(_key(part))
+        value = values.get(_key(part))
         if value is None and part.name in optional:
             continue
         if value is None:
@@ -249,26 +249,26 @@ class TableColumn(NamedTuple):
 @cache
 def table_columns() -> Mapping[str, Sequence[TableColumn]]:
     """Return the columns of the newest version, by table."""
-    found: dict[str, list[TableColumn]] = {}
+    columns: dict[str, list[TableColumn]] = {}
     for table, text in zip(TABLES, re.split(r"^table ", _SHAPE, flags=re.MULTILINE)[1:], strict=True):
         primary = re.search(r"^    constraint \w+ PRIMARY KEY \((.+)\)$", text, re.MULTILINE)
         key = primary[1].split(", ") if primary else []
-        found[table] = [
+        columns[table] = [
             TableColumn(name, column["type"], not column["is_set"], name in key)
             for name, definition in re.findall(r"^    column (\w+) (.+)$", text, re.MULTILINE)
             if (column := _COLUMN.fullmatch(definition))
         ]
-    return found
+    return columns
 
 
 def missing_shipped_indexes(parts: Iterable[Part]) -> list[str]:
     """Return the indexes of these tables that are still to be built, or that were dropped or are invalid."""
-    found = {_key(part) for part in parts}
-    tables = {table for table, *_ in found}
+    keys = {_key(part) for part in parts}
+    tables = {table for table, *_ in keys}
     return [
         part.name
         for part, _ in _expected_parts()
-        if part.name in index_statements() and part.table in tables and _key(part) not in found
+        if part.name in index_statements() and part.table in tables and _key(part) not in keys
     ]
 
 

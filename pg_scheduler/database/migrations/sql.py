@@ -101,6 +101,6 @@ def _split(text: str) -> Iterator[str]:
         if part["end"]:
             yield text[start : part.end()].strip()
             start = part.end()
-    rest = text[start:].strip()
-    if _COMMENT.sub("", rest).strip():
-        yield f"{rest}\n;"
+    remainder = text[start:].strip()
+    if _COMMENT.sub("", remainder).strip():
+        yield f"{remainder}\n;"

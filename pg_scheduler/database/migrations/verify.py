@@ -183,7 +183,7 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
         raise SchemaMissingError(f"schema {schema!r} has no tables of pg_scheduler")
     query = qualify(_STATE, schema)
     # A schema with older migrations has tables that later ones drop.
-    names = [*dict.fromkeys(name for each in shipped for name in table_names([each])), RECORDS]
+    names = [*dict.fromkeys(name for migration in shipped for name in table_names([migration])), RECORDS]
     try:
         rows = await connection.fetch(query, schema, names, timeout=QUERY_TIMEOUT_S)
     except asyncpg.UndefinedColumnError as error:
@@ -215,8 +215,8 @@ def missing_tables(state: SchemaState, shipped: Iterable[Migration]) -> list[str
 
     The list is empty if a newer release has migrated the schema: that release may have dropped them.
     """
-    known = {migration.version: migration for migration in shipped}
-    if not state.applied.keys() <= known.keys():
+    migrations = {migration.version: migration for migration in shipped}
+    if not state.applied.keys() <= migrations.keys():
         return []
-    created = table_names(known[version] for version in sorted(state.applied))
+    created = table_names(migrations[version] for version in sorted(state.applied))
     return [table for table in created if table not in state.tables]
