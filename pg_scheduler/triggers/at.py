@@ -35,12 +35,12 @@ class At(Trigger):
         if not 0 < len(instants) <= MAX_INSTANTS:
             raise ValueError(f"At has {len(instants)} instants; pass 1 to {MAX_INSTANTS}")
         for instant in instants:
-            given: object = instant
-            if not isinstance(given, datetime):
-                raise ValueError(f"At takes datetimes, not {given!r}")  # noqa: TRY004 - as the other errors
-            if not is_in_range(given):
+            value: object = instant
+            if not isinstance(value, datetime):
+                raise ValueError(f"At takes datetimes, not {value!r}")  # noqa: TRY004 - as the other errors
+            if not is_in_range(value):
                 raise ValueError(
-                    f"{given!r} is out of range: its date in UTC must be from 0001-01-03 to 9999-12-31"
+                    f"{value!r} is out of range: its date in UTC must be from 0001-01-03 to 9999-12-31"
                 )
         object.__setattr__(self, "instants", tuple(sorted({to_utc(instant) for instant in instants})))
 

@@ -93,18 +93,18 @@ class Trigger(Part):
         fire = to_utc(after)
         origin = fire if anchor is None else to_utc(anchor)
         search = Search(MAX_STEPS + 100 * n)
-        found: list[datetime] = []
-        while len(found) < n:
+        fires: list[datetime] = []
+        while len(fires) < n:
             try:
                 following = next_fire_time(self, fire, origin, search)
             except SearchLimitError:
-                if not found:
+                if not fires:
                     raise
                 break
             if following is None:
                 break
-            found.append(fire := following)
-        return found
+            fires.append(fire := following)
+        return fires
 
     def _anchored_interval(self) -> timedelta | None:
         """Return the interval of a trigger that fires at ``anchor + k * interval``, None for any other."""
@@ -245,15 +245,15 @@ class AllOf(Combination, Unordered):
 
     def _members(self) -> list[Trigger]:
         """Return the triggers with one grid for all intervals, which share the anchor."""
-        others: list[Trigger] = []
+        members: list[Trigger] = []
         intervals: list[int] = []
-        for each in self.triggers:
-            interval = each._anchored_interval()  # noqa: SLF001 - private for users only
+        for trigger in self.triggers:
+            interval = trigger._anchored_interval()  # noqa: SLF001 - private for users only
             if interval is None:
-                others.append(each)
+                members.append(trigger)
             else:
                 intervals.append(interval // INSTANT)
-        return [*others, _Grid(lcm(*intervals))] if intervals else others
+        return [*members, _Grid(lcm(*intervals))] if intervals else members
 
     def __str__(self) -> str:
         return " and ".join(map(_group, self.triggers))
@@ -382,23 +382,27 @@ class _Grid(Trigger):
 
 def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
     """Return the triggers with those of members of the same kind in their place, each once."""
-    found: list[Trigger] = []  # not a dict: a trigger of a user may have fields that are not hashable
-    for each in triggers:
-        if not isinstance(each, Trigger):
-            raise ValueError(f"{kind.__name__} takes triggers, not {each!r}")  # noqa: TRY004
-        if is_fixed_delay(each):
+    members: list[Trigger] = []  # not a dict: a trigger of a user may have fields that are not hashable
+    for trigger in triggers:
+        if not isinstance(trigger, Trigger):
+            raise ValueError(f"{kind.__name__} takes triggers, not {trigger!r}")  # noqa: TRY004
+        if is_fixed_delay(trigger):
             raise ValueError(
-                f"'{each}' cannot be combined with a trigger; a FixedDelay combines with During only"
+                f"'{trigger}' cannot be combined with a trigger; a FixedDelay combines with During only"
             )
-        found += (one for one in (each.triggers if isinstance(each, kind) else [each]) if one not in found)
-        check_count(len(found))  # now: each further one is compared with all of them
-    if not found:
+        members += (
+            member
+            for member in (trigger.triggers if isinstance(trigger, kind) else [trigger])
+            if member not in members
+        )
+        check_count(len(members))  # now: each further one is compared with all of them
+    if not members:
         raise ValueError(f"{kind.__name__} has no triggers; pass at least one")
-    return tuple(found)
+    return tuple(members)
 
 
-def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
-    return min((fire for fire in (one, other) if fire is not None), default=None)
+def _earlier(first_fire: datetime | None, second_fire: datetime | None) -> datetime | None:
+    return min((fire for fire in (first_fire, second_fire) if fire is not None), default=None)
 
 
 def _group(part: Part) -> str:

@@ -179,7 +179,7 @@ def _weekday(fields: CronFields) -> str:
         return ""
     if fields.weekdays == {1, 2, 3, 4, 5}:
         return "Monday to Friday"
-    return _list(_DAYS[day % 7] for day in sorted(each or 7 for each in fields.weekdays))
+    return _list(_DAYS[day % 7] for day in sorted(weekday or 7 for weekday in fields.weekdays))
 
 
 def _month(fields: CronFields) -> str | None:
@@ -192,8 +192,8 @@ def _month(fields: CronFields) -> str | None:
 
 
 def _list(words: Iterable[str]) -> str:
-    *rest, last = words
-    return f"{', '.join(rest)} and {last}" if rest else last
+    *earlier_words, last_word = words
+    return f"{', '.join(earlier_words)} and {last_word}" if earlier_words else last_word
 
 
 def warn_of_seconds(trigger: object) -> None:

@@ -122,16 +122,16 @@ _month = lru_cache(maxsize=4096)(monthrange)
 @lru_cache(maxsize=4096)
 def _days_of_month(fields: CronFields, first_weekday: int, length: int) -> tuple[int, ...]:
     """Return the matching days of a month whose first day has a weekday (0 = Monday)."""
-    found = []
+    days = []
     for day in range(1, length + 1):
         weekday = (first_weekday + day) % 7  # 0 = Sunday
         by_date = day in fields.days or (fields.last_day and day == length)
         by_weekday = weekday in fields.weekdays
-        if not by_weekday and (wanted := fields.nth_weekdays.get(weekday)):
-            by_weekday = str((day + 6) // 7) in wanted or ("l" in wanted and day + 7 > length)
+        if not by_weekday and (places := fields.nth_weekdays.get(weekday)):
+            by_weekday = str((day + 6) // 7) in places or ("l" in places and day + 7 > length)
         if (by_date or by_weekday) if fields.either_day else (by_date and by_weekday):
-            found.append(day)
-    return tuple(found)
+            days.append(day)
+    return tuple(days)
 
 
 def _first(numbers: tuple[int, ...], least: int) -> int | None:
@@ -150,9 +150,9 @@ def parse_cron(expression: str) -> CronFields:
         ValueError: The expression is invalid or ambiguous, or its date never occurs. The message contains the
             expression, the reason and the remedy.
     """
-    given: object = expression
-    if not isinstance(given, str) or not given.isascii():
-        raise _invalid(given, "is not ASCII text", "write five fields, such as '30 4 * * *'")
+    value: object = expression
+    if not isinstance(value, str) or not value.isascii():
+        raise _invalid(value, "is not ASCII text", "write five fields, such as '30 4 * * *'")
     return _parse(expression)
 
 
@@ -207,8 +207,8 @@ def _values(
     numbers = _expand(expression, index, ",".join(plain))[0] if plain else []
     nth = _expand(expression, index, ",".join(nth_items))[1] if nth_items else {}
     whole = frozenset(_RANGES[index])
-    found = whole if "*" in numbers else frozenset(n for n in numbers if isinstance(n, int))
-    return found, nth, "l" in numbers
+    values = whole if "*" in numbers else frozenset(n for n in numbers if isinstance(n, int))
+    return values, nth, "l" in numbers
 
 
 def _check_item(expression: str, index: int, item: str) -> None:
@@ -264,7 +264,7 @@ def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Ma
         if len(expression.split()) == len(_NAMES):
             remedy += f"; the order of six fields is {', '.join(_NAMES)}"
         raise _invalid(expression, reason, remedy) from error
-    places = {int(weekday) % 7: frozenset(map(str, found)) for weekday, found in nth.items()}
+    places = {int(weekday) % 7: frozenset(map(str, numbers)) for weekday, numbers in nth.items()}
     return list(expanded[index % 5]), places
 
 

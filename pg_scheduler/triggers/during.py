@@ -95,8 +95,8 @@ class During(DuringSet):
             raise ValueError(
                 f"months={month_text!r} and iso_weeks={week_text!r} have no day in common; change one"
             )
-        given = None if dates is None else _check_dates(dates)
-        chosen = None if given is None else tuple(filter(calendar.has_day, given))
+        checked_dates = None if dates is None else _check_dates(dates)
+        chosen = None if checked_dates is None else tuple(filter(calendar.has_day, checked_dates))
         ranges = day_ranges(
             None if start is None else check_time("start", start),
             None if end is None else check_time("end", end),
@@ -106,7 +106,7 @@ class During(DuringSet):
         if first is not None and last is not None and last <= first:
             raise ValueError(f"until={until!r} is not after since={since!r}; swap them")
         values: dict[str, Any] = {
-            "weekdays": days, "dates": given, "months": month_text, "iso_weeks": week_text,
+            "weekdays": days, "dates": checked_dates, "months": month_text, "iso_weeks": week_text,
             "start": start, "end": end, "since": since, "until": until,
         }  # fmt: skip
         if all(value is None for value in values.values()):
@@ -120,8 +120,10 @@ class During(DuringSet):
         """Return the first instant in the set that is not before ``instant``, or None."""
         if self._first is not None and instant < self._first:
             instant = self._first
-        found = self._first_found(instant, self._wall.first_inside, search)
-        return None if found is None or (self._last is not None and found >= self._last) else found
+        candidate = self._first_match(instant, self._wall.first_inside, search)
+        if candidate is None or (self._last is not None and candidate >= self._last):
+            return None
+        return candidate
 
     def _find_outside(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant not in the set that is not before ``instant``, or None."""
@@ -129,10 +131,12 @@ class During(DuringSet):
             return instant
         if self._last is not None and instant >= self._last:
             return instant
-        found = self._first_found(instant, self._wall.first_outside, search)
-        return self._last if found is None or (self._last is not None and found > self._last) else found
+        candidate = self._first_match(instant, self._wall.first_outside, search)
+        if candidate is None or (self._last is not None and candidate > self._last):
+            return self._last
+        return candidate
 
-    def _first_found(
+    def _first_match(
         self, instant: datetime, find: Callable[[datetime], datetime | None], search: Search
     ) -> datetime | None:
         """Return the first instant whose wall time ``find`` returns unchanged; None after the year 9999."""
@@ -156,18 +160,19 @@ class During(DuringSet):
             if target == wall:
                 return instant
             reach = instant + REACH
-            found = None
+            candidate = None
             if target is not None:
                 if self.dates is None:
                     search.spend((target - wall).days // DAYS_PER_STEP)
-                found = instant + (target - wall)
-            change = first_change(instant, reach if found is None or found > reach else found, self._zone)
+                candidate = instant + (target - wall)
+            edge = reach if candidate is None else min(candidate, reach)
+            change = first_change(instant, edge, self._zone)
             if change is not None:
                 instant = change
-            elif found is None or found <= reach:
-                return found
+            elif candidate is None or candidate <= reach:
+                return candidate
             else:
-                instant = max(reach, found - REACH)
+                instant = max(reach, candidate - REACH)
 
     def __str__(self) -> str:
         words = [
@@ -188,29 +193,29 @@ class During(DuringSet):
 def _check_dates(dates: Iterable[object]) -> tuple[date, ...]:
     if isinstance(dates, str | bytes) or not isinstance(dates, Iterable):
         raise ValueError(f"dates must be a tuple of dates, not {dates!r}")  # noqa: TRY004 - as the other errors
-    found: set[date] = set()
-    for each in dates:
-        if not isinstance(each, date) or isinstance(each, datetime):
+    unique_dates: set[date] = set()
+    for value in dates:
+        if not isinstance(value, date) or isinstance(value, datetime):
             raise ValueError(  # noqa: TRY004
-                f"dates must contain dates such as date(2024, 12, 25), not {each!r}"
+                f"dates must contain dates such as date(2024, 12, 25), not {value!r}"
             )
-        found.add(each)
-        if len(found) > MAX_DATES:
+        unique_dates.add(value)
+        if len(unique_dates) > MAX_DATES:
             raise ValueError(f"dates has more than {MAX_DATES} dates; split them into two schedules")
-    return tuple(sorted(found))
+    return tuple(sorted(unique_dates))
 
 
-def _bound(name: str, given: object, zone: tzinfo) -> datetime | None:
-    if given is None:
+def _bound(name: str, value: object, zone: tzinfo) -> datetime | None:
+    if value is None:
         return None
-    if isinstance(given, datetime):
-        return to_utc(given)
-    if isinstance(given, date):
+    if isinstance(value, datetime):
+        return to_utc(value)
+    if isinstance(value, date):
         try:
-            return instant_of(datetime.combine(given, time.min), zone)
+            return instant_of(datetime.combine(value, time.min), zone)
         except OverflowError as error:
-            raise ValueError(f"{name}={given!r} begins outside of the years 1 to 9999") from error
-    raise ValueError(f"{name} must be a timezone-aware datetime or a date, not {given!r}")
+            raise ValueError(f"{name}={value!r} begins outside of the years 1 to 9999") from error
+    raise ValueError(f"{name} must be a timezone-aware datetime or a date, not {value!r}")
 
 
 def _plain(bound: date | datetime | None) -> date | datetime | None:
@@ -251,7 +256,7 @@ class Numbering:
     has_digits: bool
     example: str
 
-    def parse(self, parameter: str, given: object) -> tuple[str | None, frozenset[int] | None]:
+    def parse(self, parameter: str, value: object) -> tuple[str | None, frozenset[int] | None]:
         """Return the text in its shortest form, and the numbers; None for the numbers if all are.
 
         Both are None if no text is given.
@@ -259,46 +264,46 @@ class Numbering:
         Raises:
             ValueError: The text is not a list of numbers, names and ranges.
         """
-        if given is None:
+        if value is None:
             return None, None
-        text = str(given) if isinstance(given, int) and not isinstance(given, bool) else given
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         if not isinstance(text, str) or not 0 < len(text) <= _MAX_LENGTH:
-            raise self._invalid(parameter, given)
-        found: set[int] = set()
+            raise self._invalid(parameter, value)
+        numbers: set[int] = set()
         for item in text.lower().split(","):
             span = _ITEM.fullmatch(item.strip())
             if span is None:
-                raise self._invalid(parameter, given)
-            first = self._number(parameter, given, span[1])
-            last = self._number(parameter, given, span[2]) if span[2] else first
-            found |= (
+                raise self._invalid(parameter, value)
+            first = self._number(parameter, value, span[1])
+            last = self._number(parameter, value, span[2]) if span[2] else first
+            numbers |= (
                 {*range(first, last + 1)}
                 if first <= last
                 else {*range(first, self.last + 1), *range(1, last + 1)}
             )
-        return self._text(found), None if len(found) == self.last else frozenset(found)
+        return self._text(numbers), None if len(numbers) == self.last else frozenset(numbers)
 
-    def _number(self, parameter: str, given: object, word: str) -> int:
+    def _number(self, parameter: str, value: object, word: str) -> int:
         if word in self.names:
             return self.names.index(word) + 1
         if self.has_digits and len(word) <= 2 and word.isdigit() and 1 <= int(word) <= self.last:
             return int(word)
-        raise self._invalid(parameter, given)
+        raise self._invalid(parameter, value)
 
     def _text(self, numbers: set[int]) -> str:
         words = []
-        for first in sorted(each for each in numbers if each - 1 not in numbers):
-            last = next(each for each in range(first, self.last + 1) if each + 1 not in numbers)
-            ends = [self._name(each) for each in ([first, last] if last > first else [first])]
+        for first in sorted(number for number in numbers if number - 1 not in numbers):
+            last = next(number for number in range(first, self.last + 1) if number + 1 not in numbers)
+            ends = [self._name(number) for number in ([first, last] if last > first else [first])]
             words.append(("," if last == first + 1 else "-").join(ends))
         return ",".join(words)
 
     def _name(self, number: int) -> str:
         return self.names[number - 1] if self.names else str(number)
 
-    def _invalid(self, parameter: str, given: object) -> ValueError:
+    def _invalid(self, parameter: str, value: object) -> ValueError:
         allowed = "names" if not self.has_digits else f"numbers from 1 to {self.last}"
-        shown = f"{given[:40]}..." if isinstance(given, str) and len(given) > 40 else given
+        shown = f"{value[:40]}..." if isinstance(value, str) and len(value) > 40 else value
         return ValueError(
             f"{parameter} must be a list or range of {allowed}, such as {self.example!r}, not {shown!r}"
         )

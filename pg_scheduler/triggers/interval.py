@@ -137,8 +137,8 @@ def _sum_of_units(weeks: float, days: float, hours: float, minutes: float, secon
             return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
     except (TypeError, OverflowError, ValueError) as error:
         cause = error
-    given = f"{weeks=}, {days=}, {hours=}, {minutes=}, {seconds=}"
-    raise ValueError(f"units must be numbers, up to {MAX_INTERVAL.days} days in all, not {given}") from cause
+    units = f"{weeks=}, {days=}, {hours=}, {minutes=}, {seconds=}"
+    raise ValueError(f"units must be numbers, up to {MAX_INTERVAL.days} days in all, not {units}") from cause
 
 
 def _check(name: str, value: object) -> timedelta:

@@ -51,22 +51,22 @@ def fire_times_around(
     Raises:
         SearchLimitError: The trigger is a combination that takes too many steps.
     """
-    found, end, origin = to_utc(first), to_utc(now), to_utc(anchor)
+    last_fire, end, origin = to_utc(first), to_utc(now), to_utc(anchor)
     if is_fixed_delay(trigger):
-        return found, None
+        return last_fire, None
     if isinstance(trigger, Every):
         latest = end - (end - origin) % trigger.every
         return latest, trigger.next_after(latest, anchor=origin)
     steps, limit = Search(), end
-    while (following := next_fire_time(trigger, found, origin, steps)) is not None and following <= limit:
-        found = following
-        middle = found + (end - found) / 2
+    while (following := next_fire_time(trigger, last_fire, origin, steps)) is not None and following <= limit:
+        last_fire = following
+        middle = last_fire + (end - last_fire) / 2
         fire = next_fire_time(trigger, middle, origin, steps)
         if fire is not None and fire <= limit:
-            found = fire
+            last_fire = fire
         else:
             end = middle
-    return found, following
+    return last_fire, following
 
 
 def newest_fire_times(
@@ -81,10 +81,10 @@ def newest_fire_times(
         SearchLimitError: The trigger takes too long for the latest one.
     """
     latest, _ = fire_times_around(trigger, first=first, now=now, anchor=anchor)
-    found, begin, origin, search = [latest], to_utc(first), to_utc(anchor), Search(cpu_s=MAX_CPU_S)
+    fires, begin, origin, search = [latest], to_utc(first), to_utc(anchor), Search(cpu_s=MAX_CPU_S)
     search.left += 100 * limit
-    edge, step = found[0], timedelta(seconds=1)
-    while len(found) < limit and edge > begin:
+    edge, step = fires[0], timedelta(seconds=1)
+    while len(fires) < limit and edge > begin:
         start = edge - min(step, edge - begin)
         try:
             chunk = _between(trigger, start - INSTANT, edge, origin, search)
@@ -93,11 +93,11 @@ def newest_fire_times(
         if chunk is None:
             step /= 4
             continue
-        found += reversed(chunk)
+        fires += reversed(chunk)
         edge = start
         if len(chunk) < CHUNK // 8:
             step *= 4
-    return found[:limit][::-1]
+    return fires[:limit][::-1]
 
 
 def count_fire_times(
@@ -129,11 +129,11 @@ def _between(
     trigger: Trigger, start: datetime, edge: datetime, anchor: datetime, search: Search
 ) -> list[datetime] | None:
     """Return the fire times after ``start`` and before ``edge``; None if they are too many."""
-    found: list[datetime] = []
+    fires: list[datetime] = []
     fire = next_fire_time(trigger, start, anchor, search)
     while fire is not None and fire < edge:
-        if len(found) == CHUNK:
+        if len(fires) == CHUNK:
             return None
-        found.append(fire)
+        fires.append(fire)
         fire = next_fire_time(trigger, fire, anchor, search)
-    return found
+    return fires

@@ -46,10 +46,10 @@ def parse_trigger(text: str, timezone: str | tzinfo = "UTC") -> Trigger:
         >>> print(parse_trigger("every 1h30m"), "|", parse_trigger("0 8 * * *", "Europe/Berlin"))
         every 1 hour 30 minutes | at 08:00 every day, Europe/Berlin
     """
-    given: object = text
-    if not isinstance(given, str):
+    value: object = text
+    if not isinstance(value, str):
         raise ValueError(  # noqa: TRY004 - every error of a schedule is a ValueError
-            f"a trigger must be a str, not {given!r}; enter one such as {EXAMPLES[0]!r}"
+            f"a trigger must be a str, not {value!r}; enter one such as {EXAMPLES[0]!r}"
         )
     text = text.strip()
     if not text:
@@ -59,14 +59,14 @@ def parse_trigger(text: str, timezone: str | tzinfo = "UTC") -> Trigger:
     name, zone = named_zone(timezone)
     if text.startswith("{"):
         return Trigger.from_json(text)
-    word, _, rest = text.partition(" ")
+    word, _, argument = text.partition(" ")
     match word.lower():
         case "every":
-            return Every(_length(rest))
+            return Every(_length(argument))
         case "after":
-            return FixedDelay(_length(rest))
+            return FixedDelay(_length(argument))
         case "at":
-            return At(*(_instant(part, zone) for part in rest.split(",")))
+            return At(*(_instant(part, zone) for part in argument.split(",")))
     return Cron(text, name)
 
 
@@ -80,7 +80,8 @@ def write_trigger(trigger: Trigger) -> tuple[str, str]:
         case FixedDelay() if trigger.delay and not trigger.delay.microseconds:
             return f"after {write_duration(trigger.delay)}", "UTC"
         case At():
-            return "at " + ", ".join(each.astimezone(UTC).isoformat() for each in trigger.instants), "UTC"
+            instants = ", ".join(instant.astimezone(UTC).isoformat() for instant in trigger.instants)
+            return f"at {instants}", "UTC"
     return json.dumps(trigger.to_json()), "UTC"
 
 

@@ -60,15 +60,15 @@ Finder: TypeAlias = Callable[[datetime, Search], datetime | None]
 
 def first_agreed(finders: Sequence[Finder], instant: datetime, search: Search) -> datetime | None:
     """Return the first instant that all finders return unchanged; None if there is none in 10 years."""
-    found, agreed, index, end = instant, 0, 0, end_of_search(instant)
+    candidate, agreed, index, end = instant, 0, 0, end_of_search(instant)
     while agreed < len(finders):
-        later = finders[index](found, search)
+        later = finders[index](candidate, search)
         if later is None or later > end:
             return None
-        agreed = agreed + 1 if later == found else 1
-        found = later
+        agreed = agreed + 1 if later == candidate else 1
+        candidate = later
         index = (index + 1) % len(finders)
-    return found
+    return candidate
 
 
 def end_of_search(start: datetime) -> datetime:

@@ -77,12 +77,12 @@ class Part(ABC):  # noqa: B024 - its subclasses have abstract methods
             ValueError: The class is not registered.
         """
         cls = type(self)
-        known = _KINDS.get(cls.kind)
-        if known is None or known.cls is not cls:
+        kind = _KINDS.get(cls.kind)
+        if kind is None or kind.cls is not cls:
             raise ValueError(f"{cls.__qualname__} has no kind; register it with @trigger_kind")
-        values = {each.name: getattr(self, each.name) for each in known.fields}
-        dumped = known.model.model_construct(kind=cls.kind, **values).model_dump(mode="json", by_alias=True)
-        absent = {each.name for each in known.fields if each.default is None and values[each.name] is None}
+        values = {field.name: getattr(self, field.name) for field in kind.fields}
+        dumped = kind.model.model_construct(kind=cls.kind, **values).model_dump(mode="json", by_alias=True)
+        absent = {field.name for field in kind.fields if field.default is None and values[field.name] is None}
         return {name: value for name, value in dumped.items() if name not in absent}
 
     @classmethod
@@ -95,9 +95,9 @@ class Part(ABC):  # noqa: B024 - its subclasses have abstract methods
             UnknownKindError: This process has no class of a ``kind``. A ValueError.
             ValueError: The object does not describe a value of this class; the message contains the path.
         """
-        found = _parse(value)
-        _check_size(found)
-        part = _part(found)
+        document = _parse(value)
+        _check_size(document)
+        part = _part(document)
         if not isinstance(part, cls):
             raise ValueError(f"kind {part.kind!r} is a {type(part).__name__}, not a {cls.__name__}")  # noqa: TRY004
         return part
@@ -136,7 +136,7 @@ class Kind:
     @property
     def fields(self) -> list[Field[Any]]:
         """The fields that make up the definition."""
-        return [each for each in fields(self.cls) if each.init]  # type: ignore[arg-type]
+        return [field for field in fields(self.cls) if field.init]  # type: ignore[arg-type]
 
     @cached_property
     def model(self) -> type[BaseModel]:
@@ -147,13 +147,13 @@ class Kind:
         """
         try:
             definitions: dict[str, Any] = {"kind": (Literal[self.cls.kind], ...)} | {
-                f"field_{each.name}": (
-                    self.types[each.name],
-                    ModelField(alias=each.name)
-                    if each.default is MISSING and each.default_factory is MISSING
-                    else ModelField(default=None, alias=each.name),
+                f"field_{field.name}": (
+                    self.types[field.name],
+                    ModelField(alias=field.name)
+                    if field.default is MISSING and field.default_factory is MISSING
+                    else ModelField(default=None, alias=field.name),
                 )
-                for each in self.fields
+                for field in self.fields
             }
             return create_model(
                 self.cls.__name__,
@@ -205,8 +205,8 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
         >>> FullMoon(days_late=1).to_json()
         {'kind': 'lunar', 'days_late': 1}
     """
-    given: object = kind
-    if not isinstance(given, str) or not _KIND.fullmatch(given):
+    value: object = kind
+    if not isinstance(value, str) or not _KIND.fullmatch(value):
         raise ValueError(
             f"kind {kind!r} is invalid; write 1 to 64 lower-case letters, digits, '_', '.' or '-', "
             "beginning with a letter"
@@ -216,10 +216,10 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
         name = _name(cls)
         if unsuitable := _unsuitable(cls):
             raise ValueError(f"{name} {unsuitable}")
-        known = _KINDS.get(kind)
-        if known is not None and _name(known.cls) != name:
+        registration = _KINDS.get(kind)
+        if registration is not None and _name(registration.cls) != name:
             raise ValueError(
-                f"kind {kind!r} already belongs to {_name(known.cls)}; choose another for {name}"
+                f"kind {kind!r} already belongs to {_name(registration.cls)}; choose another for {name}"
             )
         try:
             types = get_type_hints(cls)
@@ -236,12 +236,12 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
 
 def parts_of(part: Part) -> list[Part]:
     """Return the triggers and sets in the fields of a part."""
-    found: list[Part] = []
+    parts: list[Part] = []
     for name in getattr(part, "__dataclass_fields__", ()):
         value = getattr(part, name)
         members = value if isinstance(value, tuple | list) else (value,)
-        found += (member for member in members if isinstance(member, Part))
-    return found
+        parts += (member for member in members if isinstance(member, Part))
+    return parts
 
 
 def kinds_of(part: Part) -> frozenset[str]:
@@ -263,7 +263,7 @@ def _unsuitable(cls: Any) -> str | None:
         return "is not a frozen dataclass; put @dataclass(frozen=True) below the decorator"
     if inspect.isabstract(cls):
         return f"is abstract; define {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))}()"
-    if any(each.name == "kind" for each in fields(cls)):
+    if any(field.name == "kind" for field in fields(cls)):
         return "has a field 'kind', which is a key of the JSON; rename it"
     return None
 
@@ -295,11 +295,11 @@ def _check_size(value: object) -> None:
                 f"combinations and {MAX_VALUES} values"
             )
         following: list[object] = []
-        for each in level:
-            if isinstance(each, Mapping):
-                following += each.values()
-            elif isinstance(each, list | tuple):
-                following += each
+        for item in level:
+            if isinstance(item, Mapping):
+                following += item.values()
+            elif isinstance(item, list | tuple):
+                following += item
         level = following
 
 
@@ -309,14 +309,14 @@ def _part(value: object) -> Part:
         raise ValueError(  # noqa: TRY004 - every error of a trigger is a ValueError
             f"a trigger must be an object with a 'kind', not {_shown(value)}"
         )
-    known = _KINDS.get(kind)
-    if known is None:
+    registration = _KINDS.get(kind)
+    if registration is None:
         raise UnknownKindError(kind)
     try:
-        model = known.model.model_validate_json(json.dumps(value), strict=True)
+        model = registration.model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        for each in error.errors(include_url=False, include_input=False):
-            cause = each.get("ctx", {}).get("error")
+        for detail in error.errors(include_url=False, include_input=False):
+            cause = detail.get("ctx", {}).get("error")
             if isinstance(cause, UnknownKindError):
                 raise cause from error
             if isinstance(cause, UnknownZoneError):
@@ -324,17 +324,20 @@ def _part(value: object) -> Part:
         raise ValueError(_reason(kind, error)) from error
     except TypeError as error:  # it holds objects that JSON does not have
         raise ValueError(f"{kind}: {error}") from error
-    given = {name.removeprefix("field_"): getattr(model, name) for name in model.model_fields_set - {"kind"}}
+    field_values = {
+        name.removeprefix("field_"): getattr(model, name) for name in model.model_fields_set - {"kind"}
+    }
     try:
-        return known.cls._from_fields(**given)  # noqa: SLF001 - private for users only
+        return registration.cls._from_fields(**field_values)  # noqa: SLF001 - private for users only
     except ValueError:
         raise
     except BaseException as error:  # user code: the constructor of a trigger of the application
         if is_ctrl_c(error):
             raise
         text = message_of(error)
-        own = is_a(error, TypeError) or is_a(error, OverflowError)
-        raise ValueError(f"{kind}: {text if own else f'{class_name(error)}: {text}'}") from error
+        if not is_a(error, TypeError) and not is_a(error, OverflowError):
+            text = f"{class_name(error)}: {text}"
+        raise ValueError(f"{kind}: {text}") from error
 
 
 def _reason(kind: str, error: ValidationError) -> str:

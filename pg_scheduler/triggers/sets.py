@@ -20,9 +20,11 @@ class Unordered(Part):
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
             return NotImplemented
-        parts, others = parts_of(self), parts_of(other)
+        parts, other_parts = parts_of(self), parts_of(other)
         # Not as sets: a trigger of a user may have fields that are not hashable.
-        return parts == others or (len(parts) == len(others) and all(part in others for part in parts))
+        return parts == other_parts or (
+            len(parts) == len(other_parts) and all(part in other_parts for part in parts)
+        )
 
     def __hash__(self) -> int:
         return hash((type(self), frozenset(parts_of(self))))
@@ -107,12 +109,12 @@ class Union(DuringSet, Unordered):
 
     def _find_inside(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant that is in one of the sets."""
-        found = (find_inside(each, instant, search) for each in self.sets)
-        return min((each for each in found if each is not None), default=None)
+        candidates = (find_inside(member, instant, search) for member in self.sets)
+        return min((candidate for candidate in candidates if candidate is not None), default=None)
 
     def _find_outside(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant that is in none of the sets."""
-        return first_agreed([partial(find_outside, each) for each in self.sets], instant, search)
+        return first_agreed([partial(find_outside, member) for member in self.sets], instant, search)
 
     def __str__(self) -> str:
         return " or ".join(map(_group, self.sets))
@@ -131,12 +133,12 @@ class Intersection(DuringSet, Unordered):
 
     def _find_inside(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant that is in each of the sets."""
-        return first_agreed([partial(find_inside, each) for each in self.sets], instant, search)
+        return first_agreed([partial(find_inside, member) for member in self.sets], instant, search)
 
     def _find_outside(self, instant: datetime, search: Search) -> datetime | None:
         """Return the first instant that is missing in one of the sets."""
-        found = (find_outside(each, instant, search) for each in self.sets)
-        return min((each for each in found if each is not None), default=None)
+        candidates = (find_outside(member, instant, search) for member in self.sets)
+        return min((candidate for candidate in candidates if candidate is not None), default=None)
 
     def __str__(self) -> str:
         return " and ".join(map(_group, self.sets))
@@ -144,14 +146,14 @@ class Intersection(DuringSet, Unordered):
 
 def _flat(kind: type[Union] | type[Intersection], sets: Sequence[DuringSet]) -> tuple[DuringSet, ...]:
     """Return the sets with those of members of the same kind in their place, each once."""
-    found: dict[DuringSet, None] = {}
-    for each in sets:
-        if not isinstance(each, DuringSet):
-            raise ValueError(f"{kind.__name__} takes sets of instants, such as During, not {each!r}")  # noqa: TRY004
-        found |= dict.fromkeys(each.sets if isinstance(each, kind) else [each])
-    if not found:
+    members: dict[DuringSet, None] = {}
+    for during_set in sets:
+        if not isinstance(during_set, DuringSet):
+            raise ValueError(f"{kind.__name__} takes sets of instants, such as During, not {during_set!r}")  # noqa: TRY004
+        members |= dict.fromkeys(during_set.sets if isinstance(during_set, kind) else [during_set])
+    if not members:
         raise ValueError(f"{kind.__name__} has no sets; pass at least one")
-    return tuple(found)
+    return tuple(members)
 
 
 def check_count(parts: int) -> None:
@@ -181,7 +183,7 @@ def check_parts(whole: Part) -> None:
         check_count(count)
         if depth > MAX_DEPTH:
             raise ValueError(f"the combination is nested deeper than {MAX_DEPTH} levels; flatten it")
-        level = [part for each in level for part in parts_of(each)]
+        level = [part for parent in level for part in parts_of(parent)]
 
 
 def _group(member: DuringSet) -> str:

@@ -46,7 +46,7 @@ def data_version() -> str | None:
     As for every zone, the folders of ``zoneinfo.TZPATH`` are preferred to the package tzdata. An update on
     the disk counts from the next process on, since ``zoneinfo`` keeps the zones that it has read.
     """
-    folder = next((Path(each) for each in zoneinfo.TZPATH if Path(each, "Europe").is_dir()), None)
+    folder = next((Path(path) for path in zoneinfo.TZPATH if Path(path, "Europe").is_dir()), None)
     try:
         if folder is None:
             stated = f"# version {import_module('tzdata').IANA_VERSION}"
@@ -55,8 +55,8 @@ def data_version() -> str | None:
                 stated = next(lines, "")
     except (OSError, ImportError, UnicodeDecodeError):
         return None
-    found = re.match(r"# version (\d{4}[a-z]+)", stated)  # some builds state "unknown"
-    return None if found is None else found[1]
+    match = re.match(r"# version (\d{4}[a-z]+)", stated)  # some builds state "unknown"
+    return None if match is None else match[1]
 
 
 def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
@@ -110,13 +110,13 @@ def similar_zone(text: str) -> str | None:
         >>> similar_zone("berlin"), similar_zone("Europe/Berlim"), similar_zone("Atlantis")
         ('Europe/Berlin', 'Europe/Berlin', None)
     """
-    wanted = text[:64].strip().replace(" ", "_").casefold()
+    query = text[:64].strip().replace(" ", "_").casefold()
     names = {name.casefold(): name for name in zone_names()}
     cities = {key.rpartition("/")[2]: name for key, name in names.items()}
-    found = names.get(wanted) or cities.get(wanted)
-    if found is None and (close := get_close_matches(wanted, names, 1, MIN_SIMILARITY)):
-        found = names[close[0]]
-    return found
+    zone = names.get(query) or cities.get(query)
+    if zone is None and (close := get_close_matches(query, names, 1, MIN_SIMILARITY)):
+        zone = names[close[0]]
+    return zone
 
 
 def named_zone(timezone: tzinfo | str) -> tuple[str, tzinfo]:
