@@ -106,7 +106,7 @@ class EventBus:
     @property
     def kinds(self) -> frozenset[type[Event]]:
         """The classes that have subscribers."""
-        return frozenset(kind for each in self._subscriptions for kind in each.kinds)
+        return frozenset(kind for subscription in self._subscriptions for kind in subscription.kinds)
 
     def wants(self, kind: type[Event]) -> bool:
         """Return whether an event of this class has a receiver. Otherwise it need not be created.
@@ -154,8 +154,8 @@ class EventBus:
 
         The caller may be a subscriber: it does not wait for itself.
         """
-        own, loop = asyncio.current_task(), asyncio.get_running_loop()
-        busy = [task for task in self._busy if task is not own and task.get_loop() is loop]
+        current_task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        busy = [task for task in self._busy if task is not current_task and task.get_loop() is loop]
         if not busy:
             return
         _, late = await asyncio.wait(busy, timeout=timeout_s)
@@ -202,7 +202,9 @@ class EventBus:
 
     def _route(self, kind: type[Event]) -> tuple[_Subscription, ...]:
         """Find out which subscriptions an event of this class is passed to."""
-        route = tuple(each for each in self._subscriptions if issubclass(kind, each.kinds))
+        route = tuple(
+            subscription for subscription in self._subscriptions if issubclass(kind, subscription.kinds)
+        )
         self._routes[kind] = route
         return route
 
@@ -220,6 +222,6 @@ def _is_async(subscriber: Subscriber) -> bool:
 
 
 def _name_of(subscriber: object) -> str:
-    own = class_name(subscriber).rpartition(".")[2]
-    name = guarded(lambda: getattr(subscriber, "__qualname__", own), lambda _: own)
-    return str.__str__(name) if is_a(name, str) else own
+    fallback = class_name(subscriber).rpartition(".")[2]
+    name = guarded(lambda: getattr(subscriber, "__qualname__", fallback), lambda _: fallback)
+    return str.__str__(name) if is_a(name, str) else fallback

@@ -301,7 +301,7 @@ class GapLog(EventLog):
 
 
 def _values_of(event: types.Event) -> dict[str, object]:
-    values = {each.name: _shown(getattr(event, each.name)) for each in fields(event) if each.repr}
+    values = {field.name: _shown(getattr(event, field.name)) for field in fields(event) if field.repr}
     if isinstance(event, types.ThreadAbandoned):
         values["stack"] = event.stack
     elif isinstance(event, types.JobProgressed):
@@ -450,5 +450,5 @@ def _shown(value: Any) -> object:
             value = value.isoformat(sep=" ", timespec="milliseconds")
         case tuple():
             more = [f"{len(value) - MAX_IDS} more"] if len(value) > MAX_IDS else []
-            value = ", ".join([str(_shown(each)) for each in value[:MAX_IDS]] + more)
+            value = ", ".join([str(_shown(item)) for item in value[:MAX_IDS]] + more)
     return value
