@@ -97,8 +97,8 @@ def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
         while coroutine.send(None) is None:  # asyncio.sleep(0), which yields to other tasks
             pass
     except StopIteration as end:
-        found: T = end.value
-        return found
+        value: T = end.value
+        return value
     finally:
         coroutine.close()
         _is_without_loop.reset(outer)
@@ -233,24 +233,26 @@ class Member:
 
 def members_of(cls: type) -> Iterator[Member]:
     """Yield the public members of a class, in the order of their definition, base classes last."""
-    seen = set()
+    names = set()
     for owner in cls.__mro__[:-1]:
         for name in (*vars(owner), *inspect.get_annotations(owner)):
             is_constructor = isinstance(vars(owner).get(name), classmethod)
-            if not name.startswith("_") and name not in seen and not is_constructor:
-                seen.add(name)
+            if not name.startswith("_") and name not in names and not is_constructor:
+                names.add(name)
                 yield _member(owner, name)
 
 
 def _member(owner: type, name: str) -> Member:
-    found = vars(owner).get(name)
-    if isinstance(found, FunctionType):
-        returned = str(found.__annotations__.get("return"))
-        is_iterator = ASYNC_ITERATOR.match(returned) or hasattr(found.__globals__.get(returned), "__anext__")
-        return Member(name, "iterator" if is_iterator else "method", found)
-    if found is not None and not isinstance(found, property | functools.cached_property):
-        return Member(name, "constant", found)
-    getter = found.fget if isinstance(found, property) else getattr(found, "func", None)
+    definition = vars(owner).get(name)
+    if isinstance(definition, FunctionType):
+        returned = str(definition.__annotations__.get("return"))
+        is_iterator = ASYNC_ITERATOR.match(returned) or hasattr(
+            definition.__globals__.get(returned), "__anext__"
+        )
+        return Member(name, "iterator" if is_iterator else "method", definition)
+    if definition is not None and not isinstance(definition, property | functools.cached_property):
+        return Member(name, "constant", definition)
+    getter = definition.fget if isinstance(definition, property) else getattr(definition, "func", None)
     if getter:
         # The module of the function, which the attribute __module__ of a public class does not name.
         annotation, names = getter.__annotations__.get("return"), getter.__globals__
@@ -276,8 +278,8 @@ class BlockingIterator(Iterator[T]):
         item: Any = self._portal.call(functools.partial(anext, self._source, END))
         if item is END:
             raise StopIteration
-        found: T = item
-        return found
+        value: T = item
+        return value
 
     def close(self) -> None:
         """End the iteration. Losing the last reference does so too."""
@@ -393,8 +395,10 @@ def derive(
         by_hand: Functions that call the method of the same name with a leading underscore instead.
     """
     path = path or cls.__name__
-    made = {member.name: _derive_member(member, path, member.name in by_hand) for member in members_of(cls)}
-    return type(name, (base,), {"__doc__": f"The public members of `{path}`, blocking."} | made)
+    attributes = {
+        member.name: _derive_member(member, path, member.name in by_hand) for member in members_of(cls)
+    }
+    return type(name, (base,), {"__doc__": f"The public members of `{path}`, blocking."} | attributes)
 
 
 def _derive_member(member: Member, path: str, is_by_hand: bool) -> Any:
@@ -406,8 +410,8 @@ def _derive_member(member: Member, path: str, is_by_hand: bool) -> Any:
     doc = member.source and member.source.__doc__
     if facet is None:
         return property(lambda self: getattr(self._source(), name), doc=doc)
-    made = derive(facet, f"Blocking{facet.__name__}", BlockingFacet, path=f"{path}.{name}")
-    return property(lambda self: self._open_facet(made, name), doc=doc)
+    facet_class = derive(facet, f"Blocking{facet.__name__}", BlockingFacet, path=f"{path}.{name}")
+    return property(lambda self: self._open_facet(facet_class, name), doc=doc)
 
 
 def _derive_function(member: Member, path: str, is_by_hand: bool) -> Any:
@@ -422,8 +426,8 @@ def _derive_function(member: Member, path: str, is_by_hand: bool) -> Any:
 
     functools.update_wrapper(blocking, source)
     parameters = [
-        each.replace(annotation=SYNC_CONNECTION) if each.name == CONNECTION else each
-        for each in signature.parameters.values()
+        parameter.replace(annotation=SYNC_CONNECTION) if parameter.name == CONNECTION else parameter
+        for parameter in signature.parameters.values()
     ]
     blocking.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     text = SECTION.split(inspect.cleandoc(source.__doc__ or ""))[0].strip()

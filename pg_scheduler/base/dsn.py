@@ -48,10 +48,10 @@ def normalise_dsn(dsn: str, name: str) -> str:
     """
     if not isinstance(dsn, str):
         raise TypeError(f"{name} must be a str such as {EXPECTED}, not {type(dsn).__name__}")
-    scheme, separator, rest = dsn.strip().partition("://")
+    scheme, separator, address = dsn.strip().partition("://")
     if dialect := _DIALECT.fullmatch(scheme):
         scheme = dialect[1]
-    checked = check_dsn(f"{scheme}{separator}{rest}", name)
+    checked = check_dsn(f"{scheme}{separator}{address}", name)
     return f"postgresql://{checked.partition('://')[2]}"
 
 
@@ -71,11 +71,11 @@ def check_dsn(dsn: str, name: str) -> str:
         'postgresql://app:p%40ss@db/shop'
     """
     dsn = dsn.strip()
-    scheme, separator, rest = dsn.partition("://")
+    scheme, separator, address = dsn.partition("://")
     if not separator or scheme not in {"postgresql", "postgres"}:
         raise ConfigurationError(f"{name} must start with postgresql:// or postgres://; expected {EXPECTED}")
-    if raw := _raw_characters(rest):
-        encoded = ", ".join(f"{each} as {quote(each, safe='')}" for each in raw)
+    if raw := _raw_characters(address):
+        encoded = ", ".join(f"{character} as {quote(character, safe='')}" for character in raw)
         raise ConfigurationError(
             f"{name} has special characters that are not encoded; write, in its user, password and options, "
             f"{encoded}"
@@ -125,10 +125,10 @@ def address_parts(dsn: str) -> dict[str, str]:
     parts = urlsplit(dsn)
     hosts = parts.netloc.rpartition("@")[2]
     host, _, port = hosts.rpartition(":") if re.search(r":\d*$", hosts) else (hosts, "", "")
-    found = {"host": unquote(host).strip("[]"), "port": port, "database": unquote(parts.path[1:])}
+    address = {"host": unquote(host).strip("[]"), "port": port, "database": unquote(parts.path[1:])}
     for name, values in parse_qs(parts.query).items():
-        found["database" if name == "dbname" else name] = values[-1]
-    return {name: found[name] for name in ("host", "port", "database") if found.get(name)}
+        address["database" if name == "dbname" else name] = values[-1]
+    return {name: address[name] for name in ("host", "port", "database") if address.get(name)}
 
 
 def mask_dsn(dsn: str) -> str:
@@ -168,15 +168,15 @@ def remove_secrets(text: str, secrets: Iterable[str]) -> str:
     return text
 
 
-def _raw_characters(rest: str) -> list[str]:
+def _raw_characters(address: str) -> list[str]:
     """Return the characters after the scheme that must be encoded: one ``@`` at most, after the account."""
-    account, separator, _ = rest.rpartition("@")
-    found = {each for each in "/?#[]" if each in account}
-    if "@" in account or (separator and found):
-        found.add("@")
-    if "#" in rest:  # it would start a fragment, which asyncpg ignores
-        found.add("#")
-    return sorted(found)
+    account, separator, _ = address.rpartition("@")
+    characters = {character for character in "/?#[]" if character in account}
+    if "@" in account or (separator and characters):
+        characters.add("@")
+    if "#" in address:  # it would start a fragment, which asyncpg ignores
+        characters.add("#")
+    return sorted(characters)
 
 
 def _is_readable(dsn: str) -> bool:

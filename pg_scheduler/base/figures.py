@@ -54,7 +54,10 @@ class Histogram(NamedTuple):
     @classmethod
     def added(cls, *histograms: Histogram) -> Histogram:
         """Return a histogram with the values of all of these, at least one."""
-        return cls(_by_place(each.buckets for each in histograms), sum(each.total for each in histograms))
+        return cls(
+            _by_place(histogram.buckets for histogram in histograms),
+            sum(histogram.total for histogram in histograms),
+        )
 
     def minus(self, earlier: Histogram) -> Histogram:
         """Return the values that were added since an earlier state."""
@@ -106,11 +109,11 @@ class JobFigures(NamedTuple):
     def added(cls, *figures: JobFigures) -> JobFigures:
         """Return the sum of all of these, at least one."""
         return cls(
-            sum(each.scheduled for each in figures),
-            sum(each.started for each in figures),
-            _by_place(each.ended for each in figures),
-            Histogram.added(*(each.durations for each in figures)),
-            Histogram.added(*(each.lateness for each in figures)),
+            sum(part.scheduled for part in figures),
+            sum(part.started for part in figures),
+            _by_place(part.ended for part in figures),
+            Histogram.added(*(part.durations for part in figures)),
+            Histogram.added(*(part.lateness for part in figures)),
         )
 
     def minus(self, earlier: JobFigures) -> JobFigures:

@@ -38,17 +38,17 @@ def call_in_daemon(call: Callable[[], T], name: str) -> Future[Returned[T]]:
     The future has an exception as a value: asyncio's futures reject StopIteration, take the CancelledError of
     concurrent.futures for a cancellation, and pass SystemExit on to the event loop.
     """
-    found: Future[Returned[T]] = Future()
-    found.set_running_or_notify_cancel()
+    future: Future[Returned[T]] = Future()
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
         try:
-            found.set_result((call(), None))
+            future.set_result((call(), None))
         except BaseException as error:  # noqa: BLE001 - user code
-            found.set_result((None, error))
+            future.set_result((None, error))
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return found
+    return future
 
 
 def guarded(inspect: Callable[[], T], fallback: Callable[[str], T]) -> T:
@@ -118,8 +118,8 @@ def message_of(error: BaseException) -> str:
 
 def cause_of(error: BaseException) -> BaseException | None:
     """Return the cause of an exception."""
-    found: BaseException | None = _cause(error)
-    return found
+    cause: BaseException | None = _cause(error)
+    return cause
 
 
 def leaves_of(error: BaseException) -> tuple[BaseException, ...]:
@@ -139,8 +139,8 @@ def leaves_of(error: BaseException) -> tuple[BaseException, ...]:
 
 def traceback_of(error: BaseException) -> TracebackType | None:
     """Return the traceback of an exception."""
-    found: TracebackType | None = _traceback(error)
-    return found
+    traceback: TracebackType | None = _traceback(error)
+    return traceback
 
 
 def traceback_lines(error: BaseException, *, limit: int | None = None) -> list[str]:

@@ -90,7 +90,9 @@ class Health:
             probe: ``"live"``, ``"ready"`` or ``"started"``.
             exclude: Names of checks that do not count.
         """
-        return all(each.is_ok for each in self.checks if probe in each.probes and each.name not in exclude)
+        return all(
+            check.is_ok for check in self.checks if probe in check.probes and check.name not in exclude
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

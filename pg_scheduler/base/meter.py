@@ -161,7 +161,7 @@ class Meter:
             {name: job.figures() for name, job in self._jobs.copy().items()},
             self._counters.copy(),
             self._gauges.copy(),
-            {key: each.histogram() for key, each in self._durations.copy().items()},
+            {key: duration.histogram() for key, duration in self._durations.copy().items()},
         )
 
     def batch(self) -> Batch | None:

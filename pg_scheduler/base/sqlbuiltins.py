@@ -144,11 +144,11 @@ class _Rewriter:
     def _tokens(self) -> list[Token]:
         tokens, place = [], 0
         while place < len(self.sql):
-            found = _TOKEN.match(self.sql, place)
-            if found is None:
+            match = _TOKEN.match(self.sql, place)
+            if match is None:
                 raise self._error(place, "unknown syntax")
-            tokens.append(Token(str(found.lastgroup), found[0], place))
-            place = found.end()
+            tokens.append(Token(str(match.lastgroup), match[0], place))
+            place = match.end()
         return tokens
 
     def _rewrite(self, before: Token, token: Token, after: Token) -> str:

@@ -37,5 +37,5 @@ class JobStatus(StrEnum):
         try:
             return cls(str(text))
         except ValueError:
-            known = ", ".join(repr(member.value) for member in cls)
-            raise ValueError(f"status must be one of {known}, not {status!r}") from None
+            statuses = ", ".join(repr(member.value) for member in cls)
+            raise ValueError(f"status must be one of {statuses}, not {status!r}") from None

@@ -33,9 +33,9 @@ def write_duration(length: timedelta) -> str:
         >>> write_duration(timedelta(days=8, minutes=5))
         '1w1d5m'
     """
-    left, parts = length.days * 86_400 + length.seconds, []
+    remainder, parts = length.days * 86_400 + length.seconds, []
     for unit, size in _UNITS.items():
-        count, left = divmod(left, size)
+        count, remainder = divmod(remainder, size)
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts)

@@ -20,10 +20,10 @@ T = TypeVar("T", bound="DataclassInstance")
 _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
-def copy_fields(kind: type[T], value: object, **given: Any) -> T:
+def copy_fields(kind: type[T], value: object, **changes: Any) -> T:
     """Return an object of a dataclass with the given fields; a value provides the others that it has."""
-    names = [each.name for each in fields(kind) if each.name not in given]
-    return kind(**{name: getattr(value, name) for name in names if hasattr(value, name)}, **given)
+    names = [field.name for field in fields(kind) if field.name not in changes]
+    return kind(**{name: getattr(value, name) for name in names if hasattr(value, name)}, **changes)
 
 
 def escape(text: str, *, kept: str = "\n") -> str:
@@ -36,8 +36,10 @@ def escape(text: str, *, kept: str = "\n") -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        ascii(each)[1:-1] if unicodedata.category(each) in _CONTROLS and each not in kept else each
-        for each in text
+        ascii(character)[1:-1]
+        if unicodedata.category(character) in _CONTROLS and character not in kept
+        else character
+        for character in text
     )
 
 
@@ -99,12 +101,12 @@ def plain(value: Any, levels: int = sys.maxsize) -> Any:
 def _plain_parts(value: Any, levels: int) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {
-            each.name: plain(getattr(value, each.name), levels)
-            for each in fields(value)
-            if not each.name.startswith("_")
+            field.name: plain(getattr(value, field.name), levels)
+            for field in fields(value)
+            if not field.name.startswith("_")
         }
     if isinstance(value, Mapping):
-        return {str(key): plain(each, levels) for key, each in value.items()}
+        return {str(key): plain(item, levels) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each, levels) for each in value]
+        return [plain(item, levels) for item in value]
     return str(value)
