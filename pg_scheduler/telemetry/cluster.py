@@ -183,7 +183,7 @@ class ClusterCollector(Collector):
         families.gauge("table_bytes", "Size of a table with its indexes.", sizes, "table")
         dead = {(table.name,): float(table.dead) for table in figures.tables}
         families.gauge("dead_rows", "About how many dead rows a table has.", dead, "table")
-        ratio = self._hot_ratio.of(next((each for each in figures.tables if each.name == TABLE), None))
+        ratio = self._hot_ratio.of(next((table for table in figures.tables if table.name == TABLE), None))
         if ratio is not None:
             text = "Share of HOT updates among the last 1,000 or more updates of jobs; absent before."
             families.gauge("hot_update_ratio", text, ratio)
@@ -201,12 +201,12 @@ def _add_workers(families: Families, figures: ClusterFigures) -> None:
     text = "Workers that run jobs: alive, draining, or dead until their jobs are reclaimed."
     families.gauge("workers", text, states, "state")
     alive = [worker for worker in figures.workers if worker.is_alive]
-    families.gauge("slots", "Slots of live workers.", sum(each.slots for each in alive))
+    families.gauge("slots", "Slots of live workers.", sum(worker.slots for worker in alive))
     died_at = 0.0 if figures.last_death_at is None else figures.last_death_at.timestamp()
     text = "When a worker was last declared dead; 0 if none was within an hour, or the role may not see it."
     families.gauge("last_death_timestamp_seconds", text, died_at)
     text = "Slots of live workers that were taken at their last heartbeats."
-    families.gauge("slots_busy", text, sum(each.running_jobs for each in alive))
+    families.gauge("slots_busy", text, sum(worker.running_jobs for worker in alive))
 
 
 def _add_schedules(families: Families, figures: ClusterFigures) -> None:
@@ -250,8 +250,8 @@ class _NameLimit:
     ) -> dict[str, Value]:
         """Return the values by name, combined where several have the same name."""
         merged: dict[str, Value] = {}
-        for given, value in values:
-            name = self._kept_name(given)
+        for series_name, value in values:
+            name = self._kept_name(series_name)
             merged[name] = plus(merged[name], value) if name in merged else value
         return merged
 

@@ -54,8 +54,8 @@ class Families:
         """Add a histogram with a part of its buckets."""
         family = HistogramMetricFamily(self._prefix + name, text, labels=[*self._names, *labels])
         marks = [(str(bound), BOUNDS.index(bound)) for bound in bounds]
-        for key, each in values.items():
-            sums = list(accumulate(each.buckets))
+        for key, histogram in values.items():
+            sums = list(accumulate(histogram.buckets))
             buckets = [*((mark, sums[place]) for mark, place in marks), ("+Inf", sums[-1])]
-            family.add_metric([*self._values, *key], buckets, each.total)
+            family.add_metric([*self._values, *key], buckets, histogram.total)
         self.all.append(family)

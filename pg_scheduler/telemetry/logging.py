@@ -21,7 +21,7 @@ __all__ = ["FIELDS", "JobContextFilter", "JobContextProcessor", "JobLogHandler",
 FIELDS: Final = ("job_id", "job_name", "attempt", "worker_id", "schedule", "trace_id")
 """The fields of every record."""
 
-_found: ContextVar[tuple[Claim, dict[str, Any], Mapping[str, Any]]] = ContextVar("pg_scheduler_log_fields")
+_cached: ContextVar[tuple[Claim, dict[str, Any], Mapping[str, Any]]] = ContextVar("pg_scheduler_log_fields")
 """The claim, its fields and its metadata, read by the first record of the job."""
 
 
@@ -31,8 +31,8 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     if running is None:
         return {}, {}
     claim, _, get_scheduler, *_ = running
-    if (found := _found.get(None)) is not None and found[0] is claim:
-        return found[1:]
+    if (entry := _cached.get(None)) is not None and entry[0] is claim:
+        return entry[1:]
     job = current_job()
     metadata = job.metadata
     fields = {
@@ -43,7 +43,7 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         "schedule": job.schedule_id,
         "trace_id": trace_id_of(metadata),
     }
-    _found.set((claim, fields, metadata))
+    _cached.set((claim, fields, metadata))
     return fields, metadata
 
 
@@ -77,16 +77,16 @@ class JobContextFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Set the fields; every record passes."""
-        own = record.__dict__
+        attributes = record.__dict__
         fields, metadata = _read()
-        if own.get("job_id") not in (None, fields.get("job_id")):
+        if attributes.get("job_id") not in (None, fields.get("job_id")):
             fields, metadata = {}, {}  # a record of the library about another job
         for name in FIELDS:
-            if own.get(name) is None:
-                own[name] = fields.get(name)
+            if attributes.get(name) is None:
+                attributes[name] = fields.get(name)
         for key in self._keys:
-            if own.get(key) is None:
-                own[key] = metadata.get(key)
+            if attributes.get(key) is None:
+                attributes[key] = metadata.get(key)
         return True
 
 

@@ -128,7 +128,7 @@ def observe(meter: Meter, source: Callable[[], Scheduler]) -> None:
         source: Returns the Scheduler at each collection.
     """
     reader = _Reader(source)
-    known = _readings_of(source())
+    readings = _readings_of(source())
 
     def values(kind: str, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         return lambda _options: getattr(reader.read(name), kind)[name]
@@ -137,9 +137,9 @@ def observe(meter: Meter, source: Callable[[], Scheduler]) -> None:
         ("counters", meter.create_observable_counter),
         ("gauges", meter.create_observable_gauge),
     ):
-        for name in getattr(known, kind):
+        for name in getattr(readings, kind):
             unit = "s" if name.endswith("_seconds") else ""
-            create(PREFIX + name, [values(kind, name)], unit, known.texts[name])
+            create(PREFIX + name, [values(kind, name)], unit, readings.texts[name])
 
 
 def _readings_of(scheduler: Scheduler) -> Readings:

@@ -85,5 +85,5 @@ def instrument(
 def _check(scheduler: Scheduler) -> None:
     if scheduler.is_running or scheduler.is_shutting_down:
         raise ConfigurationError("the Scheduler has started: call instrument() before start()")
-    if any(isinstance(each, Tracing) for each in middleware_of(scheduler)):
+    if any(isinstance(middleware, Tracing) for middleware in middleware_of(scheduler)):
         raise ConfigurationError("the Scheduler was instrumented before: call instrument() once")

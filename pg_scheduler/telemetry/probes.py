@@ -52,7 +52,7 @@ def _answer(source: HealthSource, request: Request) -> Answer:
     if request.method not in {"GET", "HEAD"}:
         return text_answer(405, "the probes are read by GET\n")
     options = parse_qs(request.query, keep_blank_values=True)
-    exclude = {name for each in options.get("exclude", ()) for name in each.split(",") if name}
+    exclude = {name for value in options.get("exclude", ()) for name in value.split(",") if name}
     health = source.health()
     passes = health.passes(probe, exclude=exclude)
     status = 200 if passes else 503
@@ -64,21 +64,21 @@ def _answer(source: HealthSource, request: Request) -> Answer:
 
 
 def _json(health: Health, *, passes: bool) -> bytes:
-    found = {
+    report = {
         "ok": passes,
         "live": health.live,
         "ready": health.ready,
         "started": health.started,
         **asdict(health),
     }
-    return json.dumps(found).encode() + b"\n"
+    return json.dumps(report).encode() + b"\n"
 
 
 def _verbose(health: Health, probe: Probe, exclude: set[str], *, passes: bool) -> str:
     """Return a line for each check of the probe, and for those that fail no probe."""
-    shown = [each for each in health.checks if probe in each.probes or not each.probes]
-    lines = [_line(each, is_excluded=each.name in exclude) for each in shown]
-    unknown = exclude - {each.name for each in health.checks}
+    shown = [check for check in health.checks if probe in check.probes or not check.probes]
+    lines = [_line(check, is_excluded=check.name in exclude) for check in shown]
+    unknown = exclude - {check.name for check in health.checks}
     lines += [f"[!]{name!r} is excluded, but no check has this name" for name in sorted(unknown)]
     return "\n".join([*lines, f"{probe}: {'yes' if passes else 'no'}\n"])
 

@@ -83,10 +83,10 @@ def add_counters(families: Sink, counted: Snapshot, *, is_running: bool) -> None
     families.counter("jobs_started", "Attempts that started.", started, "job_name")
     add_jobs(families, jobs)
 
-    def labelled(metric: str, known: Iterable[str] = ()) -> dict[Labels, float]:
+    def labelled(metric: str, labels: Iterable[str] = ()) -> dict[Labels, float]:
         """Return a counter by its label, from 0 on: the first increase of a new series is not found."""
-        found = {label: value for (name, label), value in counted.counters.items() if name == metric}
-        return {(label,): found.get(label, 0.0) for label in sorted({*known, *found})}
+        counts = {label: value for (name, label), value in counted.counters.items() if name == metric}
+        return {(label,): counts.get(label, 0.0) for label in sorted({*labels, *counts})}
 
     def single(metric: str, text: str) -> None:
         families.counter(metric, text, counted.counters.get((metric, ""), 0.0))
@@ -97,7 +97,11 @@ def add_counters(families: Sink, counted: Snapshot, *, is_running: bool) -> None
     )
     exchanges = counted.durations.get(("exchange_duration", ""), Histogram())
     families.histogram("exchange_duration_seconds", "Durations of queries for due jobs.", {(): exchanges})
-    passes = {(label,): each for (name, label), each in counted.durations.items() if name == "pass_duration"}
+    passes = {
+        (label,): histogram
+        for (name, label), histogram in counted.durations.items()
+        if name == "pass_duration"
+    }
     families.histogram("pass_duration_seconds", "Durations of the passes of services.", passes, "service")
     kinds = [f"{service} {kind}" for (service,) in passes for kind in ("transient", "permanent")]
     errors = {

@@ -74,9 +74,11 @@ def answering(answer: Callable[[Request], Awaitable[Answer]]) -> App:
             accept = b",".join(value for name, value in scope["headers"] if name == b"accept")
             query = scope.get("query_string", b"").decode("latin-1")
             request = Request(scope["method"], _path_of(scope), query, accept.decode("latin-1"))
-            found = await answer(request)
-            await send({"type": "http.response.start", "status": found.status, "headers": found.headers})
-            body = b"" if scope["method"] == "HEAD" else found.body
+            response = await answer(request)
+            await send(
+                {"type": "http.response.start", "status": response.status, "headers": response.headers}
+            )
+            body = b"" if scope["method"] == "HEAD" else response.body
             await send({"type": "http.response.body", "body": body})
 
     return app
@@ -202,9 +204,9 @@ class ThreadServer:
             del self._waiting[task]
 
     async def _respond(self, head: str) -> bytes:
-        first, *lines = head.split("\r\n")
-        method, _, rest = first.partition(" ")
-        target = rest.partition(" ")[0]
+        request_line, *lines = head.split("\r\n")
+        method, _, remainder = request_line.partition(" ")
+        target = remainder.partition(" ")[0]
         path, _, query = target.partition("?")
         headers = [line.partition(":") for line in lines]
         accept = ",".join(value.strip() for name, _, value in headers if name.lower() == "accept")
@@ -212,11 +214,11 @@ class ThreadServer:
         fields = [*answer.headers, (b"connection", b"close")]
         start = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n".encode()
         body = b"" if method == "HEAD" else answer.body
-        return start + b"".join(b"%s: %s\r\n" % each for each in fields) + b"\r\n" + body
+        return start + b"".join(b"%s: %s\r\n" % field for field in fields) + b"\r\n" + body
 
     async def _call(self, request: Request) -> Answer:
-        found = call_in_daemon(lambda: self._answer(request), self._name)
-        answer, error = await asyncio.wrap_future(found)
+        future = call_in_daemon(lambda: self._answer(request), self._name)
+        answer, error = await asyncio.wrap_future(future)
         if answer is not None:
             return answer
         text = "the answer could not be made; the log has the reason"

@@ -93,5 +93,5 @@ def _status(health: Health) -> str:
     slots = f"{state}{health.slots_busy} of {health.slots} slots"
     if health.next_due_s is not None:
         slots += f", next due in {health.next_due_s:.0f} s"
-    failed = [f"{each.name}: {each.text}" for each in health.checks if each.probes and not each.is_ok]
+    failed = [f"{check.name}: {check.text}" for check in health.checks if check.probes and not check.is_ok]
     return " ".join("; ".join([slots, *failed]).split())

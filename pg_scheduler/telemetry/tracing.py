@@ -79,16 +79,16 @@ class Tracing(SendingMiddleware):
         """Make the span of a call that stores jobs: one, or ``count`` of a bulk call."""
         attributes = self._attributes("send", None if call is None else call.job_name)
         name, kind = "send", SpanKind.CLIENT
-        own = dict(attributes)
+        span_attributes = dict(attributes)
         if call is None:
-            own["messaging.batch.message_count"] = count
+            span_attributes["messaging.batch.message_count"] = count
         else:
             name, kind = f"send {call.job_name}", SpanKind.PRODUCER
-            own["messaging.message.id"] = call.job_id
+            span_attributes["messaging.message.id"] = call.job_id
         token = _has_span_per_job.set(call is None and count <= MAX_SPANS_OF_BULK)
         began = time.monotonic()
         try:
-            with self._span(name, kind, own) as span:
+            with self._span(name, kind, span_attributes) as span:
                 try:
                     yield
                 except BaseException as error:  # recorded in the span, and raised again
@@ -138,7 +138,7 @@ class Tracing(SendingMiddleware):
         parent = created if is_child else set_span_in_context(INVALID_SPAN, created)  # with its baggage
         attributes = self._attributes("process", job.job_name)
         lateness_s = (self._now() - job.execution_time).total_seconds()
-        own: Attributes = {
+        span_attributes: Attributes = {
             **attributes,
             "messaging.message.id": job.job_id,
             "pg_scheduler.attempt": job.attempt,
@@ -146,11 +146,11 @@ class Tracing(SendingMiddleware):
             "pg_scheduler.lateness": lateness_s,
         }
         if job.schedule_id is not None:
-            own["pg_scheduler.schedule"] = job.schedule_id
+            span_attributes["pg_scheduler.schedule"] = job.schedule_id
         began = time.monotonic()
         token = contexts.attach(parent)
         try:
-            with self._span(f"process {job.job_name}", SpanKind.CONSUMER, own, links) as span:
+            with self._span(f"process {job.job_name}", SpanKind.CONSUMER, span_attributes, links) as span:
                 call.trace = _injected(set_span_in_context(span, Context()))
                 try:
                     value = await call_next()
@@ -189,8 +189,9 @@ class Tracing(SendingMiddleware):
         links = [Link(creator)] if has_creator and not is_child else []
         if job.attempt > 1 and row is not None:
             traces = [error.trace for error in row.errors if error.trace and error.attempt < job.attempt]
-            former = get_current_span(_extracted(traces[-1] if traces else {}, job)).get_span_context()
-            links += [Link(former)] if former.is_valid else []
+            context = _extracted(traces[-1] if traces else {}, job)
+            previous_attempt = get_current_span(context).get_span_context()
+            links += [Link(previous_attempt)] if previous_attempt.is_valid else []
         return is_child, links
 
     async def _read(self, job: CurrentJob) -> Job | None:
@@ -221,17 +222,17 @@ class Tracing(SendingMiddleware):
             yield span
 
     def _attributes(self, operation: str, job_name: str | None) -> Attributes:
-        found: Attributes = {
+        values: Attributes = {
             "messaging.system": SYSTEM,
             "messaging.operation.name": operation,
             "messaging.operation.type": operation,
         }
         if job_name is not None:
-            found["messaging.destination.name"] = job_name
+            values["messaging.destination.name"] = job_name
         self._server = self._server or server_host(self._scheduler)
         if self._server is not None:
-            found["server.address"] = self._server
-        return found
+            values["server.address"] = self._server
+        return values
 
 
 def _fail(span: Span, error: BaseException) -> str:
