@@ -79,13 +79,13 @@ class JobAssertions:
         Raises:
             AssertionError: There is none; the message lists the pending jobs of the function.
         """
-        jobs, found = self._find(func, args, kwargs, after, at)
-        if not found:
+        jobs, matches = self._find(func, args, kwargs, after, at)
+        if not matches:
             raise AssertionError(
                 f"no such job of {self._entered().name_of(func)} is pending at {self.now}; "
                 f"pending are:{listed(jobs)}"
             )
-        return found[0]
+        return matches[0]
 
     def assert_not_scheduled(
         self,
@@ -108,10 +108,10 @@ class JobAssertions:
         Raises:
             AssertionError: There is one; the message lists them.
         """
-        _, found = self._find(func, args, kwargs, after, at)
-        if found:
+        _, matches = self._find(func, args, kwargs, after, at)
+        if matches:
             raise AssertionError(
-                f"jobs of {self._entered().name_of(func)} are pending at {self.now}:{listed(found)}"
+                f"jobs of {self._entered().name_of(func)} are pending at {self.now}:{listed(matches)}"
             )
 
     def _entered(self) -> ManualScheduler:

@@ -53,8 +53,8 @@ class TestKitBase:
             ValueError: A duration is negative.
         """
         units = timedelta(days=days), timedelta(hours=hours), timedelta(minutes=minutes)
-        for name, each in zip(("by", "days", "hours", "minutes"), (by, *units), strict=True):
-            self._kit.advance(timedelta(seconds=check_delay(name, each)))
+        for name, length in zip(("by", "days", "hours", "minutes"), (by, *units), strict=True):
+            self._kit.advance(timedelta(seconds=check_delay(name, length)))
 
 
 def owner_of(connection: object) -> object:
@@ -154,13 +154,13 @@ class AsyncTestKit(TestKitBase):
         Raises:
             AssertionError: There is none; the message lists all jobs.
         """
-        found = await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance)
-        if not found:
+        matches = await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance)
+        if not matches:
             raise AssertionError(
                 f"no such job of {self._kit.name_of(func)} is pending at {self._kit.now}; all jobs:"
                 f"{listed(await self._kit.every_job())}"
             )
-        return found[0]
+        return matches[0]
 
     async def assert_not_scheduled(
         self,
@@ -185,9 +185,9 @@ class AsyncTestKit(TestKitBase):
         Raises:
             AssertionError: There is one; the message lists them.
         """
-        if found := await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance):
+        if matches := await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance):
             name = "any task" if func is None else self._kit.name_of(func)
-            raise AssertionError(f"jobs of {name} are pending at {self._kit.now}:{listed(found)}")
+            raise AssertionError(f"jobs of {name} are pending at {self._kit.now}:{listed(matches)}")
 
     @asynccontextmanager
     async def scheduling(self) -> AsyncIterator[list[Job]]:

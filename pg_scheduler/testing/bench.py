@@ -88,8 +88,8 @@ class Bench:
             TimeoutError: It has not ended within the bound. The attempt is cancelled.
         """
         task = self._executor.submit(claim)
-        done, _ = await asyncio.wait([task], timeout=None if bound is None else bound.timeout_s)
-        if bound is not None and not done:
+        ended_tasks, _ = await asyncio.wait([task], timeout=None if bound is None else bound.timeout_s)
+        if bound is not None and not ended_tasks:
             await self.stop()
             raise bound.timeout_error([claim])
         task.result()
@@ -106,9 +106,9 @@ class Bench:
         results = self.node.results
         if results.has_completions:
             return None
-        with results.others() as others:
-            ((_, outcome),) = others.outcomes
-            others.outcomes = []  # none was written
+        with results.others() as batch:
+            ((_, outcome),) = batch.outcomes
+            batch.outcomes = []  # none was written
         return outcome
 
     async def stop(self) -> None:

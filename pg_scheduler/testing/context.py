@@ -122,8 +122,11 @@ def job_context(
                 yield connection
             else:
                 pool = _pool_of(get_scheduler())
-                async with pool.acquire() as own, own.transaction(isolation="read_committed"):
-                    yield own
+                async with (
+                    pool.acquire() as own_connection,
+                    own_connection.transaction(isolation="read_committed"),
+                ):
+                    yield own_connection
         except BaseException:  # whatever it was, the transaction is rolled back
             attempt.completion = None
             raise

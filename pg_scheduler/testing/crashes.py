@@ -249,7 +249,7 @@ class _Plan:
             await scheduler.enqueue(self.func, args=self.args, kwargs=self.kwargs, job_id=self.job_id)
             worker = CrashingWorker(t, await scheduler.statement_names(), point)
             scheduler.subscribe(worker.note_end, JobCompleted, JobFailed, JobCancelled, JobExpired)
-            for seconds, act in sorted(self.at.items(), key=lambda each: each[0]):
+            for seconds, act in sorted(self.at.items(), key=lambda entry: entry[0]):
                 await worker.run_until(began + timedelta(seconds=seconds))
                 await act(scheduler)
             await worker.run_until(began + timedelta(seconds=self.until_s))

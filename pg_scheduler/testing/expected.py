@@ -38,7 +38,7 @@ class NamingScheduler(Scheduler):
         tasks = self._parts.tasks
         names = {func} if isinstance(func, str) else tasks.names_of(tasks.adopt(func))
         periodic = self.get_periodic_jobs().values()
-        return names | {each.job_name for each in periodic if each.function in names}
+        return names | {job.job_name for job in periodic if job.function in names}
 
     async def every_job(self, **filters: Any) -> list[Job]:
         """Return all jobs that pass the filters of ``list_jobs()``, in the order of their due time."""
@@ -114,14 +114,14 @@ class ExpectedJob:
         )
 
 
-def _equal(expected: Sequence[Any], found: Sequence[Any]) -> bool:
-    return len(expected) == len(found) and all(
-        _stored(value) == other for value, other in zip(expected, found, strict=True)
+def _equal(expected: Sequence[Any], values: Sequence[Any]) -> bool:
+    return len(expected) == len(values) and all(
+        _stored(value) == other for value, other in zip(expected, values, strict=True)
     )
 
 
-def _includes(expected: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    return all(name in found and _stored(value) == found[name] for name, value in expected.items())
+def _includes(expected: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    return all(name in values and _stored(value) == values[name] for name, value in expected.items())
 
 
 def _stored(value: Any) -> Any:

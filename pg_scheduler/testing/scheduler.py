@@ -80,7 +80,7 @@ class TestScheduler(JobAssertions):
         check_count("concurrency", concurrency, least=1)
         start = datetime.now(UTC) if now is None else check_execution_time(now, name="now")
         self._clock = FakeClock(start)
-        self._given = normalise_dsn(pool, "the DSN") if isinstance(pool, str) else pool
+        self._source = normalise_dsn(pool, "the DSN") if isinstance(pool, str) else pool
         self._settings = {
             **settings,
             "max_concurrent_jobs": concurrency,
@@ -96,8 +96,12 @@ class TestScheduler(JobAssertions):
     async def __aenter__(self) -> Self:
         if self._inspector is not None:
             raise RuntimeError("TestScheduler has already started; use the one of the outer async with block")
-        given = self._given
-        self._pool = await open_own_pool(given, "the DSN", min_size=1) if isinstance(given, str) else given
+        pool_or_dsn = self._source
+        self._pool = (
+            await open_own_pool(pool_or_dsn, "the DSN", min_size=1)
+            if isinstance(pool_or_dsn, str)
+            else pool_or_dsn
+        )
         try:
             self._scheduler = scheduler = ManualScheduler(self._pool, clock=self._clock, **self._settings)
             self._runs = scheduler.count_runs()
@@ -121,7 +125,7 @@ class TestScheduler(JobAssertions):
         inspector, self._inspector = self._inspector, None
         if inspector is not None:
             inspector.close()
-        if isinstance(self._given, str) and self._pool is not None:
+        if isinstance(self._source, str) and self._pool is not None:
             await self._pool.close()
 
     # -- the Scheduler and its clock -------------------------------------------------------------------
@@ -321,7 +325,7 @@ class TestScheduler(JobAssertions):
         """Return the next instant up to the target, and whether maintenance is due at it."""
         worker = await self._entered().manual()
         due_in, expiry_in = await self._entered().next_instants()
-        left = (target - self.now).total_seconds()
+        remaining_s = (target - self.now).total_seconds()
         steps = [
             (self.now + timedelta(seconds=wait), maintains)
             for wait, maintains in (
@@ -330,7 +334,7 @@ class TestScheduler(JobAssertions):
                 (worker.unblocker.next_room_in, False),
                 (expiry_in, True),
             )
-            if wait is not None and 0 < wait <= left
+            if wait is not None and 0 < wait <= remaining_s
         ]
         first = min((at for at, _ in steps), default=None)
         return None if first is None else (first, (first, True) in steps)

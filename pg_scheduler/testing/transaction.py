@@ -146,10 +146,10 @@ class KitScheduler(NamingScheduler):
         connection: AnyConnection | None = None,
     ) -> JobResult | None:
         """Return how a job ended. It does not wait: no worker runs the job meanwhile."""
-        found = await super().get_job_result(job_id, wait=False, connection=connection)
-        if found is None and wait:
+        result = await super().get_job_result(job_id, wait=False, connection=connection)
+        if result is None and wait:
             raise TimeoutError(f"job {job_id!r} has not ended; call drain() of the test kit first")
-        return found
+        return result
 
     async def run_job(self, func: Any, **options: Any) -> NoReturn:  # noqa: ARG002
         """Reject the call."""
@@ -245,10 +245,10 @@ class KitScheduler(NamingScheduler):
         """Run the next due job, and return its id; None if there is none."""
         await self._parts.store.dependencies.mark_uncommitted()
         claims, names = self._parts.store.claims, bench.node.routing.names()
-        found = await claims.claim_next(self.worker_id, names, only)
-        if found is None:
+        next_claim = await claims.claim_next(self.worker_id, names, only)
+        if next_claim is None:
             return None
-        claim, has_expired = found
+        claim, has_expired = next_claim
         if has_expired:
             await claims.explain_expiry(self.worker_id, names, [claim])
             self._parts.events.publish(JobExpired(claim.job_id, claim.job_name, claim.attempt))
@@ -261,8 +261,8 @@ class KitScheduler(NamingScheduler):
 
     async def _check_claim(self, lost: JobEvent) -> None:
         """Check that a job whose outcome was refused will not run again and again."""
-        found = await self._parts.store.jobs.statuses_of([lost.job_id])
-        if found.get(lost.job_id) is JobStatus.PENDING:
+        statuses = await self._parts.store.jobs.statuses_of([lost.job_id])
+        if statuses.get(lost.job_id) is JobStatus.PENDING:
             raise RuntimeError(
                 f"job {lost.job_name!r} (id {lost.job_id}) has rolled back its own claim, since it shares a "
                 "transaction with the test kit; give jobs a session of their own on the connection of the "
@@ -282,8 +282,8 @@ class KitScheduler(NamingScheduler):
     def _node(self) -> Node:
         node = super()._node()
         executors = {
-            name: self._executor if isinstance(each, ThreadExecutor | ProcessExecutor) else each
-            for name, each in node.executors.items()
+            name: self._executor if isinstance(executor, ThreadExecutor | ProcessExecutor) else executor
+            for name, executor in node.executors.items()
         }
         get_scheduler = self._get_scheduler or node.get_scheduler
         return replace(node, executors=executors, get_scheduler=get_scheduler)

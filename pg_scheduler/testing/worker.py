@@ -225,13 +225,15 @@ class ManualRuntime(Runtime):
             return False
         if self.node.config.max_concurrent_jobs > 1:  # a job that runs may wait for the result of another one
             await self._write_results()
-        done, _ = await asyncio.wait(tasks, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
+        ended_tasks, _ = await asyncio.wait(
+            tasks, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+        )
         if self._bound is not None:
-            if done:
+            if ended_tasks:
                 self._bound.note_end()
             else:
                 self._bound.check_wait([attempt.claim for attempt in attempts])
-        if not done and not self.is_dead:
+        if not ended_tasks and not self.is_dead:
             await self.pass_of(self.heartbeat)
             await self.plan()
             self.claimer.rescan()
