@@ -112,8 +112,8 @@ class BlockingCursor:
             connection: The connection of a step in a transaction, with which the value commits; None to
                 commit it at once.
         """
-        own = _asyncpg_of(connection)
-        _Call(self._attempt, "save", "cursor").run(self._cursor.save, value, connection=own)
+        asyncpg_connection = _asyncpg_of(connection)
+        _Call(self._attempt, "save", "cursor").run(self._cursor.save, value, connection=asyncpg_connection)
 
 
 class BlockingSteps:
@@ -177,8 +177,8 @@ class BlockingSteps:
         """
         call = _Call(self._attempt, "transaction")
 
-        def with_connection(given: Any, *args: Any, **kwargs: Any) -> R:
-            return func(StepConnection(self._attempt, given), *args, **kwargs)
+        def with_connection(connection: Any, *args: Any, **kwargs: Any) -> R:
+            return func(StepConnection(self._attempt, connection), *args, **kwargs)
 
         value: R = call.run_method(
             name, call.in_thread(func, with_connection), *args, connection=_asyncpg_of(connection), **kwargs
@@ -342,12 +342,12 @@ class _Call:
             returned: Future[Returned[Any]] = loop.create_future()
 
             def execute() -> None:
-                found: Returned[Any]
+                outcome: Returned[Any]
                 try:
-                    found = context.run(surrounding or func, *args, **kwargs), None
+                    outcome = context.run(surrounding or func, *args, **kwargs), None
                 except BaseException as error:  # noqa: BLE001 - user code; it is raised in this thread again
-                    found = None, error
-                call_in_loop(loop, _set_result, returned, found)
+                    outcome = None, error
+                call_in_loop(loop, _set_result, returned, outcome)
 
             self._passed_back.put(execute)
             value, error = await returned
