@@ -84,8 +84,8 @@ class SchedulerPlugin(InitPlugin, CLIPlugin):
         @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
         def jobs(arguments: tuple[str, ...]) -> None:
             """Operate the jobs of this application."""
-            given = {VARIABLES[name]: value for name, value in self._settings.items() if name in VARIABLES}
-            variables = {"PG_SCHEDULER_DSN": self._url, **given} | os.environ
+            values = {VARIABLES[name]: value for name, value in self._settings.items() if name in VARIABLES}
+            variables = {"PG_SCHEDULER_DSN": self._url, **values} | os.environ
             program = [sys.executable, "-m", "pg_scheduler", *arguments]  # it handles signals itself
             os.execve(sys.executable, program, variables)  # noqa: S606 - this library's own program
 

@@ -239,10 +239,10 @@ def config_of(trigger: Trigger | None, timeout_s: float | None) -> MonitorConfig
         value = " ".join(fields if has_seconds else [*fields, last])
         config = {"schedule": {"type": "crontab", "value": value}, "timezone": trigger.timezone}
     elif isinstance(trigger, Every):
-        found = next((each for each in UNITS if not trigger.every % each[1]), None)
-        if found is None:
+        match = next((candidate for candidate in UNITS if not trigger.every % candidate[1]), None)
+        if match is None:
             return None
-        unit, length = found
+        unit, length = match
         config = {"schedule": {"type": "interval", "value": trigger.every // length, "unit": unit}}  # type: ignore[typeddict-item]
     else:
         return None
@@ -263,8 +263,8 @@ def _describe(scope: sentry_sdk.Scope, call: JobCall) -> None:
 
 def _headers_of(call: JobCall) -> dict[str, str]:
     trace = trace_from(call.metadata) or {}
-    found = {"sentry-trace": trace.get("sentry-trace"), "baggage": trace.get(BAGGAGE, trace.get("baggage"))}
-    return {name: value for name, value in found.items() if value is not None}
+    headers = {"sentry-trace": trace.get("sentry-trace"), "baggage": trace.get(BAGGAGE, trace.get("baggage"))}
+    return {name: value for name, value in headers.items() if value is not None}
 
 
 def _measure(span: Any, call: JobCall) -> None:

@@ -57,7 +57,7 @@ def tables(schema: str | None = None) -> dict[str, Table]:
     """
     metadata = MetaData(schema=schema)
     return {
-        name: Table(name, metadata, *(_column(each) for each in columns))
+        name: Table(name, metadata, *(_column(column) for column in columns))
         for name, columns in table_columns().items()
     }
 

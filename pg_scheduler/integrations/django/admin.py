@@ -81,8 +81,8 @@ def _database_of_backends() -> str:
         return default
     from pg_scheduler.integrations.django.backend import all_backends  # noqa: PLC0415 - needs django.tasks
 
-    found = {each.settings.database for each in all_backends()}
-    return found.pop() if len(found) == 1 else default
+    databases = {backend.settings.database for backend in all_backends()}
+    return databases.pop() if len(databases) == 1 else default
 
 
 def _may(permission: str) -> Callable[[Any, Any], bool]:
@@ -198,7 +198,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         term = search_term.strip()
         return queryset.filter(pk=term) if term else queryset, False
 
-    def _change(self, request: Any, rows: Any, change: Callable[..., object], done: str) -> None:
+    def _change(self, request: Any, rows: Any, change: Callable[..., object], summary: str) -> None:
         """Call ``change`` with a Scheduler, an id and ``connection=``, for each selected row."""
         try:
             with limited(rows.db, self.time_limit):
@@ -223,8 +223,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
                 except JobConflictError as error:
                     conflicts.append(str(error))
         for row in changed:
-            self.log_change(request, row, done)
-        texts = [f"{done}: {len(changed)} of {len(selected)}."]
+            self.log_change(request, row, summary)
+        texts = [f"{summary}: {len(changed)} of {len(selected)}."]
         if len(changed) < len(selected):
             texts += ["The others are in no status that allows it.", *conflicts[:MAX_CONFLICTS]]
         level = messages.SUCCESS if changed else messages.WARNING

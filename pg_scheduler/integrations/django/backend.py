@@ -153,13 +153,13 @@ class Backend(BaseTaskBackend):
         task = None if job is None else task_named(job.job_name)
         if job is None or task is None:
             raise TaskResultDoesNotExist(result_id)
-        kept = None
+        kept_result = None
         if job.status is JobStatus.COMPLETED:
             try:
-                kept = self.client.get_job_result(job_id, wait=False, connection=connection)
+                kept_result = self.client.get_job_result(job_id, wait=False, connection=connection)
             except JobNotFoundError:  # it was deleted meanwhile
                 raise TaskResultDoesNotExist(result_id) from None
-        return result_of(job, task, self.alias, kept)
+        return result_of(job, task, self.alias, kept_result)
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Check that the application is installed; its own checks examine the settings."""
@@ -181,23 +181,23 @@ class Backend(BaseTaskBackend):
             "misfire_grace_time": None,
             "timeout": self.settings.timeout,
         }
-        own = {name: getattr(task, name, UNSET) for name in defaults}
-        return defaults | {name: value for name, value in own.items() if value is not UNSET}
+        task_options = {name: getattr(task, name, UNSET) for name in defaults}
+        return defaults | {name: value for name, value in task_options.items() if value is not UNSET}
 
 
 def all_backends() -> list[Backend]:
     """Return the backends of the project that store jobs."""
-    return [each for each in task_backends.all() if isinstance(each, Backend)]
+    return [backend for backend in task_backends.all() if isinstance(backend, Backend)]
 
 
 def neighbours_of(backend: Backend) -> list[Backend]:
     """Return the other backends of the project that store jobs in the same tables."""
-    own = backend.settings
+    settings = backend.settings
     return [
-        each
-        for each in all_backends()
-        if each.alias != backend.alias
-        and (each.settings.database, each.settings.schema) == (own.database, own.schema)
+        other
+        for other in all_backends()
+        if other.alias != backend.alias
+        and (other.settings.database, other.settings.schema) == (settings.database, settings.schema)
     ]
 
 
@@ -210,5 +210,7 @@ def _client(
 ) -> SyncScheduler:
     """Return the Scheduler of all backends with the same settings: it looks up the schema once."""
     key = (database, schema, id(codec), *map(id, middleware))
-    found = _clients.get(key)
-    return found or _clients.setdefault(key, SyncScheduler(schema=schema, middleware=middleware, codec=codec))
+    client = _clients.get(key)
+    return client or _clients.setdefault(
+        key, SyncScheduler(schema=schema, middleware=middleware, codec=codec)
+    )

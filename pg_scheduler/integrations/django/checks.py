@@ -19,7 +19,7 @@ TENANTS: Final = ("django_tenants.", "tenant_schemas.")
 
 def check_backends(**_kwargs: Any) -> list[checks.CheckMessage]:
     """Return the mistakes in the settings of all backends."""
-    return [message for each in all_backends() for message in _check(each)]
+    return [message for backend in all_backends() for message in _check(backend)]
 
 
 def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
@@ -38,11 +38,11 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
         )
         return
     elsewhere = {
-        found: model._meta.label
+        database: model._meta.label
         for model in reversed(apps.get_models())
         if model._meta.managed
         and model._meta.app_label != "pg_scheduler"  # they are not written through models
-        and (found := router.db_for_write(model)) != alias
+        and (database := router.db_for_write(model)) != alias
     }
     for other, label in elsewhere.items():
         yield checks.Warning(

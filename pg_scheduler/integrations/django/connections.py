@@ -125,7 +125,11 @@ class DjangoProcesses(ProcessExecutor):
 
     def parameters(self) -> dict[str, str]:
         """Return the names of the databases by alias. Those of a test run are not in the settings."""
-        return {alias: str(each["NAME"]) for alias, each in connections.settings.items() if each["NAME"]}
+        return {
+            alias: str(parameters["NAME"])
+            for alias, parameters in connections.settings.items()
+            if parameters["NAME"]
+        }
 
 
 def prepare(names: Mapping[str, str]) -> Callable[..., Any]:

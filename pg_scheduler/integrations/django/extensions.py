@@ -33,7 +33,7 @@ def middleware_of(alias: str, options: Options) -> tuple[Middleware, ...]:
         ImproperlyConfigured: One cannot be imported, or is no middleware.
     """
     with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['MIDDLEWARE']"):
-        return check_middleware([_found(each) for each in options.middleware])
+        return check_middleware([_resolve(value) for value in options.middleware])
 
 
 def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
@@ -43,9 +43,9 @@ def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
         ImproperlyConfigured: One cannot be imported, is no executor, or has no care for Django.
     """
     with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['EXECUTORS']"):
-        given = {name: _found(each) for name, each in options.executors.items()}
-        check_executors(given)
-        for name, executor in given.items():
+        executors = {name: _resolve(value) for name, value in options.executors.items()}
+        check_executors(executors)
+        for name, executor in executors.items():
             if isinstance(executor, ThreadExecutor) and not isinstance(executor, DjangoThreads):
                 raise TypeError(
                     f"executors[{name!r}] is {executor!r}, whose threads leave connections of Django open; "
@@ -56,7 +56,7 @@ def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
                     f"executors[{name!r}] is {executor!r}, whose processes cannot import models; "
                     "use pg_scheduler.integrations.django.DjangoProcesses"
                 )
-        return {THREAD: DjangoThreads(), PROCESS: DjangoProcesses(), **given}
+        return {THREAD: DjangoThreads(), PROCESS: DjangoProcesses(), **executors}
 
 
 def codec_of(alias: str, options: Options) -> Codec | None:
@@ -66,7 +66,7 @@ def codec_of(alias: str, options: Options) -> Codec | None:
         ImproperlyConfigured: It cannot be imported, or is no codec.
     """
     with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['CODEC']"):
-        codec: Codec | None = _found(options.codec)
+        codec: Codec | None = _resolve(options.codec)
         check_codec(codec)
         return codec
 
@@ -79,22 +79,22 @@ def _mistakes_of(place: str) -> Iterator[None]:
         raise ImproperlyConfigured(f"{place}: {error}") from error
 
 
-def _found(given: object) -> Any:
-    return _imported(given) if isinstance(given, str) else given
+def _resolve(value: object) -> Any:
+    return _imported(value) if isinstance(value, str) else value
 
 
 @cache
 def _imported(path: str) -> Any:
     """Return what a dotted path names, or an object of the class that it names: one in each process."""
-    found = import_string(path)
-    if not isinstance(found, type):
-        return found
+    target = import_string(path)
+    if not isinstance(target, type):
+        return target
     try:
-        signature_of(found).bind()
+        signature_of(target).bind()
     except TypeError:
         raise TypeError(
             f"the class {path!r} requires arguments; name an object in your code instead"
         ) from None
     except ValueError:  # it has no signature
         pass
-    return found()
+    return target()

@@ -244,7 +244,7 @@ _FIELDS: Final = {
 
 def _key_model(name: str, table: str, *keys: str) -> type[ReadOnlyModel]:
     """Return a model with the key of a table."""
-    kinds = {each.name: _FIELDS[each.type] for each in table_columns()[table] if each.name in keys}
+    kinds = {column.name: _FIELDS[column.type] for column in table_columns()[table] if column.name in keys}
     fields: dict[str, Any] = {"pk": models.CompositePrimaryKey(*keys)} if len(keys) > 1 else {}
     fields |= {key: kinds[key](primary_key=len(keys) == 1) for key in keys}
     meta = type("Meta", (ReadOnlyModel.Meta,), {"db_table": table})

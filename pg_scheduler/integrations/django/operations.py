@@ -58,7 +58,7 @@ def create_models() -> list[CreateModel]:
     The models read tables that SQL files create, so no former state of them is ever needed.
     """
     states = [ModelState.from_model(model) for model in apps.get_app_config("pg_scheduler").get_models()]
-    return [CreateModel(each.name, list(each.fields.items()), each.options) for each in states]
+    return [CreateModel(state.name, list(state.fields.items()), state.options) for state in states]
 
 
 def create_unmigrated(sender: Any, using: str, **_about: Any) -> None:

@@ -47,19 +47,19 @@ class Options:
     codec: str | Codec | None = None
 
     @classmethod
-    def read(cls, alias: str, given: Mapping[str, Any]) -> Self:
+    def read(cls, alias: str, values: Mapping[str, Any]) -> Self:
         """Return the options of a backend.
 
         Raises:
             ImproperlyConfigured: A name is unknown, or a value is invalid.
         """
         place = f"TASKS[{alias!r}]['OPTIONS']"
-        known = {each.name.upper(): each.name for each in fields(cls)}
-        if unknown := sorted(str(name) for name in given if name not in known):
+        names = {field.name.upper(): field.name for field in fields(cls)}
+        if unknown := sorted(str(name) for name in values if name not in names):
             raise ImproperlyConfigured(
-                f"{place} has the unknown key {unknown[0]!r}; known keys: {', '.join(known)}"
+                f"{place} has the unknown key {unknown[0]!r}; known keys: {', '.join(names)}"
             )
-        options = cls(**{known[name]: value for name, value in given.items()})
+        options = cls(**{names[name]: value for name, value in values.items()})
         try:
             for name in ("max_retries", "timeout", "keep_result"):
                 JOB_OPTIONS[name].check(getattr(options, name))

@@ -30,8 +30,8 @@ class EstimatingPaginator(Paginator):
     @cached_property
     def count(self) -> int:
         """The number of rows: exact on the last page, else an estimate of the planner of PostgreSQL."""
-        found = self._before + len(self.keys)
-        return found if len(self.keys) <= self.per_page else max(found, self._estimate())
+        total = self._before + len(self.keys)
+        return total if len(self.keys) <= self.per_page else max(total, self._estimate())
 
     @cached_property
     def num_pages(self) -> int:
@@ -46,6 +46,6 @@ class EstimatingPaginator(Paginator):
         return before
 
     def _estimate(self) -> int:
-        found: Any = json.loads(self.object_list.explain(format="json"))
-        plan = found[0] if isinstance(found, list) else found  # psycopg2 has unpacked it
+        explanation: Any = json.loads(self.object_list.explain(format="json"))
+        plan = explanation[0] if isinstance(explanation, list) else explanation  # psycopg2 has unpacked it
         return int(plan["Plan"]["Plan Rows"])

@@ -82,7 +82,7 @@ class JobTaskResult(TaskResult):
 
     def _take(self, other: Self) -> None:
         self.change(
-            **{each.name: getattr(other, each.name) for each in fields(self) if each.name not in KEPT}
+            **{field.name: getattr(other, field.name) for field in fields(self) if field.name not in KEPT}
         )
 
     def change(self, **values: Any) -> None:
@@ -116,17 +116,17 @@ def new_result(task: Task, args: Any, kwargs: Any, **values: Any) -> JobTaskResu
     )
 
 
-def result_of(job: Job, task: Task, backend: str, kept: JobResult | None) -> JobTaskResult:
+def result_of(job: Job, task: Task, backend: str, kept_result: JobResult | None) -> JobTaskResult:
     """Return the TaskResult of Django for a job.
 
     Args:
         job: The job.
         task: The declared task.
         backend: The alias of the backend that reads the job.
-        kept: Its kept result; None if it has not completed.
+        kept_result: Its kept result; None if it has not completed.
     """
-    workers = [each.worker_id for each in job.errors if each.worker_id is not None]
-    if job.worker_id is not None and not any(each.attempt == job.attempt for each in job.errors):
+    workers = [error.worker_id for error in job.errors if error.worker_id is not None]
+    if job.worker_id is not None and not any(error.attempt == job.attempt for error in job.errors):
         workers.append(job.worker_id)
     first = job.errors[0].started_at if job.errors else None
     last = job.started_at or (job.errors[-1].started_at if job.errors else None)
@@ -143,9 +143,9 @@ def result_of(job: Job, task: Task, backend: str, kept: JobResult | None) -> Job
         errors=_errors_of(job),
         worker_ids=workers,
         claims=job.attempt,
-        no_value_reason=None if kept is None else kept.no_value_reason,
+        no_value_reason=None if kept_result is None else kept_result.no_value_reason,
     )
-    result.change(_return_value=None if kept is None else kept.value)
+    result.change(_return_value=None if kept_result is None else kept_result.value)
     return result
 
 
@@ -161,9 +161,9 @@ def error_of(error: BaseException) -> TaskError:
 def enqueued_at(job_id: str, default: datetime | None) -> datetime | None:
     """Return the time in an id that was generated, the same one at each call; else the default."""
     with suppress(ValueError, OverflowError):  # an id of the caller
-        found = UUID(job_id)
-        if found.version == UUID_VERSION:
-            return local(datetime.fromtimestamp((found.int >> 80) / 1000, UTC))
+        uuid = UUID(job_id)
+        if uuid.version == UUID_VERSION:
+            return local(datetime.fromtimestamp((uuid.int >> 80) / 1000, UTC))
     return local(default)
 
 
@@ -186,7 +186,7 @@ def _task_of(job: Job, task: Task, backend: str) -> Task:
 
 
 def _errors_of(job: Job) -> list[TaskError]:
-    errors = [_error_from(each) for each in job.errors if each.outcome in ERRORS]
+    errors = [_error_from(error) for error in job.errors if error.outcome in ERRORS]
     if STATUSES.get(job.status) is None and (job.status in ENDS or not errors):
         kind = ENDS.get(job.status, JobFailedError)
         errors.append(

@@ -61,25 +61,28 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
     run = _runners.get(task.func)
     if run is None:
         run = _runners[task.func] = _runner_of(task)
-    known = catalogue.find_exact(name_of(task))
-    if known is not None and known.func is run:
+    existing_task = catalogue.find_exact(name_of(task))
+    if existing_task is not None and existing_task.func is run:
         return
     if getattr(task, "executor", None) == PROCESS:
         raise ValueError(
             f"executor {PROCESS!r} cannot run the task {task.module_path}, whose signals the worker sends; "
             "declare a function with @job instead"
         )
-    known, given = catalogue.task_of(run), NO_OPTIONS
-    if known is None or known.func is not run:
-        own = {
+    existing_task, task_options = catalogue.task_of(run), NO_OPTIONS
+    if existing_task is None or existing_task.func is not run:
+        task_values = {
             name: value
             for name in ("executor", "retry", "limits", "unique", "metadata", "on_failure")
             if (value := getattr(task, name, None)) is not None
         }
-        given = TaskOptions(**own, priority=priority_of(task.priority), **options)
+        task_options = TaskOptions(**task_values, priority=priority_of(task.priority), **options)
     # The path alone is what Celery and django-celery-beat store. A function with @job() may have it too.
     catalogue.register(
-        run, aliases=_names_in({task.queue_name, *queues}, task), loose=[task.module_path], options=given
+        run,
+        aliases=_names_in({task.queue_name, *queues}, task),
+        loose=[task.module_path],
+        options=task_options,
     )
 
 
@@ -92,7 +95,7 @@ def declare_queues(queues: Iterable[str]) -> None:
 def _names_in(queues: Iterable[str], task: Task) -> list[str]:
     """Return the names of the jobs of a task in queues."""
     aliases = check_aliases(getattr(task, "aliases", ()))
-    paths = [task.module_path, *(each for each in aliases if queue_in(each) is None)]
+    paths = [task.module_path, *(alias for alias in aliases if queue_in(alias) is None)]
     return [*aliases, *(job_name(path, queue) for path in paths for queue in sorted(queues))]
 
 
@@ -109,14 +112,14 @@ def paths_in(queues: Iterable[str]) -> list[str]:
 
 def task_named(name: str) -> Task | None:
     """Return the task that runs the jobs of this name; None if no task does."""
-    found = catalogue.resolve(name)
-    return None if found is None else getattr(found.func, "django_task", None)
+    job_task = catalogue.resolve(name)
+    return None if job_task is None else getattr(job_task.func, "django_task", None)
 
 
 def declared_tasks() -> list[Task]:
     """Return the tasks that are registered."""
-    found = (getattr(each.func, "django_task", None) for each in catalogue.tasks())
-    return [task for task in found if task is not None]
+    candidates = (getattr(job_task.func, "django_task", None) for job_task in catalogue.tasks())
+    return [task for task in candidates if task is not None]
 
 
 def _runner_of(task: Task) -> Callable[..., Any]:

@@ -99,16 +99,16 @@ class JobTask(Task):
 
     def using(self, **changes: Any) -> JobTask:
         """Return the task with other values of Django's options, or of those that belong to one job."""
-        own = {name: changes.pop(name) for name in PER_JOB if name in changes}
+        job_options = {name: changes.pop(name) for name in PER_JOB if name in changes}
         changed: JobTask = Task.using(self, **changes)  # super() fails in a class with slots
-        return replace(changed, **own) if own else changed
+        return replace(changed, **job_options) if job_options else changed
 
 
 def changed(task: Task, **values: Any) -> Task:
     """Return a copy of a task with other values, which are not validated."""
     copy: Task = object.__new__(type(task))
-    for each in fields(task):
-        object.__setattr__(copy, each.name, values.get(each.name, getattr(task, each.name)))
+    for option in fields(task):
+        object.__setattr__(copy, option.name, values.get(option.name, getattr(task, option.name)))
     return copy
 
 

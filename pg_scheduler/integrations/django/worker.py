@@ -57,9 +57,9 @@ async def scheduler() -> AsyncIterator[Scheduler]:
         ImproperlyConfigured: The middleware, an executor or the codec is invalid.
     """
     backend: Backend = task_backends[selection.backend]
-    own = {*backend.queues, *selection.queues}
-    others = {queue for each in neighbours_of(backend) for queue in each.queues} - own
-    declare_queues({*(selection.queues or backend.queues), *others})
+    queues = {*backend.queues, *selection.queues}
+    other_queues = {queue for neighbour in neighbours_of(backend) for queue in neighbour.queues} - queues
+    declare_queues({*(selection.queues or backend.queues), *other_queues})
     settings = backend.settings
     async with open_pool(
         dsn_of(settings.database, settings.dsn),
@@ -71,7 +71,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
             pool,
             schema=settings.schema,
             only=_patterns_of(selection.queues),
-            skip=_patterns_of(sorted({*selection.excluded, *others})),
+            skip=_patterns_of(sorted({*selection.excluded, *other_queues})),
             vacuum_config=_retention(settings.database),
             executors=executors_of(selection.backend, settings),
             middleware=[partial(close_connections, selection.backend), *backend.middleware],
@@ -87,9 +87,11 @@ def _patterns_of(queues: Sequence[str]) -> list[str]:
 
 def _retention(database: str) -> VacuumConfig:
     """Return the default retention, with jobs kept at least as long as the results of all tasks."""
-    kept = [each.settings.keep_result for each in all_backends() if each.settings.database == database]
-    kept += [getattr(task, "keep_result", None) for task in declared_tasks()]
-    longest = max((each for each in kept if isinstance(each, timedelta)), default=timedelta(0))
+    lengths = [
+        backend.settings.keep_result for backend in all_backends() if backend.settings.database == database
+    ]
+    lengths += [getattr(task, "keep_result", None) for task in declared_tasks()]
+    longest = max((length for length in lengths if isinstance(length, timedelta)), default=timedelta(0))
     config = VacuumConfig()
     policies: dict[str, Any] = {
         name: VacuumPolicy.after_days(max(getattr(config, name).days, longest / DAY))

@@ -49,16 +49,18 @@ class Command(BaseCommand):
         from pg_scheduler.cli.errors import ExitCode  # noqa: PLC0415 - needs the extra
         from pg_scheduler.cli.main import run  # noqa: PLC0415 - needs the extra
 
-        own = ArgumentParser(add_help=False, allow_abbrev=False)  # options after the name of the command
-        _add_options(own, later=True)
-        given, words = own.parse_known_args(options["arguments"])
-        alias = given.backend or options["backend"]
-        queues = [*options["queue"], *given.queue]
-        excluded = [*options["exclude_queue"], *given.exclude_queue]
+        parser = ArgumentParser(add_help=False, allow_abbrev=False)  # options after the name of the command
+        _add_options(parser, later=True)
+        later_options, words = parser.parse_known_args(options["arguments"])
+        alias = later_options.backend or options["backend"]
+        queues = [*options["queue"], *later_options.queue]
+        excluded = [*options["exclude_queue"], *later_options.exclude_queue]
         backend = _backend_of(alias)
         if words[:1] == [WORKER]:
             selection.backend, selection.queues, selection.excluded = alias, queues, excluded
-            concurrency = options["concurrency"] if given.concurrency is None else given.concurrency
+            concurrency = (
+                options["concurrency"] if later_options.concurrency is None else later_options.concurrency
+            )
             words = _words_of_worker(words, backend, concurrency)
             if not self._called_from_command_line:
                 raise CommandError("a worker ends its process; start it from a shell")
@@ -76,15 +78,15 @@ class Command(BaseCommand):
 
 def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | None) -> list[str]:
     """Return the arguments of the worker."""
-    elsewhere = {queue for each in neighbours_of(backend) for queue in each.queues}
+    elsewhere = {queue for neighbour in neighbours_of(backend) for queue in neighbour.queues}
     for queue in {*selection.queues, *(queue for queue in selection.excluded if queue not in elsewhere)}:
         if backend.queues and queue not in backend.queues:
-            known = ", ".join(sorted(backend.queues))
-            raise CommandError(f"TASKS[{backend.alias!r}]['QUEUES'] has no {queue!r}; it has {known}")
-    found = [word for word in words if word not in {TARGET, "--"}]  # from the supervisor
+            queues = ", ".join(sorted(backend.queues))
+            raise CommandError(f"TASKS[{backend.alias!r}]['QUEUES'] has no {queue!r}; it has {queues}")
+    arguments = [word for word in words if word not in {TARGET, "--"}]  # from the supervisor
     if concurrency is not None:
-        found.append(f"--slots={concurrency}")
-    return [*found, TARGET]
+        arguments.append(f"--slots={concurrency}")
+    return [*arguments, TARGET]
 
 
 def _prepare_restart(words: Sequence[str]) -> None:
@@ -103,7 +105,9 @@ def _print_records_once() -> None:
     """Remove the handler that Django has in development by default: the worker has one for all records."""
     if settings.LOGGING_CONFIG and not settings.LOGGING:
         logger = logging.getLogger("django")
-        logger.handlers[:] = [each for each in logger.handlers if type(each) is not logging.StreamHandler]
+        logger.handlers[:] = [
+            handler for handler in logger.handlers if type(handler) is not logging.StreamHandler
+        ]
 
 
 def _add_options(parser: ArgumentParser, *, later: bool = False) -> None:
@@ -143,10 +147,10 @@ def _backend_of(alias: str) -> Backend:
 @contextmanager
 def _variables(backend: Backend) -> Iterator[None]:
     """Set the variables of ``pg-scheduler`` to the database of a backend."""
-    given = backend.settings
-    values = {"PG_SCHEDULER_DSN": dsn_of(given.database, given.dsn)}
-    if given.schema is not None:
-        values["PG_SCHEDULER_SCHEMA"] = given.schema
+    options = backend.settings
+    values = {"PG_SCHEDULER_DSN": dsn_of(options.database, options.dsn)}
+    if options.schema is not None:
+        values["PG_SCHEDULER_SCHEMA"] = options.schema
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
