@@ -128,19 +128,19 @@ def convert(job: StoredJob, now: datetime) -> Found:
         return FoundJob(**common, due=due)
     jitter = getattr(trigger, "jitter", None) or 0
     start = None if due is None else due - timedelta(seconds=jitter)
-    found: Trigger
+    converted_trigger: Trigger
     if type(trigger) is IntervalTrigger:
-        found = Every(trigger.interval)
+        converted_trigger = Every(trigger.interval)
         start = upcoming(due or trigger.start_date, trigger.interval, now)
     elif type(trigger) is CronTrigger:
         start = start if start is not None and start > now else None
-        found = cron_of(trigger, start or now)
+        converted_trigger = cron_of(trigger, start or now)
     else:
         raise NotImportedError(f"{type(trigger).__name__} has no equivalent that is certain")
     may_overlap = state["max_instances"] > 1
     return FoundSchedule(
         **common,
-        trigger=found,
+        trigger=converted_trigger,
         start=start,
         end=trigger.end_date,
         jitter=jitter,
@@ -187,13 +187,13 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
         cron: Trigger = Cron(" ".join(words), timezone=zone)
     except ValueError as error:
         raise NotImportedError(f"{trigger}: {error}") from error
-    found = cron if during is None else cron & during
-    theirs = list(_fires_of(trigger, since))
-    ours = found.upcoming(COMPARED, after=since - INSTANT)[: len(theirs)]
-    if ours != theirs:
-        first = next(each for each in sorted({*ours, *theirs}) if (each in ours) != (each in theirs))
-        raise NotImportedError(f"the fire times of {trigger} and {found} differ at {first.isoformat()}")
-    return found
+    equivalent = cron if during is None else cron & during
+    their_fires = list(_fires_of(trigger, since))
+    our_fires = equivalent.upcoming(COMPARED, after=since - INSTANT)[: len(their_fires)]
+    if our_fires != their_fires:
+        first = min({*our_fires} ^ {*their_fires})
+        raise NotImportedError(f"the fire times of {trigger} and {equivalent} differ at {first.isoformat()}")
+    return equivalent
 
 
 def _field(name: str, text: str) -> str:
@@ -202,7 +202,7 @@ def _field(name: str, text: str) -> str:
     if maximum is None:
         return text
     return ",".join(
-        f"{found[1]}-{maximum}/{found[2]}" if (found := _OPEN_RANGE.fullmatch(part)) else part
+        f"{match[1]}-{maximum}/{match[2]}" if (match := _OPEN_RANGE.fullmatch(part)) else part
         for part in text.split(",")
     )
 

@@ -234,15 +234,16 @@ def cron_of(schedule: crontab) -> Trigger:
     return cron if during is None else cron & during
 
 
-def _word(schedule: crontab, name: str, ours: str, size: int) -> str:
+def _word(schedule: crontab, name: str, attribute: str, size: int) -> str:
     """Return a field of a cron expression: its text if that means the same here, else its values."""
     values = getattr(schedule, name)
     if len(values) == size:
         return "*"
     text = str(getattr(schedule, f"_orig_{name}")).replace(" ", "")
     try:
-        fields: CronFields = parse_cron(" ".join(text if each == name else "*" for each, _, _ in FIELDS))
-        if set(getattr(fields, ours)) == values:
+        expression = " ".join(text if field_name == name else "*" for field_name, _, _ in FIELDS)
+        fields: CronFields = parse_cron(expression)
+        if set(getattr(fields, attribute)) == values:
             return text
     except ValueError:  # a spelling of Celery only
         pass
