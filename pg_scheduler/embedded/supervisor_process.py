@@ -117,7 +117,7 @@ class ServerProcess:
             self.data.mkdir(parents=True, mode=0o700)
         self.account.own(self.data)
         options = ["--no-sync", "--no-instructions", "--username=postgres", "--auth=trust", "--encoding=UTF8"]
-        done = subprocess.run(
+        result = subprocess.run(
             [self.binaries / "initdb", *options, "--locale=C", "--pgdata", self.data],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -127,8 +127,10 @@ class ServerProcess:
             check=False,
             **self.account.popen_arguments(),
         )
-        if done.returncode != 0:
-            raise ServerProcessError(f"initdb failed in {self.data}:\n{done.stdout.decode(errors='replace')}")
+        if result.returncode != 0:
+            raise ServerProcessError(
+                f"initdb failed in {self.data}:\n{result.stdout.decode(errors='replace')}"
+            )
 
     def start(self) -> dict[str, Any]:
         """Start the server unless it runs, and wait until it accepts connections."""
@@ -298,13 +300,13 @@ def child_pids(pid: int) -> list[int]:
         table = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True)  # noqa: S607
         pairs = [line.split() for line in table.stdout.splitlines()]
         return [int(child) for child, parent in pairs if int(parent) == pid]
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
             if int(fields[1]) == pid:
-                found.append(int(folder.name))
-    return found
+                pids.append(int(folder.name))
+    return pids
 
 
 def is_running(pid: int) -> bool:
@@ -321,8 +323,8 @@ def is_running(pid: int) -> bool:
 
 def base_environment() -> dict[str, str]:
     """Return a small, fixed environment, without the PG* variables and the locale of the user."""
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    return {**kept, "LC_ALL": "C", "TZ": "UTC"}
+    variables = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    return {**variables, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def die_with_supervisor() -> None:
