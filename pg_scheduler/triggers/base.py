@@ -96,14 +96,14 @@ class Trigger(Part):
         fires: list[datetime] = []
         while len(fires) < n:
             try:
-                following = next_fire_time(self, fire, origin, search)
+                next_fire = next_fire_time(self, fire, origin, search)
             except SearchLimitError:
                 if not fires:
                     raise
                 break
-            if following is None:
+            if next_fire is None:
                 break
-            fires.append(fire := following)
+            fires.append(fire := next_fire)
         return fires
 
     def _anchored_interval(self) -> timedelta | None:

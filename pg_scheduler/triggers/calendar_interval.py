@@ -143,10 +143,11 @@ class CalendarInterval(Trigger):
         year, month = first.year + month // 12, month % 12 + 1
         if year > MAXYEAR:
             raise OverflowError(f"year {year} is out of range")
-        last = monthrange(year, month)[1]
-        if first.day > last and self.missing_day == "skip":
+        last_day = monthrange(year, month)[1]
+        if first.day > last_day and self.missing_day == "skip":
             return None
-        return date(year, month, min(first.day, last)) + steps * timedelta(weeks=self.weeks, days=self.days)
+        day = date(year, month, min(first.day, last_day))
+        return day + steps * timedelta(weeks=self.weeks, days=self.days)
 
     def __str__(self) -> str:
         units = {"year": self.years, "month": self.months, "week": self.weeks, "day": self.days}

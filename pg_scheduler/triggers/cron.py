@@ -89,9 +89,9 @@ class Cron(Trigger):
 
     def _first_after(self, instant: datetime) -> datetime:
         local = instant.astimezone(self._zone)
-        shown = local.replace(tzinfo=None, microsecond=0, fold=0)
-        search = shown + SECOND
-        repeat = change_at(shown, self._zone)
+        wall_time = local.replace(tzinfo=None, microsecond=0, fold=0)
+        search = wall_time + SECOND
+        repeat = change_at(wall_time, self._zone)
         if repeat is not None and local.fold == 0 and self._follows(repeat):
             for start, offset in ((search, repeat.before), (repeat.wall_start, repeat.after)):
                 wall = self._fields.at_or_after(start)

@@ -134,8 +134,8 @@ def _days_of_month(fields: CronFields, first_weekday: int, length: int) -> tuple
     return tuple(days)
 
 
-def _first(numbers: tuple[int, ...], least: int) -> int | None:
-    index = bisect_left(numbers, least)
+def _first(numbers: tuple[int, ...], minimum: int) -> int | None:
+    index = bisect_left(numbers, minimum)
     return numbers[index] if index < len(numbers) else None
 
 
@@ -202,9 +202,9 @@ def _values(
     for item in items:
         _check_item(expression, index, item)
     # croniter rejects some lists of plain and nth weekdays, and ignores the plain ones of others.
-    plain = [item for item in items if index != _WEEKDAY or not _NTH_WEEKDAY.fullmatch(item)]
-    nth_items = [item for item in items if item not in plain]
-    numbers = _expand(expression, index, ",".join(plain))[0] if plain else []
+    plain_items = [item for item in items if index != _WEEKDAY or not _NTH_WEEKDAY.fullmatch(item)]
+    nth_items = [item for item in items if item not in plain_items]
+    numbers = _expand(expression, index, ",".join(plain_items))[0] if plain_items else []
     nth = _expand(expression, index, ",".join(nth_items))[1] if nth_items else {}
     whole = frozenset(_RANGES[index])
     values = whole if "*" in numbers else frozenset(n for n in numbers if isinstance(n, int))
@@ -223,8 +223,8 @@ def _check_item(expression: str, index: int, item: str) -> None:
     if index == _DAY_OF_MONTH and _BEFORE_LAST_DAY.fullmatch(item):
         reason = f"{field}, a day before the last one, which is not supported"
         raise _invalid(expression, reason, "write L for the last day")
-    if index == _WEEKDAY and (last := _LAST_WEEKDAY.fullmatch(item)):
-        number = _number(expression, index, last["day"] or last["name"])
+    if index == _WEEKDAY and (last_weekday := _LAST_WEEKDAY.fullmatch(item)):
+        number = _number(expression, index, last_weekday["day"] or last_weekday["name"])
         raise _invalid(expression, f"{field}, which is invalid", f"write L{number} for the last such day")
     span = _SPAN.fullmatch(item)
     if span is None or not (span["high"] or span["step"]):

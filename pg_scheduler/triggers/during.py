@@ -303,9 +303,9 @@ class Numbering:
 
     def _invalid(self, parameter: str, value: object) -> ValueError:
         allowed = "names" if not self.has_digits else f"numbers from 1 to {self.last}"
-        shown = f"{value[:40]}..." if isinstance(value, str) and len(value) > 40 else value
+        text = f"{value[:40]}..." if isinstance(value, str) and len(value) > 40 else value
         return ValueError(
-            f"{parameter} must be a list or range of {allowed}, such as {self.example!r}, not {shown!r}"
+            f"{parameter} must be a list or range of {allowed}, such as {self.example!r}, not {text!r}"
         )
 
 

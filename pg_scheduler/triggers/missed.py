@@ -58,15 +58,15 @@ def fire_times_around(
         latest = end - (end - origin) % trigger.every
         return latest, trigger.next_after(latest, anchor=origin)
     steps, limit = Search(), end
-    while (following := next_fire_time(trigger, last_fire, origin, steps)) is not None and following <= limit:
-        last_fire = following
+    while (next_fire := next_fire_time(trigger, last_fire, origin, steps)) is not None and next_fire <= limit:
+        last_fire = next_fire
         middle = last_fire + (end - last_fire) / 2
         fire = next_fire_time(trigger, middle, origin, steps)
         if fire is not None and fire <= limit:
             last_fire = fire
         else:
             end = middle
-    return last_fire, following
+    return last_fire, next_fire
 
 
 def newest_fire_times(
@@ -116,12 +116,12 @@ def count_fire_times(
     search = Search(cpu_s=MAX_CPU_S)
     for number in range(1, limit + 1):
         try:
-            following = next_fire_time(trigger, fire, origin, search)
+            next_fire = next_fire_time(trigger, fire, origin, search)
         except SearchLimitError:
             return FireCount(number, is_exact=False)
-        if following is None or following > end:
+        if next_fire is None or next_fire > end:
             return FireCount(number, is_exact=True)
-        fire = following
+        fire = next_fire
     return FireCount(limit, is_exact=False)
 
 

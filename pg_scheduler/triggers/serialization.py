@@ -294,13 +294,13 @@ def _check_size(value: object) -> None:
                 f"the trigger is too large; the limits are {MAX_PARTS} parts, {MAX_DEPTH} levels of "
                 f"combinations and {MAX_VALUES} values"
             )
-        following: list[object] = []
+        children: list[object] = []
         for item in level:
             if isinstance(item, Mapping):
-                following += item.values()
+                children += item.values()
             elif isinstance(item, list | tuple):
-                following += item
-        level = following
+                children += item
+        level = children
 
 
 def _part(value: object) -> Part:
@@ -345,8 +345,8 @@ def _reason(kind: str, error: ValidationError) -> str:
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, (kind, *first["loc"])))
     message = first["msg"].removeprefix("Value error, ")
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return f"{place}: {message}{more}"
+    suffix = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"{place}: {message}{suffix}"
 
 
 def _shown(value: object) -> str:

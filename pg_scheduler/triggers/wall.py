@@ -74,8 +74,8 @@ class WallSet:
             for first, last in self.ranges:
                 if passed < last:
                     return wall if passed >= first else midnight + first
-        following = self.day_from(day + DAY)
-        return None if following is None else datetime.combine(following, time.min) + self.ranges[0][0]
+        next_day = self.day_from(day + DAY)
+        return None if next_day is None else datetime.combine(next_day, time.min) + self.ranges[0][0]
 
     def first_outside(self, wall: datetime) -> datetime | None:
         """Return the first wall time not in the set that is not before ``wall``; None if there is none."""
@@ -90,8 +90,8 @@ class WallSet:
             return datetime.combine(day, time.min) + last
         day += DAY  # the next day may begin within a range
         if self.ranges[0] == (timedelta(0), DAY):
-            following = self._other_day_from(day)
-            return None if following is None else datetime.combine(following, time.min)
+            next_day = self._other_day_from(day)
+            return None if next_day is None else datetime.combine(next_day, time.min)
         midnight = datetime.combine(day, time.min)
         first, last = self.ranges[0]
         return midnight + last if not first and self.has_day(day) else midnight

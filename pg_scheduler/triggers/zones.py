@@ -49,13 +49,13 @@ def data_version() -> str | None:
     folder = next((Path(path) for path in zoneinfo.TZPATH if Path(path, "Europe").is_dir()), None)
     try:
         if folder is None:
-            stated = f"# version {import_module('tzdata').IANA_VERSION}"
+            version_line = f"# version {import_module('tzdata').IANA_VERSION}"
         else:
             with Path(folder, "tzdata.zi").open(encoding="utf-8") as lines:
-                stated = next(lines, "")
+                version_line = next(lines, "")
     except (OSError, ImportError, UnicodeDecodeError):
         return None
-    match = re.match(r"# version (\d{4}[a-z]+)", stated)  # some builds state "unknown"
+    match = re.match(r"# version (\d{4}[a-z]+)", version_line)  # some builds state "unknown"
     return None if match is None else match[1]
 
 
@@ -77,10 +77,10 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
         )
     if timezone == "UTC":  # also on a machine without time zone data
         return UTC
-    shown = repr(timezone[:64])
+    name = repr(timezone[:64])
     if timezone in MACHINE_ZONES:
         raise ValueError(
-            f"Invalid timezone {shown}: it differs between machines; use an IANA name such as 'Europe/Berlin'"
+            f"Invalid timezone {name}: it differs between machines; use an IANA name such as 'Europe/Berlin'"
         )
     try:
         return ZoneInfo(str.__str__(timezone))  # zoneinfo would keep a member of an enum for everyone
@@ -88,7 +88,7 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
         similar = similar_zone(timezone)
         example = "'Europe/Berlin'" if similar is None else f"{similar!r}"
         reason = (
-            f"Invalid timezone {shown}: not found on this machine; use an IANA name such as "
+            f"Invalid timezone {name}: not found on this machine; use an IANA name such as "
             f"{example}, or install the package tzdata if the machine has no time zone data"
         )
         if not _NAME.fullmatch(timezone):
