@@ -193,8 +193,8 @@ class JobCall:
         claim = self.claim
         fields = record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt)
         text = "job %s (id %s, attempt %s): %s"
-        about = (claim.job_name, claim.job_id, claim.attempt, problem)
-        log_in_thread(logging.ERROR, text, *about, extra=fields, error=error)
+        values = (claim.job_name, claim.job_id, claim.attempt, problem)
+        log_in_thread(logging.ERROR, text, *values, extra=fields, error=error)
 
 
 class JobExecutor(ABC):

@@ -267,10 +267,10 @@ def current_job() -> CurrentJob:
     deadline = None
     if seconds is not None:
         deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(MAX_DEADLINE_S, seconds))
-    about = (claim.job_id, claim.job_name, claim.attempt, claim.execution_time)
+    claim_values = (claim.job_id, claim.job_name, claim.attempt, claim.execution_time)
     schedule_id, fire_time = _origin(claim.options)
     return CurrentJob(
-        *about,
+        *claim_values,
         deadline,
         get_scheduler,
         cancellation.get(None),

@@ -38,8 +38,11 @@ def own_signature(func: JobFunction) -> inspect.Signature:
         return signature
     first = injected[0]
     own_parameters = [parameter for parameter in parameters if parameter not in injected]
-    behind = [parameter for parameter in parameters[parameters.index(first) :] if parameter in own_parameters]
-    if first.kind is first.POSITIONAL_ONLY or any(parameter.kind not in NAMED for parameter in behind):
+    later_parameters = parameters[parameters.index(first) :]
+    has_positional = any(
+        parameter.kind not in NAMED for parameter in later_parameters if parameter in own_parameters
+    )
+    if first.kind is first.POSITIONAL_ONLY or has_positional:
         raise ConfigurationError(
             f"parameter {first.name!r} of {func.__qualname__}() is Injected, so jobs cannot give a parameter "
             f"by its position after it; make it keyword-only: (..., *, {first.name}: Injected[...])"

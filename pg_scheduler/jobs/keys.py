@@ -89,25 +89,25 @@ def key_text(
     Raises:
         KeyFunctionError: The function raised, or returned something else than a short str or int.
     """
-    about = f"the key function of the {of}"
+    subject = f"the key function of the {of}"
     try:
         key = function(*args, **kwargs)
     except BaseException as raised:  # user code; sys.exit() and the like concern the job only
         if is_ctrl_c(raised):
             raise
-        raise error(f"{about} raised {class_name(raised)}; {error.remedy}") from raised
+        raise error(f"{subject} raised {class_name(raised)}; {error.remedy}") from raised
     if is_a(key, int) and not is_a(key, bool):
         key = int.__int__(key)
         if key.bit_length() > MAX_KEY_BYTES * 3:  # str() of a huge int may raise
-            raise error(f"{about} returned an int of {key.bit_length()} bits; return a shorter key")
+            raise error(f"{subject} returned an int of {key.bit_length()} bits; return a shorter key")
         text = str(key)
     elif is_a(key, str):
         text = str.__str__(key)
     else:
-        raise error(f"{about} returned a {class_name(key)}; return a str or an int")
+        raise error(f"{subject} returned a {class_name(key)}; return a str or an int")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_KEY_BYTES:
-        raise error(f"{about} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")
+        raise error(f"{subject} returned {size} bytes, more than {MAX_KEY_BYTES}; return a shorter key")
     return _short(_ascii(text))
 
 

@@ -122,8 +122,8 @@ def most_similar(name: str, names: Sequence[str]) -> str | None:
     if len(name) > MAX_COMPARED_LENGTH:
         return None
     candidates = [other for other in names[:MAX_COMPARED_NAMES] if len(other) <= MAX_COMPARED_LENGTH]
-    last = name.rpartition(".")[2]
-    if alike := [other for other in candidates if other.rpartition(".")[2] == last]:
+    last_part = name.rpartition(".")[2]
+    if alike := [other for other in candidates if other.rpartition(".")[2] == last_part]:
         return difflib.get_close_matches(name, alike, n=1, cutoff=0.0)[0]
     return next(iter(difflib.get_close_matches(name, candidates, n=1)), None)
 
@@ -137,5 +137,5 @@ def likely_new_name(name: str, names: Sequence[str]) -> str | None:
     near = most_similar(name, names)
     if near is None:
         return None
-    least = MOVED if name.rpartition(".")[2] == near.rpartition(".")[2] else RENAMED
-    return near if difflib.SequenceMatcher(None, near, name).ratio() >= least else None
+    threshold = MOVED if name.rpartition(".")[2] == near.rpartition(".")[2] else RENAMED
+    return near if difflib.SequenceMatcher(None, near, name).ratio() >= threshold else None

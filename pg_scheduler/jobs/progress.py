@@ -106,8 +106,8 @@ def _checked(name: str, value: Any) -> float:
         )
     value = int.__int__(value) if isinstance(value, int) else float.__float__(value)
     if not _is_number(value):
-        shown = f"{value}" if isinstance(value, float) else f"an int of {value.bit_length()} bits"
-        raise ValueError(f"{name} must be finite and at most 1e300, not {shown}")
+        text = f"{value}" if isinstance(value, float) else f"an int of {value.bit_length()} bits"
+        raise ValueError(f"{name} must be finite and at most 1e300, not {text}")
     # The database returns such a float as its shortest digits, which are another number as an int.
     return int(value) if abs(value) >= LEAST_LARGE else value
 

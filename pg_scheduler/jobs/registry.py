@@ -107,23 +107,23 @@ class TaskRegistry:
         """
         check_function(func, allow_plain=True)
         existing_task = self.task_of(func)
-        plain = name is None and options == NO_OPTIONS and not aliases and not loose
-        if existing_task and plain and existing_task.func is func:
+        is_plain = name is None and options == NO_OPTIONS and not aliases and not loose
+        if existing_task and is_plain and existing_task.func is func:
             return existing_task
-        before = existing_task or Task(func, qualified_name(func), executor=default_executor(func))
-        task = before.changed(func, before.name if name is None else check_name(name), options)
-        exact = [task.name, qualified_name(func), *check_aliases(aliases)]
-        for exact_name in exact:
+        previous_task = existing_task or Task(func, qualified_name(func), executor=default_executor(func))
+        task = previous_task.changed(func, previous_task.name if name is None else check_name(name), options)
+        exact_names = [task.name, qualified_name(func), *check_aliases(aliases)]
+        for exact_name in exact_names:
             self._check_is_free(exact_name, task)
         if existing_task:  # its other names resolve to the new task
-            exact += [exact_name for exact_name, owner in self._exact.items() if owner is existing_task]
+            exact_names += [exact_name for exact_name, owner in self._exact.items() if owner is existing_task]
         size = self._size()
-        for exact_name in exact:
+        for exact_name in exact_names:
             self._exact[exact_name] = task
         for loose_name in (func.__name__, *loose, *(k for k, v in self._loose.items() if task.identity in v)):
             self._loose.setdefault(loose_name, {})[task.identity] = task
         has_moved = existing_task is not None and existing_task.executor != task.executor
-        is_limited_otherwise = (task.limits, task.share) != (before.limits, before.share)
+        is_limited_otherwise = (task.limits, task.share) != (previous_task.limits, previous_task.share)
         self.forget(lists=self._size() != size or has_moved or is_limited_otherwise)
         return task
 

@@ -94,12 +94,12 @@ class RetryPolicy:
             retry_count: The number of retries so far.
             spread: A number from -1 to 1 that selects the point within the jitter.
         """
-        most = self.maximum.total_seconds()
+        maximum = self.maximum.total_seconds()
         try:
-            seconds = min(self.base.total_seconds() * float(self.factor) ** retry_count, most)
+            seconds = min(self.base.total_seconds() * float(self.factor) ** retry_count, maximum)
         except OverflowError:
-            seconds = most
-        return timedelta(seconds=min(seconds * (1 + self.jitter * spread), most))
+            seconds = maximum
+        return timedelta(seconds=min(seconds * (1 + self.jitter * spread), maximum))
 
 
 def _is_exception_class(value: object) -> bool:

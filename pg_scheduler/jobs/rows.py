@@ -76,8 +76,8 @@ class Extras(NamedTuple):
 
         Its share follows when they end.
         """
-        more = options if self.blocked_on is None else {**options, "share": self.blocked_on}
-        return self.with_options(**more)._replace(blocked_on="after")
+        extra_options = options if self.blocked_on is None else {**options, "share": self.blocked_on}
+        return self.with_options(**extra_options)._replace(blocked_on="after")
 
     def with_options(self, **options: object) -> Extras:
         """Return the columns with further options."""

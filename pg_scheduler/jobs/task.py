@@ -211,17 +211,17 @@ class Arity:
 def _counts(signature: inspect.Signature | None) -> range:
     if signature is None:
         return range(sys.maxsize)
-    least = most = 0
+    minimum = maximum = 0
     for parameter in signature.parameters.values():
         if parameter.kind is parameter.VAR_POSITIONAL:
-            most = sys.maxsize - 1
+            maximum = sys.maxsize - 1
         elif parameter.kind is parameter.KEYWORD_ONLY:
             if parameter.default is parameter.empty:
                 return range(0)
         elif parameter.kind is not parameter.VAR_KEYWORD:
-            most += 1
-            least += parameter.default is parameter.empty
-    return range(least, most + 1)
+            maximum += 1
+            minimum += parameter.default is parameter.empty
+    return range(minimum, maximum + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,9 +169,9 @@ class TypedArguments:
             self._validate(args, kwargs)
         except ValidationError as error:
             messages = problems(error)
-            more = [f"{len(messages) - MAX_SHOWN} more"] if len(messages) > MAX_SHOWN else []
+            suffix = [f"{len(messages) - MAX_SHOWN} more"] if len(messages) > MAX_SHOWN else []
             raise PayloadError(
-                f"{'; '.join(messages[:MAX_SHOWN] + more)}; pass arguments that fit the annotations of "
+                f"{'; '.join(messages[:MAX_SHOWN] + suffix)}; pass arguments that fit the annotations of "
                 f"{self._func.__qualname__}()"
             ) from error
 

@@ -99,8 +99,8 @@ def check_count(name: str, value: object, *, least: int = 0, most: int = MAX_INT
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r}")
     if not least <= value <= most:
-        shown = value if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
-        raise ConfigurationError(f"{name} must be between {least} and {most}, not {shown}")
+        text = value if value.bit_length() <= 64 else f"an int of {value.bit_length()} bits"
+        raise ConfigurationError(f"{name} must be between {least} and {most}, not {text}")
     return value
 
 
@@ -109,8 +109,8 @@ def check_seconds(name: str, value: object, expected: str, *, is_discreet: bool 
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
-        shown = _shown(value) if is_discreet else f": {value!r}"
-        raise TypeError(f"{name} must be {expected}, not {type(value).__name__}{shown}")
+        text = _shown(value) if is_discreet else f": {value!r}"
+        raise TypeError(f"{name} must be {expected}, not {type(value).__name__}{text}")
     return value
 
 
