@@ -449,6 +449,6 @@ def _shown(value: Any) -> object:
         case datetime():
             value = value.isoformat(sep=" ", timespec="milliseconds")
         case tuple():
-            more = [f"{len(value) - MAX_IDS} more"] if len(value) > MAX_IDS else []
-            value = ", ".join([str(_shown(item)) for item in value[:MAX_IDS]] + more)
+            suffix = [f"{len(value) - MAX_IDS} more"] if len(value) > MAX_IDS else []
+            value = ", ".join([str(_shown(item)) for item in value[:MAX_IDS]] + suffix)
     return value
