@@ -74,8 +74,8 @@ def check_dsn(dsn: str, name: str) -> str:
     scheme, separator, address = dsn.partition("://")
     if not separator or scheme not in {"postgresql", "postgres"}:
         raise ConfigurationError(f"{name} must start with postgresql:// or postgres://; expected {EXPECTED}")
-    if raw := _raw_characters(address):
-        encoded = ", ".join(f"{character} as {quote(character, safe='')}" for character in raw)
+    if characters := _raw_characters(address):
+        encoded = ", ".join(f"{character} as {quote(character, safe='')}" for character in characters)
         raise ConfigurationError(
             f"{name} has special characters that are not encoded; write, in its user, password and options, "
             f"{encoded}"

@@ -260,15 +260,15 @@ def _add_service(options: dict[str, str], netloc: str, path: str, name: str) -> 
     if not service:
         return
     account, _, hosts = netloc.rpartition("@")
-    stated = set(options)
+    option_names = set(options)
     if hosts or "host" in options:
-        stated |= {"host", "port"}
+        option_names |= {"host", "port"}
     if path or "database" in options:
-        stated |= {"dbname", "database"}
+        option_names |= {"dbname", "database"}
     user, separator, _password = unquote(account).partition(":")
-    stated |= ({"user"} if user else set()) | ({"password"} if separator else set())
+    option_names |= ({"user"} if user else set()) | ({"password"} if separator else set())
     values = _read_service(service, file, name)
-    options.update({option: value for option, value in values.items() if option not in stated})
+    options.update({option: value for option, value in values.items() if option not in option_names})
 
 
 def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str]:
