@@ -164,12 +164,12 @@ class ClusterCollector(Collector):
             "tenant (share:NAME); at most 20,000 are counted."
         )
         families.gauge("jobs_blocked", text, blocked, "on")
-        about = figures.totals
-        if about.jobs is not None and about.unfinished is not None:
-            unfinished = about.unfinished + (about.blocked or 0)
+        estimates = figures.totals
+        if estimates.jobs is not None and estimates.unfinished is not None:
+            unfinished = estimates.unfinished + (estimates.blocked or 0)
             text = "About how many jobs are pending or running; absent before the first ANALYZE."
             families.gauge("jobs_unfinished_estimate", text, unfinished)
-            finished = max(about.jobs - unfinished, 0)
+            finished = max(estimates.jobs - unfinished, 0)
             text = "About how many jobs have ended; absent before the first ANALYZE."
             families.gauge("jobs_finished_estimate", text, finished)
         paused = dict.fromkeys([*totals, *due], 0) | self._names.merge(

@@ -76,8 +76,8 @@ def _json(health: Health, *, passes: bool) -> bytes:
 
 def _verbose(health: Health, probe: Probe, exclude: set[str], *, passes: bool) -> str:
     """Return a line for each check of the probe, and for those that fail no probe."""
-    shown = [check for check in health.checks if probe in check.probes or not check.probes]
-    lines = [_line(check, is_excluded=check.name in exclude) for check in shown]
+    checks = [check for check in health.checks if probe in check.probes or not check.probes]
+    lines = [_line(check, is_excluded=check.name in exclude) for check in checks]
     unknown = exclude - {check.name for check in health.checks}
     lines += [f"[!]{name!r} is excluded, but no check has this name" for name in sorted(unknown)]
     return "\n".join([*lines, f"{probe}: {'yes' if passes else 'no'}\n"])
