@@ -201,9 +201,9 @@ class AsyncTestKit(TestKitBase):
             ...     await client.post("/orders", json={"number": 7})
             >>> assert [job.job_name for job in jobs] == ["shop.send_invoice"]  # doctest: +SKIP
         """
-        before, jobs = await self._kit.ids(), list[Job]()
+        previous_ids, jobs = await self._kit.ids(), list[Job]()
         yield jobs
-        jobs += await self._kit.new_jobs(before)
+        jobs += await self._kit.new_jobs(previous_ids)
 
     async def run_due(
         self, *, raises: bool = True, timeout: float | timedelta | None = TIMEOUT_S

@@ -96,9 +96,9 @@ class AttemptBound:
         names = ", ".join(
             f"{claim.job_name} (id {claim.job_id}, attempt {claim.attempt})" for claim in running[:MAX_NAMED]
         )
-        more = f" and {len(running) - MAX_NAMED:,} more" if len(running) > MAX_NAMED else ""
+        suffix = f" and {len(running) - MAX_NAMED:,} more" if len(running) > MAX_NAMED else ""
         return TimeoutError(
             f"no attempt has ended within {self._timeout_s:g} s of real time, and these still run: "
-            f"{names}{more}; let the job end, as by its timeout=, pass concurrency= to TestScheduler if it "
+            f"{names}{suffix}; let the job end, as by its timeout=, pass concurrency= to TestScheduler if it "
             "waits for another job, or pass a longer timeout="
         )

@@ -43,11 +43,11 @@ class NamingScheduler(Scheduler):
     async def every_job(self, **filters: Any) -> list[Job]:
         """Return all jobs that pass the filters of ``list_jobs()``, in the order of their due time."""
         jobs: list[Job] = []
-        after = None
+        cursor = None
         while True:
-            page = await self.list_jobs(**filters, after=after, limit=PAGE_LENGTH)
+            page = await self.list_jobs(**filters, after=cursor, limit=PAGE_LENGTH)
             jobs += page
-            if (after := page.next) is None:
+            if (cursor := page.next) is None:
                 return sorted(jobs, key=lambda job: (job.execution_time, job.job_id))
 
 

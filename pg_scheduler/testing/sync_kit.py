@@ -95,9 +95,9 @@ class TestKit(TestKitBase):
             ...     client.post("/orders", {"number": 7})
             >>> assert [job.job_name for job in jobs] == ["shop.send_invoice"]  # doctest: +SKIP
         """
-        before, jobs = run_at_once(self._kit.ids()), list[Job]()
+        previous_ids, jobs = run_at_once(self._kit.ids()), list[Job]()
         yield jobs
-        jobs += run_at_once(self._kit.new_jobs(before))
+        jobs += run_at_once(self._kit.new_jobs(previous_ids))
 
     run_due = _blocking(AsyncTestKit.run_due, runs_jobs=True)
     drain = _blocking(AsyncTestKit.drain, runs_jobs=True)

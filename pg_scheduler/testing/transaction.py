@@ -172,9 +172,9 @@ class KitScheduler(NamingScheduler):
         expected = ExpectedJob.of(names, args, kwargs, after, at, now=self.now, tolerance=tolerance)
         return [job for job in await self.every_job(status=JobStatus.PENDING) if expected.matches(job)]
 
-    async def new_jobs(self, before: set[str]) -> list[Job]:
+    async def new_jobs(self, previous_ids: set[str]) -> list[Job]:
         """Return the jobs whose ids are none of these."""
-        return [job for job in await self.every_job() if job.job_id not in before]
+        return [job for job in await self.every_job() if job.job_id not in previous_ids]
 
     async def ids(self, *, due: bool = False) -> set[str]:
         """Return the ids of all jobs, or of those that are due."""

@@ -150,10 +150,10 @@ class ManualRuntime(Runtime):
 
     async def plan(self) -> bool:
         """Enqueue the jobs of all due fire times; return whether there were any."""
-        before = self.planner.jobs_planned
+        previous_count = self.planner.jobs_planned
         if self.node.config.plans:
             await self._pass_while_behind(self.planner)
-        return self.planner.jobs_planned > before
+        return self.planner.jobs_planned > previous_count
 
     async def run_due(self, bound: AttemptBound, *, most: int | None = None) -> int:
         """Run due jobs until none is left, or so many; return how many were started.
@@ -162,19 +162,19 @@ class ManualRuntime(Runtime):
             RuntimeError: There are more attempts than the bound allows.
             TimeoutError: No attempt has ended in time.
         """
-        before = self.jobs_started
+        previous_count = self.jobs_started
         self._bound = bound
         self.unblocker.request_scan()
         await self._pass_while_behind(self.unblocker)
         self.claimer.rescan()
         while True:
             await self._feed()
-            await self._claim(None if most is None else most - (self.jobs_started - before))
+            await self._claim(None if most is None else most - (self.jobs_started - previous_count))
             if await self._wait_for_an_end():
                 continue
             has_more = await self._write_results() or await self._feed()
             if not has_more and not self.unblocker.has_ends_to_check:  # which a claim may have written
-                return self.jobs_started - before
+                return self.jobs_started - previous_count
             await asyncio.sleep(0)  # a result that cannot be written must not block the event loop
             await self._pass_while_behind(self.unblocker)
             self.claimer.rescan()
