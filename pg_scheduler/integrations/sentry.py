@@ -232,11 +232,11 @@ def config_of(trigger: Trigger | None, timeout_s: float | None) -> MonitorConfig
     """Return the definition of a monitor; None if Sentry cannot express the trigger."""
     config: MonitorConfig
     if isinstance(trigger, Cron):
-        *fields, last = trigger.expression.split()
+        *fields, last_field = trigger.expression.split()
         has_seconds = len(fields) == 5
-        if has_seconds and last != "0":
+        if has_seconds and last_field != "0":
             return None
-        value = " ".join(fields if has_seconds else [*fields, last])
+        value = " ".join(fields if has_seconds else [*fields, last_field])
         config = {"schedule": {"type": "crontab", "value": value}, "timezone": trigger.timezone}
     elif isinstance(trigger, Every):
         match = next((candidate for candidate in UNITS if not trigger.every % candidate[1]), None)

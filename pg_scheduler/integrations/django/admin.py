@@ -57,10 +57,10 @@ def limited(alias: str, limit: str) -> Iterator[None]:
     try:
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             cursor.execute("SELECT pg_catalog.current_setting('statement_timeout')")
-            (before,) = cursor.fetchone()
+            (previous_timeout,) = cursor.fetchone()
             cursor.execute(SET_LIMIT, [limit])
             yield
-            cursor.execute(SET_LIMIT, [before])
+            cursor.execute(SET_LIMIT, [previous_timeout])
     except OperationalError as error:
         if sqlstate_of(error) != CANCELLED_STATEMENT:
             raise

@@ -37,14 +37,14 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
             id="pg_scheduler.E002",
         )
         return
-    elsewhere = {
+    labels = {
         database: model._meta.label
         for model in reversed(apps.get_models())
         if model._meta.managed
         and model._meta.app_label != "pg_scheduler"  # they are not written through models
         and (database := router.db_for_write(model)) != alias
     }
-    for other, label in elsewhere.items():
+    for other, label in labels.items():
         yield checks.Warning(
             f"models such as {label} are written to {other!r}, and the jobs of {place} to {alias!r}: "
             "enqueue() is not part of their transactions",

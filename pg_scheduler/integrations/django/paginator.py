@@ -42,8 +42,8 @@ class EstimatingPaginator(Paginator):
     @property
     def _before(self) -> int:
         """The number of rows on the pages before this one."""
-        before: int = (self.page_number - 1) * self.per_page
-        return before
+        row_count: int = (self.page_number - 1) * self.per_page
+        return row_count
 
     def _estimate(self) -> int:
         explanation: Any = json.loads(self.object_list.explain(format="json"))

@@ -128,8 +128,8 @@ def result_of(job: Job, task: Task, backend: str, kept_result: JobResult | None)
     workers = [error.worker_id for error in job.errors if error.worker_id is not None]
     if job.worker_id is not None and not any(error.attempt == job.attempt for error in job.errors):
         workers.append(job.worker_id)
-    first = job.errors[0].started_at if job.errors else None
-    last = job.started_at or (job.errors[-1].started_at if job.errors else None)
+    first_start = job.errors[0].started_at if job.errors else None
+    last_start = job.started_at or (job.errors[-1].started_at if job.errors else None)
     result = new_result(
         _task_of(job, task, backend),
         job.args,
@@ -137,8 +137,8 @@ def result_of(job: Job, task: Task, backend: str, kept_result: JobResult | None)
         id=job.job_id,
         status=STATUSES.get(job.status, TaskResultStatus.FAILED),
         enqueued_at=enqueued_at(job.job_id, job.created_at),
-        started_at=local(first or last),
-        last_attempted_at=local(last),
+        started_at=local(first_start or last_start),
+        last_attempted_at=local(last_start),
         finished_at=local(job.finished_at),
         errors=_errors_of(job),
         worker_ids=workers,

@@ -78,8 +78,8 @@ class Command(BaseCommand):
 
 def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | None) -> list[str]:
     """Return the arguments of the worker."""
-    elsewhere = {queue for neighbour in neighbours_of(backend) for queue in neighbour.queues}
-    for queue in {*selection.queues, *(queue for queue in selection.excluded if queue not in elsewhere)}:
+    other_queues = {queue for neighbour in neighbours_of(backend) for queue in neighbour.queues}
+    for queue in {*selection.queues, *(queue for queue in selection.excluded if queue not in other_queues)}:
         if backend.queues and queue not in backend.queues:
             queues = ", ".join(sorted(backend.queues))
             raise CommandError(f"TASKS[{backend.alias!r}]['QUEUES'] has no {queue!r}; it has {queues}")
@@ -151,12 +151,12 @@ def _variables(backend: Backend) -> Iterator[None]:
     values = {"PG_SCHEDULER_DSN": dsn_of(options.database, options.dsn)}
     if options.schema is not None:
         values["PG_SCHEDULER_SCHEMA"] = options.schema
-    before = {name: os.environ.get(name) for name in values}
+    previous_values = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous_values.items():
             if value is None:
                 del os.environ[name]
             else:
