@@ -104,9 +104,9 @@ def task_of(path: str, queue: str | None) -> str:
     task = runner.task_named(path)
     if task is None:
         return path
-    named: str = names.job_name(task.module_path, queue or task.queue_name)
-    declared: str = names.name_of(task)
-    return named if runner.task_named(named) is task else declared
+    name_in_queue: str = names.job_name(task.module_path, queue or task.queue_name)
+    declared_name: str = names.name_of(task)
+    return name_in_queue if runner.task_named(name_in_queue) is task else declared_name
 
 
 def convert(row: Any, now: datetime) -> Found:
