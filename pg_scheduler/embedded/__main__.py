@@ -21,13 +21,13 @@ def _run(command: list[str], environment: Mapping[str, str]) -> int:
 
     The command receives Ctrl-C as well and may continue, as psql does.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:  # which the command would inherit; a handler it does not
+    previous_handler = signal.getsignal(signal.SIGINT)
+    if previous_handler is not signal.SIG_IGN:  # which the command would inherit; a handler it does not
         signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
         code = subprocess.call(command, env=environment)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous_handler)
     return code if code >= 0 else SIGNAL_EXIT_CODE - code
 
 
