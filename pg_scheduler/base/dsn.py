@@ -80,7 +80,7 @@ def check_dsn(dsn: str, name: str) -> str:
             f"{name} has special characters that are not encoded; write, in its user, password and options, "
             f"{encoded}"
         )
-    if ";" in rest.partition("?")[2]:  # some drivers separate options by it, so a password may follow
+    if ";" in address.partition("?")[2]:  # some drivers separate options by it, so a password may follow
         raise ConfigurationError(
             f"{name} has a semicolon in its options; separate them by &, and write %3B in the value of one"
         )

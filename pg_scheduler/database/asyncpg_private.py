@@ -79,8 +79,8 @@ def address_of_pool(pool: asyncpg.Pool) -> Address | None:
     if getattr(untyped_pool, "_connect", asyncpg.connect) is not asyncpg.connect:  # asyncpg 0.30
         return None
     settings = untyped_pool._connect_kwargs  # noqa: SLF001
-    named = {name: settings[name] for name in Address._fields if settings.get(name)}
-    parameters = address_parts(untyped_pool._connect_args[0] or "") | named  # noqa: SLF001
+    overrides = {name: settings[name] for name in Address._fields if settings.get(name)}
+    parameters = address_parts(untyped_pool._connect_args[0] or "") | overrides  # noqa: SLF001
     return Address.of(*(parameters.get(name) for name in Address._fields))
 
 

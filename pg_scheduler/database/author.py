@@ -36,8 +36,8 @@ class Author(NamedTuple):
 
     def values(self, via: str | None = None, **details: Any) -> tuple[str, str, str]:
         """Return the parameters of a statement that writes a record: actor, way and details as JSON."""
-        about = {"host": platform.node(), **({} if self.release is None else {"release": self.release})}
-        return self.actor, via or self.via, json.dumps({**about, **details})
+        origin = {"host": platform.node(), **({} if self.release is None else {"release": self.release})}
+        return self.actor, via or self.via, json.dumps({**origin, **details})
 
 
 def release_of(metadata: Mapping[str, Any] | None) -> str | None:

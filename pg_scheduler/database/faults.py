@@ -386,10 +386,10 @@ def _describe_unstorable(error: BaseException) -> str:
     """Return the message for a text that the database cannot store."""
     text = _summary(error)
     character = _unstorable_character(error)
-    shown = f"the character {character!r}" if character else "a character"
+    description = f"the character {character!r}" if character else "a character"
     return (
-        f"the encoding of the database lacks {shown} of a text ({text}); use other characters, or a database "
-        "with the encoding UTF8"
+        f"the encoding of the database lacks {description} of a text ({text}); use other characters, or a "
+        "database with the encoding UTF8"
     )
 
 

@@ -202,18 +202,18 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
     parts.append(statement[end:])
     returning = starts.pop("RETURNING", None)
     word, begin = min(starts.items(), key=lambda item: item[1])
-    before, body = "".join(parts[:begin]).strip(), _without_end(parts[begin:returning])
+    prefix, body = "".join(parts[:begin]).strip(), _without_end(parts[begin:returning])
     if word == "SELECT":
-        text = f"{before}," if before else "WITH"
+        text = f"{prefix}," if prefix else "WITH"
         text += f" {ROW} AS ({body})\nSELECT {ROW_TEXT} FROM {ROW}"
     elif returning is None:
-        text = f"{before} {body}{EMPTY_ROWS}"
+        text = f"{prefix} {body}{EMPTY_ROWS}"
     else:
         columns = _without_end(parts[returning + 1 :]).strip()
         row = f"(SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
         if columns.isidentifier():  # a subquery costs the server 15 us more
             row = f"pg_catalog.json_build_object('{columns}', {columns})::pg_catalog.text"
-        text = f"{before} {body} RETURNING {row}"
+        text = f"{prefix} {body} RETURNING {row}"
     text = _NULL_OR_CLOCK.sub(r"\1", text.strip())
     return Rewritten(text, tuple(places), word == "SELECT" or returning is not None)
 

@@ -350,14 +350,18 @@ def _alter_type(column: Part, add: str) -> str:
     Its default and the constraints that use it are removed before and added again after.
     """
     name = column.name
-    before, after = [], []
+    removals, additions = [], []
     _, _, default = add.partition(" DEFAULT ")
     if default:
-        before.append(f"ALTER COLUMN {name} DROP DEFAULT")
-        after.append(f"ALTER COLUMN {name} SET DEFAULT {default}")
+        removals.append(f"ALTER COLUMN {name} DROP DEFAULT")
+        additions.append(f"ALTER COLUMN {name} SET DEFAULT {default}")
     for part, command in _expected_parts():
         if (part.table, part.kind) == (column.table, "constraint") and re.search(rf"\b{name}\b", command):
-            before.append(f"DROP CONSTRAINT IF EXISTS {part.name}")
-            after.append(command.removeprefix(_ALTER))
-    commands = [*before, f"ALTER COLUMN {name} TYPE {column.value} USING {name}::{column.value}", *after]
+            removals.append(f"DROP CONSTRAINT IF EXISTS {part.name}")
+            additions.append(command.removeprefix(_ALTER))
+    commands = [
+        *removals,
+        f"ALTER COLUMN {name} TYPE {column.value} USING {name}::{column.value}",
+        *additions,
+    ]
     return _ALTER + ", ".join(commands)
