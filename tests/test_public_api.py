@@ -376,6 +376,7 @@ PRIVATE_PACKAGES = {
     "base",
     "cluster_events",
     "database",
+    "facts",
     "importing",
     "integrations",
     "jobs",

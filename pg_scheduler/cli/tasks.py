@@ -11,9 +11,10 @@ import typer
 
 from pg_scheduler import Scheduler, TaskInfo, Worker
 from pg_scheduler.base.dsn import remove_secrets
-from pg_scheduler.base.figures import OUTCOMES, JobFigures
+from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.errors import SchedulerError
+from pg_scheduler.facts.outcomes import count_failed, failure_rate
 from pg_scheduler.inspect import Inspector, TaskState
 from pg_scheduler.inspect.limits import LimitState, declared_limits
 from pg_scheduler.inspect.texts import counted
@@ -33,7 +34,7 @@ class ListedTask(TaskState):
     started: int
     """Attempts of the last hour."""
     failed: int
-    """Those of them that failed or were retried."""
+    """Those of them that failed, retried and lost ones included."""
     failure_rate: float | None
     """Failed, of those that completed or failed; 0 to 1."""
     run_p50_s: float | None
@@ -204,16 +205,14 @@ def _row(
     workers: Sequence[Worker],
     limits: Sequence[LimitState],
 ) -> ListedTask:
-    ended = dict(zip(OUTCOMES, figures.ended, strict=True))
-    failed = ended["failed"] + ended["retried"]
-    done = failed + ended["completed"]
+    rate = failure_rate(figures)
     claiming = [worker for worker in workers if task.name in (worker.names or ())]
     return copy_fields(
         ListedTask,
         task,
         started=figures.started,
-        failed=failed,
-        failure_rate=round(failed / done, 3) if done else None,
+        failed=count_failed(figures),
+        failure_rate=None if rate is None else round(rate, 3),
         run_p50_s=seconds(figures.durations.quantile(0.5)),
         run_p95_s=seconds(figures.durations.quantile(0.95)),
         limits=sorted({limit.name for limit in limits if task.name in limit.tasks}),

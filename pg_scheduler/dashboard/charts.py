@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final, NamedTuple
 
+from pg_scheduler.facts.outcomes import FAILED_JOBS
 from pg_scheduler.inspect.texts import length, rounded
 
 LEAST_LOG_S: Final = 0.001
@@ -31,9 +32,6 @@ FLAG_WIDTH: Final = 22.0
 
 QUANTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 """The shares of values that do not exceed a quantile, by its label."""
-
-FAILURES: Final = frozenset({"failed", "expired", "lost"})
-"""The series of jobs that need attention."""
 
 TONES: Final[Mapping[str, str]] = {
     "completed": "calm",
@@ -205,7 +203,7 @@ class Chart:
                 int(at.timestamp()) // step % 2 == 1,
                 place == number - 1,
                 place >= number / 2,
-                any(each.values[place] for each in self.series if each.label in FAILURES),
+                any(each.values[place] for each in self.series if each.label in FAILED_JOBS),
                 place in releases,
                 flags.get(place),
             )

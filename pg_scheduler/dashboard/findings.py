@@ -79,7 +79,7 @@ LINKS: Final[Mapping[FindingCode, tuple[str, str, str]]] = {
     FindingCode.LATE: ("Show the jobs", "/jobs", "status:due name"),
     FindingCode.NAME_UNKNOWN: ("Show the jobs", "/jobs", "status:due name"),
     FindingCode.QUARANTINE: ("Show the jobs", "/jobs", "status:failed crashed:yes name"),
-    FindingCode.FAILING: ("Show the jobs", "/jobs", "status:failed finished:>-1h name"),
+    FindingCode.FAILING: ("Show the jobs", "/jobs", "status:failed,retrying name"),
     FindingCode.PAYLOAD: ("Show the jobs", "/jobs", "status:pending name"),
     FindingCode.STUCK: ("Show the job", "/job", ""),
     FindingCode.WORKER_DEAD: ("Show the workers", "/workers", ""),

@@ -39,7 +39,6 @@ KINDS: Final = {
     "skipped": "cancelled",
     "released": "released",
     "snoozed": "released",
-    "lost": "released",
 }
 
 WAITS: Final = frozenset({"wait", "backoff", "limit"})

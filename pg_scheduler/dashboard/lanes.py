@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.texts import short
+from pg_scheduler.facts.outcomes import FAILED_ENTRIES, FAILED_JOBS
 from pg_scheduler.inspect.texts import counted, length
 from pg_scheduler.inspect.workers import Attempt
 
@@ -25,7 +26,8 @@ MAX_LANES: Final = 40
 MIN_WIDTH: Final = 0.15
 """Percent of the width that a bar has at least."""
 
-FAILED: Final = frozenset({"failed", "error", "timeout", "crashed", "lost", "expired"})
+FAILED: Final = FAILED_ENTRIES | FAILED_JOBS
+"""The ends of attempts that failed: those of the history, and the status of a job that ended with one."""
 TONES: Final = {"completed": "ok", "running": "run"} | dict.fromkeys(FAILED, "bad")
 
 

@@ -28,6 +28,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from pg_scheduler.base.figures import OUTCOMES
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.database.options import LOCK_TIMEOUT_MS
@@ -95,6 +96,7 @@ FOLDERS: Final = (
     "steps",
     "schedules",
     "statistics",
+    "facts",
     "inspect/store/sql",
 )
 """The folders of the package that contain statements."""
@@ -112,6 +114,10 @@ LOCK_LIMIT: Final = f" AND (SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_MS}
 the transaction of a caller, for the rest of which the limit would last."""
 
 _PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
+_COUNTS: Final = {
+    f"count_{outcome}": f"coalesce(examined.counts[{place}], 0)" for place, outcome in enumerate(OUTCOMES, 3)
+}
+"""The number of each outcome in a row of statistics; an earlier release may have written a shorter array."""
 
 
 def load_queries(schema: str) -> Mapping[str, Query]:
@@ -187,7 +193,7 @@ class _Sources(NamedTuple):
 
 @cache
 def _sources() -> _Sources:
-    fragments, texts = dict(_PRIORITIES), {}
+    fragments, texts = {**_PRIORITIES, **_COUNTS}, {}
     for kind, name, text in _parts():
         if kind == "fragment":
             fragments[name] = _COMMENT.sub("", text).strip()

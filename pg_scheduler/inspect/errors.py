@@ -14,12 +14,11 @@ from typing import Final
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.session import Connection
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
-from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL
+from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL, UNSUCCESSFUL_STATUSES
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.terms import (
     Pattern,
     Search,
-    SearchStatus,
     StatusTerm,
     Term,
     TextField,
@@ -34,8 +33,6 @@ from pg_scheduler.inspect.store.searches import TABLE, Scan, SearchRepository, S
 from pg_scheduler.inspect.texts import counted, extent_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.triggers.search import INSTANT
-
-UNSUCCESSFUL_STATUSES: Final = frozenset({SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED})
 
 MAX_LENGTH: Final = 200
 """Characters of an error that tell groups apart."""

@@ -11,8 +11,9 @@ from typing import Any, Final, TypedDict, TypeVar, Unpack
 
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.bulk import BulkRun, Progress
-from pg_scheduler.inspect.errors import UNSUCCESSFUL_STATUSES, ErrorGroup, group_terms, is_in_group
+from pg_scheduler.inspect.errors import ErrorGroup, group_terms, is_in_group
 from pg_scheduler.inspect.pages import Wanted
+from pg_scheduler.inspect.paths import UNSUCCESSFUL_STATUSES
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.parser import names_term, parse_search
 from pg_scheduler.inspect.search.terms import Search, SearchStatus, StatusTerm, Term

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.facts.outcomes import UNSUCCESSFUL_JOBS
 from pg_scheduler.inspect.search.terms import (
     WAIT_FIELDS,
     PriorityTerm,
@@ -154,7 +155,7 @@ class _Kind(Enum):
 
 _UNFINISHED: Final = frozenset({_Kind.WAITING, _Kind.BLOCKED, _Kind.RUNNING})
 
-_UNSUCCESSFUL: Final = {SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED}
+UNSUCCESSFUL_STATUSES: Final = frozenset(map(SearchStatus, UNSUCCESSFUL_JOBS))
 _LATER: Final = {SearchStatus.SCHEDULED, SearchStatus.RETRYING}
 _PARTS: Final = {SearchStatus.DUE, *_LATER}
 """Statuses that jobs of a kind have, but not all of them."""
@@ -263,7 +264,7 @@ def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime |
     """
     due = _hull(search, TimeField.DUE)
     wanted = [term.statuses for term in search.terms if isinstance(term, StatusTerm) and not term.is_negated]
-    others = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *_UNSUCCESSFUL}
+    others = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *UNSUCCESSFUL_STATUSES}
     is_later_only = any(each & _PARTS and each <= _LATER | others for each in wanted)
     present = {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
     is_due_only = _Kind.WAITING not in kinds or any(each <= present for each in wanted)
@@ -297,7 +298,7 @@ def _kinds(search: Search) -> frozenset[_Kind]:
 def _certain(status: SearchStatus, excluded: Iterable[SearchStatus]) -> set[_Kind]:
     """Return the kinds that have no jobs if a status is excluded."""
     kinds = _KINDS[status]
-    if kinds == {_Kind.UNSUCCESSFUL} and not set(excluded) >= _UNSUCCESSFUL:
+    if kinds == {_Kind.UNSUCCESSFUL} and not set(excluded) >= UNSUCCESSFUL_STATUSES:
         return set()
     return kinds
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from pg_scheduler.facts.outcomes import DECIDED_ATTEMPTS, FAILED_ATTEMPTS
 
 C = "pg_scheduler_cluster_"
 P = "pg_scheduler_"
@@ -57,10 +59,15 @@ def stat(title: str, query: str, unit: str = "short") -> Panel:
 LATE = one("oldest_due_seconds", NAMED, "schema, job_name")
 DUE = one("jobs_due", NAMED, "schema, job_name")
 STARTS = f"sum by (job_name) ({rate('job_duration_seconds_count', 'job_name')})"
-FAILED = rate("jobs_ended_total", "job_name", f'{NAMED},outcome="failed"')
-SHARE_FAILED = (
-    f"sum by (job_name) ({FAILED}) / sum by (job_name) ({rate('jobs_ended_total', 'job_name, outcome')})"
-)
+
+
+def ended(outcomes: Iterable[str]) -> str:
+    """Return the rate of the attempts of each name that ended with one of these outcomes."""
+    only = f'{NAMED},outcome=~"{"|".join(outcomes)}"'
+    return f"sum by (job_name) ({rate('jobs_ended_total', 'job_name, outcome', only)})"
+
+
+FAILURE_RATE = f"{ended(FAILED_ATTEMPTS)} / {ended(DECIDED_ATTEMPTS)}"
 OVERDUE = one("schedule_overdue_seconds", by="schema, schedule")
 
 
@@ -118,7 +125,7 @@ DASHBOARDS: dict[str, Sequence[Panel]] = {
         stat("Due jobs without a worker", f"sum({one('jobs_unknown_name', NAMED, 'schema, job_name')})"),
         stat("Due jobs are counted in part", f"max({one('jobs_due_capped')})"),
         Panel("Attempts", [(STARTS, "{{job_name}}")], "ops"),
-        Panel("Share of failures", [(SHARE_FAILED, "{{job_name}}")], "percentunit"),
+        Panel("Share of failures", [(FAILURE_RATE, "{{job_name}}")], "percentunit"),
         Panel(
             "Duration, p95", [(quantile(0.95, "job_duration_seconds", "job_name, le"), "{{job_name}}")], "s"
         ),

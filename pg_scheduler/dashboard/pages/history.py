@@ -33,7 +33,6 @@ NOTHING: Final = JobFigures()
 MAX_RELEASES: Final = 20
 
 MAX_NAMES: Final = 20
-FAILURES: Final = ("failed", "retried", "lost")
 ALWAYS_SHOWN: Final = frozenset({"completed", "failed"})
 """Outcomes that the chart shows even if nothing ended so."""
 
@@ -162,26 +161,6 @@ def _quantiles(histograms: Sequence[Histogram]) -> list[Series]:
     return [
         Series(label, [each.quantile(share) for each in histograms]) for label, share in QUANTILES.items()
     ]
-
-
-def completed(figures: JobFigures) -> int:
-    """Return how many attempts completed their jobs."""
-    return figures.ended[OUTCOMES.index("completed")]
-
-
-def failures(figures: JobFigures) -> int:
-    """Return how many attempts failed, those that are retried included."""
-    return sum(figures.ended[OUTCOMES.index(outcome)] for outcome in FAILURES)
-
-
-def attempts(figures: JobFigures) -> int:
-    """Return how many attempts completed or failed."""
-    return completed(figures) + failures(figures)
-
-
-def failed_share(figures: JobFigures) -> float | None:
-    """Return the share of attempts that failed; None without attempts."""
-    return failures(figures) / attempts(figures) if attempts(figures) else None
 
 
 async def build(request: PageRequest) -> View:

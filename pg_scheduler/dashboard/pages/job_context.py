@@ -8,10 +8,10 @@ from datetime import timedelta
 from operator import itemgetter
 from typing import Final
 
-from pg_scheduler.base.figures import OUTCOMES, JobFigures
-from pg_scheduler.base.status import JobStatus
+from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.limits import LimitRow, limit_rows
+from pg_scheduler.facts.outcomes import FAILED_JOBS, failure_rate
 from pg_scheduler.inspect import Statistics
 from pg_scheduler.inspect.errors import MAX_ERROR_LENGTH, fingerprint_of, normalized
 from pg_scheduler.inspect.schedule_history import PastFire, newest_results
@@ -42,7 +42,7 @@ class LastRuns:
     """The duration that half of the attempts of the last day did not exceed; None if that is unknown."""
     p95_s: float | None
     failed_share: float | None
-    """The share of the attempts of the last day that failed."""
+    """The failure rate of the last day."""
 
 
 async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageRequest) -> LastRuns:
@@ -66,13 +66,12 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
         if each.started_at is not None and each.finished_at is not None
     ]
     figures = await _figures(job.job_name, request)
-    ended = sum(figures.ended)
     return LastRuns(
         "task" if job.schedule_id is None else "schedule",
         sorted(items, key=itemgetter("ended_at"))[-MAX_RUNS:],
         figures.durations.quantile(0.5),
         figures.durations.quantile(0.95),
-        figures.ended[OUTCOMES.index("failed")] / ended if ended else None,
+        failure_rate(figures),
     )
 
 
@@ -92,7 +91,7 @@ async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | Non
 
     The number is None if the group is not among those that were examined.
     """
-    if job.error_message is None or job.status not in {JobStatus.FAILED, JobStatus.EXPIRED}:
+    if job.error_message is None or job.status not in FAILED_JOBS:
         return None
     fingerprint = fingerprint_of(job.job_name, normalized(job.error_message[:MAX_ERROR_LENGTH]))
     found = await request.cache.get(

@@ -11,9 +11,10 @@ from typing import Final
 from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.base.text.numbers import two_digits
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages.history import Period, attempts, completed, failed_share, failures
+from pg_scheduler.dashboard.pages.history import Period
 from pg_scheduler.dashboard.pages.workers import WorkerRow, listed_row
 from pg_scheduler.dashboard.search_bar import text_of
+from pg_scheduler.facts.outcomes import count_completed, count_decided, count_failed, failure_rate
 from pg_scheduler.inspect import TaskState
 from pg_scheduler.inspect.jobs import StateCount
 from pg_scheduler.inspect.store.statistics import StatisticsRow
@@ -63,23 +64,23 @@ class Tile:
 def rates(period: Period) -> Iterator[Tile]:
     """Yield the tiles of completed jobs, failed attempts and lateness."""
     total, before = period.total, period.before
-    rate, unit = completed(total) / period.minutes, "/min"
-    earlier = None if before is None or not attempts(before) else before
-    change = _change(rate, completed(earlier) / period.minutes) if earlier else ("", "")
+    rate, unit = count_completed(total) / period.minutes, "/min"
+    earlier = None if before is None or not count_decided(before) else before
+    change = _change(rate, count_completed(earlier) / period.minutes) if earlier else ("", "")
     if 0 < rate < 1:
         rate, unit = rate * 60, "/h"
     value = f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}"
-    points = _points(period, completed)
+    points = _points(period, count_completed)
     yield Tile("Completed", value, unit, *change, "/jobs", "status:completed", points, "ok")
-    share = failed_share(total)
+    share = failure_rate(total)
     note, mood = "", ""
-    if share is not None and earlier is not None and (past := failed_share(earlier)) is not None:
+    if share is not None and earlier is not None and (past := failure_rate(earlier)) is not None:
         rise = 100 * (share - past)
         note = f"{'▲' if rise > 0 else '▼'} {abs(rise):.1f} pt" if abs(rise) >= 0.05 else ""
         mood = "bad" if rise > 0 else "ok"
     value, unit = ("-", "") if share is None else (two_digits(100 * share), "% of attempts")
     tone = "bad" if share else ""
-    points = _points(period, failed_share)
+    points = _points(period, failure_rate)
     yield Tile("Failed", value, unit, note, mood if note else "", "/errors", "", points, tone)
     late = total.lateness.quantile(0.95)
     past_late = earlier.lateness.quantile(0.95) if earlier else None
@@ -191,15 +192,15 @@ def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> 
     starts, failed = [0] * LOAD_PARTS, [0] * LOAD_PARTS
     for row in rows:
         place = min(max(int((row.at - start) / part), 0), LOAD_PARTS - 1)
-        starts[place] += attempts(row.figures)
-        failed[place] += failures(row.figures)
+        starts[place] += count_decided(row.figures)
+        failed[place] += count_failed(row.figures)
     return TaskLoad(
         task.name,
         task.due,
         task.workers,
         task.paused_at is not None,
         figures.started / (LOAD_PERIOD / timedelta(minutes=1)),
-        failed_share(figures),
+        failure_rate(figures),
         figures.durations.quantile(0.5),
         figures.durations.quantile(0.95),
         starts,

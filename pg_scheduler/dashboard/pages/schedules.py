@@ -14,6 +14,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedE
 from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
 from pg_scheduler.dashboard.pauses import PauseForm, pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
+from pg_scheduler.facts.outcomes import FAILED_JOBS
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.schedule_history import (
@@ -48,7 +49,6 @@ HIDDEN_VALUES: Final[dict[str, Any]] = {"args": (), "kwargs": {}, "metadata": {}
 SHOWN: Final = 8
 MAX_AFFECTED: Final = 100
 NO_CHANGES: Final[Mapping[datetime, str]] = {}
-UNSUCCESSFUL: Final = frozenset({"failed", "expired"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class ShownSchedule(Schedule):
         if self.finished_at is not None:
             return "finished"
         last = self.last_run
-        return "failing" if self.failures or (last and last.status in UNSUCCESSFUL) else "active"
+        return "failing" if self.failures or (last and last.status in FAILED_JOBS) else "active"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from pg_scheduler.dashboard.pages.tasks import (
     visible_tasks,
 )
 from pg_scheduler.dashboard.pauses import PauseForm
+from pg_scheduler.facts.outcomes import count_failed
 from pg_scheduler.inspect import AuditRecord, TaskState
 from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.model import Job
@@ -54,7 +55,7 @@ async def build(request: PageRequest) -> View:
     figures = NameFigures(
         period.total,
         [each.started for each in period.figures],
-        [history.failures(each) for each in period.figures],
+        [count_failed(each) for each in period.figures],
     )
     task = row_of(states[name], own, figures, limits, history.RANGES[period.range][0])
     # Names under which no job has run would only make the search longer.

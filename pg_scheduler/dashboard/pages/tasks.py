@@ -11,8 +11,8 @@ from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.dashboard.pages import history
-from pg_scheduler.dashboard.pages.history import failed_share, failures
 from pg_scheduler.dashboard.pages.limits import without_hidden
+from pg_scheduler.facts.outcomes import count_failed, failure_rate
 from pg_scheduler.inspect import LimitState, TaskState
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.statistics import Statistics
@@ -158,8 +158,8 @@ def row_of(
         other_names=names[1:],
         started=total.started,
         per_minute=total.started / (length / timedelta(minutes=1)),
-        failed=failures(total),
-        failed_share=failed_share(total),
+        failed=count_failed(total),
+        failed_share=failure_rate(total),
         run_p50_s=total.durations.quantile(0.5),
         run_p95_s=total.durations.quantile(0.95),
         slowest_s=total.durations.quantile(1),
@@ -206,7 +206,7 @@ def _by_name(statistics: Statistics) -> dict[str, NameFigures]:
         share = (row.at - statistics.since) / statistics.duration
         place = max(min(int(share * PARTS), PARTS - 1), 0)
         starts[row.job_name][place] += row.figures.started
-        failed[row.job_name][place] += failures(row.figures)
+        failed[row.job_name][place] += count_failed(row.figures)
     return {name: NameFigures(total, starts[name], failed[name]) for name, total in totals.items()}
 
 

@@ -183,19 +183,21 @@ def _ahead(row: BacklogRow, backlog: BacklogRows) -> str:
 def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> Iterator[Finding]:
     """Yield names whose share of failed attempts is at least one half, or twice that of the week before."""
     for row in rows:
-        earlier = row.earlier_failed / row.earlier_ended if row.earlier_ended else 0.0
+        earlier = row.earlier_failed / row.earlier_decided if row.earlier_decided else 0.0
         before = (
             "none ended in up to a week before"
-            if not row.earlier_ended
-            else f"{earlier:.1%} of {row.earlier_ended:,} did in the {length(row.earlier_s or 0)} before"
+            if not row.earlier_decided
+            else f"{earlier:.1%} of {row.earlier_decided:,} did in the {length(row.earlier_s or 0)} before"
         )
-        share = row.failed / row.ended if row.ended else 0.0
+        share = row.failed / row.decided if row.decided else 0.0
         if row.failed < failures or share <= ratio or share < min(2 * earlier, ALWAYS_FAILING):
             continue
         yield warning(
             FindingCode.FAILING,
             row.job_name,
-            f"{row.failed:,} of {row.ended:,} attempts of {row.job_name!r} failed in the last 15 minutes; "
+            f"{row.failed:,} of {row.decided:,} attempts of {row.job_name!r} failed in the last 15 minutes; "
             f"{before}",
-            command("jobs", "errors", "--since", "15m"),
+            command("jobs", "errors", "--since", "15m")
+            if row.failed_for_good
+            else f"{command('jobs', 'list', term('name', row.job_name))}, then pg-scheduler jobs show its id",
         )

@@ -105,17 +105,19 @@ class QuarantinedRow(NamedTuple):
 
 
 class FailingRow(NamedTuple):
-    """The attempts of a job name that failed or ended lately, and before that.
+    """The attempts of a job name that failed, of those that completed or failed, lately and before that.
 
     Attributes:
+        failed_for_good: The jobs that were not retried after the last of these attempts.
         earlier_s: Seconds within which those before began; None if there were none.
     """
 
     job_name: str
     failed: int
-    ended: int
+    decided: int
+    failed_for_good: int
     earlier_failed: int
-    earlier_ended: int
+    earlier_decided: int
     earlier_s: float | None
 
 

@@ -22,6 +22,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.database.faults import sqlstate_of
 from pg_scheduler.errors import JobConflictError
+from pg_scheduler.facts.outcomes import UNSUCCESSFUL_JOBS
 from pg_scheduler.integrations.django.models import Job, Schedule, Worker
 from pg_scheduler.integrations.django.paginator import MAX_PAGES, EstimatingPaginator
 from pg_scheduler.jobs.registry import catalogue
@@ -35,7 +36,6 @@ TOO_SLOW: Final = (
     "The dashboard searches part by part."
 )
 
-UNSUCCESSFUL: Final = frozenset({JobStatus.FAILED, JobStatus.CANCELLED, JobStatus.EXPIRED})
 
 CANCELLED_STATEMENT: Final = "57014"
 """The SQLSTATE of a statement that exceeds its time limit."""
@@ -106,7 +106,7 @@ class StatusFilter(admin.SimpleListFilter):
         jobs = queryset if status is None else queryset.filter(status=status)
         if status in {JobStatus.PENDING, JobStatus.RUNNING}:
             return jobs.filter(Q(finished_at=None, blocked_on=None) | Q(blocked_on__isnull=False))
-        if status in UNSUCCESSFUL:
+        if status in UNSUCCESSFUL_JOBS:
             return jobs.filter(finished_at__isnull=False, error_message__isnull=False)
         return jobs
 
@@ -243,7 +243,7 @@ class JobAdmin(ReadOnlyAdmin):
 
     def get_ordering(self, request: Any) -> tuple[str, ...]:
         """Return the order: unsuccessful jobs in that of their index, which has few others."""
-        is_unsuccessful = request.GET.get("status") in UNSUCCESSFUL
+        is_unsuccessful = request.GET.get("status") in UNSUCCESSFUL_JOBS
         return ("-finished_at", "-job_id") if is_unsuccessful else self.ordering
 
     has_cancel_permission = _may("cancel_job")

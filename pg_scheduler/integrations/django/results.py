@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import JobCancelledError, JobExpiredError, JobFailedError, JobResult
+from pg_scheduler.facts.outcomes import FAILED_ENTRIES
 from pg_scheduler.integrations.django.compat import Task, TaskError, TaskResult, TaskResultStatus
 from pg_scheduler.integrations.django.task import PRIORITY, changed, queue_in
 from pg_scheduler.jobs.history import AttemptError
@@ -28,9 +29,6 @@ STATUSES: Final[Mapping[JobStatus, Any]] = {
     JobStatus.COMPLETED: TaskResultStatus.SUCCESSFUL,
 }
 """The others are FAILED."""
-
-ERRORS: Final = frozenset({"crashed", "error", "lost", "timeout"})
-"""The outcomes of attempts that failed."""
 
 ENDS: Final[Mapping[JobStatus, type[Exception]]] = {
     JobStatus.CANCELLED: JobCancelledError,
@@ -186,7 +184,7 @@ def _task_of(job: Job, task: Task, backend: str) -> Task:
 
 
 def _errors_of(job: Job) -> list[TaskError]:
-    errors = [_error_from(error) for error in job.errors if error.outcome in ERRORS]
+    errors = [_error_from(error) for error in job.errors if error.outcome in FAILED_ENTRIES]
     if STATUSES.get(job.status) is None and (job.status in ENDS or not errors):
         kind = ENDS.get(job.status, JobFailedError)
         errors.append(

@@ -182,6 +182,18 @@ async def test_failing_name_is_found_until_its_attempts_complete(pool: asyncpg.P
     assert await subjects(pool, FindingCode.FAILING) == []
 
 
+@pytest.mark.parametrize("outcome", ["retried", "lost"])
+async def test_task_whose_attempts_all_fail_is_found_although_its_jobs_are_retried(
+    pool: asyncpg.Pool, outcome: str
+) -> None:
+    await add_worker(pool)
+    counts = {"completed": 500, outcome: 500, "snoozed": 4000}
+    assert await Store(Connections(pool)).statistics.add("w1", 1, {"doctor.bank": figures(**counts)})
+    finding = await find(pool, FindingCode.FAILING)
+    assert finding.evidence.startswith("500 of 1,000 attempts of 'doctor.bank' failed in the last 15 minutes")
+    assert finding.remedy == "pg-scheduler jobs list name:doctor.bank, then pg-scheduler jobs show its id"
+
+
 async def test_failures_are_compared_with_those_of_the_week_before(pool: asyncpg.Pool) -> None:
     await add_worker(pool)
 
@@ -216,8 +228,8 @@ async def test_workers_that_count_nothing_are_named_until_statistics_are_on(
 
 
 def test_name_that_always_failed_as_often_is_no_finding() -> None:
-    assert list(judge_failures([FailingRow("x", 5, 11, 500, 1000, 9.0)], 5, 0.1)) == []
-    assert len(list(judge_failures([FailingRow("x", 5, 11, 100, 1000, 9.0)], 5, 0.1))) == 1
+    assert list(judge_failures([FailingRow("x", 5, 11, 5, 500, 1000, 9.0)], 5, 0.1)) == []
+    assert len(list(judge_failures([FailingRow("x", 5, 11, 5, 100, 1000, 9.0)], 5, 0.1))) == 1
 
 
 async def test_lasting_outage_remains_a_finding_of_doctor_and_status(pool: asyncpg.Pool) -> None:

@@ -70,19 +70,15 @@ FROM (
 WHERE starts_with(error_message, 'quarantined:')
 LIMIT $3::bigint;
 
--- fragment: ended_attempts
--- The attempts of a row of statistics that ended, in whatever way: unnest() would take longer than reading the rows.
-examined.counts[3] + examined.counts[4] + examined.counts[5] + examined.counts[6] + examined.counts[7]
-            + examined.counts[8] + examined.counts[9] + examined.counts[10] + examined.counts[11]
-
 -- name: doctor_failing
 -- route: tuned
--- Return by job name how many attempts failed and ended in the last $1 seconds, and in the last $2 before these.
+-- Return by job name how many attempts failed, and how many completed or failed, in the last $1 seconds and before.
 --
+-- The time before has $2 seconds. How many jobs failed for good in the last $1 decides where their errors are found.
 -- The newest $3 rows of minutes and of ten minutes are read. The attempts before began within earlier_s seconds.
 WITH recent AS MATERIALIZED (
-    SELECT examined.job_name, sum(examined.counts[4])::bigint AS failed,
-        sum({ended_attempts})::bigint AS ended
+    SELECT examined.job_name, sum({failed_attempts})::bigint AS failed, sum({decided_attempts})::bigint AS decided,
+        sum({count_failed})::bigint AS failed_for_good
     FROM (
         SELECT job_name, counts
         FROM {schema}scheduler_stats
@@ -91,13 +87,13 @@ WITH recent AS MATERIALIZED (
         LIMIT $3::bigint
     ) AS examined
     GROUP BY examined.job_name
-    HAVING sum(examined.counts[4]) > 0
+    HAVING sum({failed_attempts}) > 0
     ORDER BY 2 DESC, 1
     LIMIT 100
 )
-SELECT recent.job_name, recent.failed, recent.ended,
-    coalesce(sum(examined.counts[4]), 0)::bigint AS earlier_failed,
-    coalesce(sum({ended_attempts}), 0)::bigint AS earlier_ended,
+SELECT recent.job_name, recent.failed, recent.decided, recent.failed_for_good,
+    coalesce(sum({failed_attempts}), 0)::bigint AS earlier_failed,
+    coalesce(sum({decided_attempts}), 0)::bigint AS earlier_decided,
     extract(epoch FROM coalesce($4, now()) - min(examined.bucket))::double precision AS earlier_s
 FROM recent
 LEFT JOIN (
@@ -113,7 +109,7 @@ LEFT JOIN (
         LIMIT $3::bigint
     ) AS stats
 ) AS examined ON examined.job_name = recent.job_name
-GROUP BY recent.job_name, recent.failed, recent.ended
+GROUP BY recent.job_name, recent.failed, recent.decided, recent.failed_for_good
 ORDER BY recent.failed DESC, recent.job_name;
 
 -- name: doctor_running
@@ -279,9 +275,9 @@ GROUP BY examined.status;
 -- Count the jobs that ended in the last $1 seconds by status, and the seconds since the first of them.
 --
 -- The newest $2 rows of minutes and of ten minutes are read.
-SELECT coalesce(sum(examined.counts[3]), 0)::bigint AS completed, coalesce(sum(examined.counts[4]), 0)::bigint AS failed,
-    coalesce(sum(examined.counts[6] + examined.counts[7]), 0)::bigint AS cancelled,
-    coalesce(sum(examined.counts[10]), 0)::bigint AS expired,
+SELECT coalesce(sum({count_completed}), 0)::bigint AS completed, coalesce(sum({count_failed}), 0)::bigint AS failed,
+    coalesce(sum({count_cancelled} + {count_skipped}), 0)::bigint AS cancelled,
+    coalesce(sum({count_expired}), 0)::bigint AS expired,
     coalesce(extract(epoch FROM coalesce($3, now()) - min(examined.bucket)), 0)::double precision AS seconds
 FROM (VALUES (60), (600)) AS spans (span)
 CROSS JOIN LATERAL (

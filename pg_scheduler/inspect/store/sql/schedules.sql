@@ -71,7 +71,7 @@ ORDER BY schedule_id;
 -- fragment: schedule_fails
 (schedule.finished_at IS NULL AND (schedule.failures > 0 OR (
         SELECT job.status FROM {schema}scheduled_jobs AS job WHERE job.job_id = schedule.last_job_id
-    ) = ANY (ARRAY ['failed', 'expired'])))
+    ) = ANY {failed_jobs}))
 
 -- fragment: schedule_is_overdue
 ({awaits_planner} AND schedule.retired_at IS NULL
