@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.jobs import Totals, totals_of
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
 from pg_scheduler.inspect.store.cluster import TABLES, ScheduleRow
@@ -15,7 +16,7 @@ from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker
-from pg_scheduler.inspect.tasks import claimed_names, count_claiming, paused_tasks
+from pg_scheduler.inspect.tasks import claimed_names, count_claiming, paused_tasks, tasks_of_aliases
 
 MAX_UNSUCCESSFUL_ROWS: Final = 20_000
 """Unsuccessful jobs among which the quarantined ones are counted."""
@@ -43,6 +44,7 @@ class ClusterFigures:
             missing.
         totals: About how many jobs there are.
         workers: The workers that run jobs.
+        held: Those of these names whose task is paused, so that their jobs are due and not late.
         paused: The names of paused tasks.
         schedules: The first 500 schedules by id.
         jobs: The totals of the statistics of the first 500 job names.
@@ -68,6 +70,12 @@ class ClusterFigures:
     clock_skew_s: float
     oldest_transaction_s: float
     last_death_at: datetime | None
+    held: frozenset[str] = frozenset()
+
+    @property
+    def waiting(self) -> list[BacklogRow]:
+        """The names with due jobs that wait for a slot, and are not held."""
+        return [row for row in self.backlog if row.due and row.name not in self.held]
 
     @property
     def claimed(self) -> set[str]:
@@ -77,14 +85,15 @@ class ClusterFigures:
     def unknown(self) -> Iterator[tuple[str, int]]:
         """Yield the names of due jobs, each with their number if no live worker claims it, else with 0.
 
-        Yield nothing while no worker claims jobs, or one does not report its names.
+        Yield nothing while no worker claims jobs, or one does not report its names. A worker that drains
+        claims its names still, and jobs that are held do not wait for a worker.
         """
-        if not any(each.is_alive and not each.is_draining for each in self.workers):
+        if not any(each.is_alive for each in self.workers):
             return
         for row in self.backlog:
-            claiming = count_claiming(self.workers, row.name)
+            claiming = count_claiming(self.workers, row.name, with_draining=True)
             if claiming is not None:
-                yield row.name, 0 if claiming else row.due
+                yield row.name, 0 if claiming or row.name in self.held else row.due
 
 
 async def read_cluster(store: InspectionStore) -> ClusterFigures:
@@ -103,14 +112,16 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
     for blocked_on, jobs in (await store.limits.blocked()).jobs.items():
         group = ":".join(blocked_on.split(":", 2)[:2])  # keys and tenants can be personal data
         blocked[group] = blocked.get(group, 0) + jobs
+    workers = [each for each in await store.worker_reads.workers() if each.claims_jobs]
+    paused = list(await paused_tasks(store))
     return ClusterFigures(
         backlog=backlog.rows,
         is_capped=backlog.is_capped,
         blocked=blocked,
         quarantined=quarantined,
         totals=totals_of(estimates),
-        workers=[each for each in await store.worker_reads.workers() if each.claims_jobs],
-        paused=list(await paused_tasks(store)),
+        workers=workers,
+        paused=paused,
         schedules=await cluster.schedules(MAX_SCHEDULES),
         jobs=await cluster.totals(MAX_NAMES),
         tables=[each for each in await store.doctor.tables() if each.name in TABLES],
@@ -118,4 +129,5 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         clock_skew_s=(server.now - middle).total_seconds(),
         oldest_transaction_s=server.oldest_transaction_s,
         last_death_at=await cluster.last_death(MAX_RECORDS),
+        held=held_names((row.name for row in backlog.rows), paused, tasks_of_aliases(workers)),
     )

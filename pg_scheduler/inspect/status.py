@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.base.figures import OUTCOMES
+from pg_scheduler.facts.lateness import OVERDUE_S, count_held, describe_nothing_late
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, worst_of
@@ -16,9 +17,6 @@ from pg_scheduler.inspect.texts import count, counted, length, listed, rounded
 
 PERIOD: Final = timedelta(minutes=15)
 """The period of throughput and failures."""
-
-OVERDUE_S: Final = 60.0
-"""Seconds after its fire time from which on a schedule is overdue."""
 
 MAX_SENTENCES: Final = 5
 """Findings that are written out."""
@@ -101,7 +99,7 @@ def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator
     if not shown:
         slots, busy = _slots(figures)
         workers = counted(_alive(figures), "worker")
-        yield f"All is well: {workers}, {busy:,} of {slots:,} slots busy, nothing late."
+        yield f"All is well: {workers}, {busy:,} of {slots:,} slots busy, {_nothing_late(figures)}."
     for finding in shown[:MAX_SENTENCES]:
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         yield f"{finding.code.value}: {finding.evidence}{remedy}"
@@ -119,18 +117,26 @@ def _slots(figures: ClusterFigures) -> tuple[int, int]:
     return sum(each.slots for each in alive), sum(each.running_jobs for each in alive)
 
 
+def _nothing_late(figures: ClusterFigures) -> str:
+    return describe_nothing_late(count_held(figures.backlog, figures.held))
+
+
 def _jobs(figures: ClusterFigures) -> str:
     due = sum(row.due for row in figures.backlog)
-    waiting = [row for row in figures.backlog if row.due and row.oldest_due_at is not None]
+    held = count_held(figures.backlog, figures.held)
     unfinished = figures.totals.unfinished
     is_stale = unfinished is None or unfinished < due  # an estimate from before the last ANALYZE
     about = "" if is_stale else f"; about {rounded(unfinished or 0)} unfinished jobs in all"
-    if not waiting:
+    if not due:
         return f"none due{about}"
-    oldest = min(waiting, key=lambda row: row.oldest_due_at or figures.now)
-    age = length(figures.now - (oldest.oldest_due_at or figures.now))
-    number = count(due, is_capped=figures.is_capped)
-    return f"{number} due, the oldest since {age} ({oldest.name}){about}"
+    parts = [f"{count(due, is_capped=figures.is_capped)} due"]
+    ages = [(row.oldest_due_at, row.name) for row in figures.waiting if row.oldest_due_at is not None]
+    if ages:
+        oldest_due_at, name = min(ages)
+        parts.append(f"the oldest since {length(figures.now - oldest_due_at)} ({name})")
+    if held:
+        parts.append(f"{count(held, is_capped=figures.is_capped)} of paused tasks")
+    return f"{', '.join(parts)}{about}"
 
 
 def _results(statistics: Statistics) -> str:
@@ -152,7 +158,7 @@ def _workers(figures: ClusterFigures) -> str:
 def _schedules(figures: ClusterFigures) -> str:
     enabled = [each for each in figures.schedules if each.is_enabled]
     fires = [each.next_fire_at for each in enabled if each.next_fire_at is not None]
-    overdue = [each.schedule_id for each in enabled if each.overdue_s > OVERDUE_S]
+    overdue = [each.schedule_id for each in figures.schedules if each.overdue_s > OVERDUE_S]
     parts = [f"{len(enabled):,} enabled"]
     if len(figures.schedules) > len(enabled):
         parts.append(f"{len(figures.schedules) - len(enabled):,} paused or finished")

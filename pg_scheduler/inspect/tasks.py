@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.base.meter import OTHER
+from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.base import InspectorBase
 from pg_scheduler.inspect.names import TaskNames, merge_aliases
 from pg_scheduler.inspect.store.inspections import BacklogRow
@@ -56,6 +57,8 @@ class Backlog:
     most 500 entries."""
     is_blocked_capped: bool
     """Whether counting them stopped after 20,000 jobs or 500 entries, so that there may be more."""
+    held: frozenset[str] = frozenset()
+    """Those of the names whose task is paused: their jobs are due, and not late."""
 
     @property
     def summary(self) -> str:
@@ -197,6 +200,9 @@ class TaskReads(InspectorBase):
             due_estimate=max(due, await inspections.estimate_due()) if is_capped else due,
             blocked=blocked.jobs,
             is_blocked_capped=blocked.is_capped,
+            held=held_names(
+                (row.name for row in rows), await paused_tasks(self._reads), tasks_of_aliases(workers)
+            ),
         )
 
     async def tasks(self) -> TaskList:

@@ -148,10 +148,11 @@ class ClusterCollector(Collector):
                 row.name,
                 max((figures.now - row.oldest_due_at).total_seconds(), 0.0) if row.oldest_due_at else 0.0,
             )
-            for row in figures.backlog
+            for row in figures.waiting
         ]
-        oldest = self._names.merge([*ages, *((name, 0.0) for name in claimed)], max)
-        families.gauge("oldest_due_seconds", "Age of the oldest due job.", _by_name(oldest), "job_name")
+        oldest = self._names.merge([*ages, *((name, 0.0) for name in begun)], max)
+        text = "Age of the oldest due job; 0 while the task is paused."
+        families.gauge("oldest_due_seconds", text, _by_name(oldest), "job_name")
         unknown = self._names.merge([*figures.unknown(), *((name, 0) for name in claimed)], add)
         text = "Due jobs of names that no live worker claims."
         families.gauge("jobs_unknown_name", text, _by_name(unknown), "job_name")
@@ -220,7 +221,7 @@ def _add_schedules(families: Families, figures: ClusterFigures) -> None:
     last_fires = {key: row.last_fire_at.timestamp() for key, row in rows if row.last_fire_at}
     families.gauge("schedule_last_fire_timestamp_seconds", "Last fire time.", last_fires, *labels)
     overdue = {key: row.overdue_s for key, row in rows}
-    text = "Seconds since the next fire time of an enabled schedule; 0 before it."
+    text = "Seconds since a schedule should have fired, or its pause should have ended; 0 before that."
     families.gauge("schedule_overdue_seconds", text, overdue, *labels)
 
 

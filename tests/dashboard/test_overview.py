@@ -473,7 +473,7 @@ async def test_overview_judges_as_status_does(seconds: int, pool: asyncpg.Pool, 
         assert data["sentence"].startswith("LATE: 1 due job of 'board.mail' not started, the oldest for 2 h;")
 
 
-async def test_overview_does_not_state_that_nothing_is_late_while_jobs_of_a_paused_task_wait(
+async def test_overview_states_how_many_jobs_the_pause_of_a_task_holds(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App
 ) -> None:
     await add_figures(pool, ["board.mail"])
@@ -484,8 +484,10 @@ async def test_overview_does_not_state_that_nothing_is_late_while_jobs_of_a_paus
     await scheduler.tasks.pause("board.mail")
     data = (await request(app, "/", headers=JSON)).data
     assert data["problems"] == [], "the pause explains it"
-    assert (data["sentence"], data["is_well"]) == ("No finding: 1 worker; jobs wait late.", False)
-    assert "nothing late" not in Page((await request(app, "/")).text).text
+    sentence = "All is well: 1 worker, nothing late, 1 due job of paused tasks."
+    assert (data["sentence"], data["is_well"]) == (sentence, True)
+    (of_status,) = (await Inspector(scheduler).status()).sentences
+    assert of_status.endswith(" slots busy, nothing late, 1 due job of paused tasks.")
 
 
 async def test_restricted_overview_counts_visible_names_only(

@@ -98,6 +98,20 @@ def test_figures_of_every_area_are_shown() -> None:
     assert shown["tables"].endswith("the oldest transaction since 3 min")
     overdue = figures(schedules=[ScheduleRow("a", "mail", True, NOW - timedelta(hours=1), None, 3600.0)])
     assert texts(described(overdue))["schedules"] == "1 enabled, 1 overdue: a"
+    not_resumed = figures(schedules=[ScheduleRow("a", "mail", False, NOW, None, 3600.0)])
+    assert texts(described(not_resumed))["schedules"] == "0 enabled, 1 paused or finished, 1 overdue: a"
+
+
+def test_jobs_that_a_pause_holds_are_due_and_not_late() -> None:
+    backlog = [
+        BacklogRow("held", 20, 0, NOW - timedelta(minutes=9)),
+        BacklogRow("mail", 2, 0, NOW - timedelta(seconds=3)),
+    ]
+    status = described(
+        figures(backlog=backlog, held=frozenset({"held"}), totals=Totals(None, None, None, None))
+    )
+    assert status.sentences[0].endswith(" slots busy, nothing late, 20 due jobs of paused tasks.")
+    assert texts(status)["jobs"] == "22 due, the oldest since 3 s (mail), 20 of paused tasks"
 
 
 def test_findings_make_sentences_and_the_severity_of_their_areas() -> None:

@@ -33,12 +33,8 @@ CASES: dict[str, tuple[str, Series, Series]] = {
     ),
     "JobsLate": (
         "5m",
-        {C + 'oldest_due_seconds{job_name="mail"}': "61x9", C + 'task_paused{job_name="mail"}': "0x9"},
-        {
-            C + 'oldest_due_seconds{job_name="mail"}': "59x9",
-            C + 'oldest_due_seconds{job_name="paused"}': "999x9",
-            C + 'task_paused{job_name="paused"}': "1x9",
-        },
+        {C + 'oldest_due_seconds{job_name="mail"}': "61x9"},
+        {C + 'oldest_due_seconds{job_name="mail"}': "59x9", C + 'oldest_due_seconds{job_name="x"}': "0x9"},
     ),
     "NameUnknown": (
         "4m",
@@ -48,7 +44,7 @@ CASES: dict[str, tuple[str, Series, Series]] = {
     "Quarantined": ("70m", {C + "jobs_quarantined": "3x60 4x20"}, {C + "jobs_quarantined": "4x60 3x20"}),
     "FailureRatio": (
         "40m",
-        {ENDED % "completed": "0+8x60", ENDED % "failed": "0+1x60"},
+        {ENDED % "completed": "0+8x60", ENDED % "retried": "0+1x60", ENDED % "snoozed": "0+99x60"},
         {ENDED % "completed": "0+20x60", ENDED % "failed": "0+1x60"},
     ),
     "Expiring": (
@@ -58,8 +54,8 @@ CASES: dict[str, tuple[str, Series, Series]] = {
     ),
     "ScheduleOverdue": (
         "5m",
-        {C + 'schedule_overdue_seconds{schedule="a"}': "61x9", C + 'schedule_enabled{schedule="a"}': "1x9"},
-        {C + 'schedule_overdue_seconds{schedule="a"}': "61x9", C + 'schedule_enabled{schedule="a"}': "0x9"},
+        {C + 'schedule_overdue_seconds{schedule="a"}': "61x9"},
+        {C + 'schedule_overdue_seconds{schedule="a"}': "59x9"},
     ),
     "LatenessP99": (
         "30m",
@@ -172,10 +168,7 @@ LOSSES: dict[str, tuple[str, Series]] = {
     "there is no worker": ("NoWorker", {C + 'workers{state="alive"}': "0x20"}),
     "no planner plans the schedule": (
         "ScheduleOverdue",
-        {
-            C + 'schedule_overdue_seconds{schedule="a",task="mail"}': "0+15x20",
-            C + 'schedule_enabled{schedule="a",task="mail"}': "1x20",
-        },
+        {C + 'schedule_overdue_seconds{schedule="a",task="mail"}': "0+15x20"},
     ),
     "the exporter cannot read the database": ("ExporterDown", {'up{job="pg-scheduler"}': "0x20"}),
     "its worker died, seen by the exporter": (

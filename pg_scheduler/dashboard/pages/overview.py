@@ -25,14 +25,19 @@ from pg_scheduler.dashboard.pages.overview_parts import (
     slots_in_use,
     usual_s,
     waiting,
-    waits_late,
     worker_rows,
 )
 from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S, slots_of
+from pg_scheduler.facts.lateness import (
+    count_held,
+    describe_nothing_late,
+    is_late,
+    is_overdue,
+    oldest_due,
+)
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState
 from pg_scheduler.inspect.audit import read_muted
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
-from pg_scheduler.inspect.store.schedules import OVERDUE_S
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.tasks import fold_tasks
 from pg_scheduler.inspect.texts import counted
@@ -93,13 +98,14 @@ async def build(request: PageRequest) -> View:
     task_names = await request.task_names()
     tasks = fold_tasks((each for each in slow.tasks or () if access.sees_name(each.name)), task_names)
     names = [each for each in backlog.names if access.sees_name(each.name)] if backlog else []
-    oldest = min((each.oldest_due_at for each in names if each.oldest_due_at), default=None)
+    held = backlog.held if backlog else frozenset[str]()
+    oldest = oldest_due(names, held)
     alive = [worker for worker in workers if worker.is_alive]
     found = await _problems(diagnosis.findings if diagnosis else (), request)
     problems = [row for row in found if not row.is_muted]
     unmade = len(diagnosis.not_made) if diagnosis else len(STATUS_CODES)
     missing = [part for part, value in unread.items() if value is None]
-    is_late = waits_late(oldest, request.now)
+    waits_late = is_late(oldest, request.now)
     due = sum(each.due for each in names) if backlog else None
     busy = sum(each.running for each in backlog.names) if backlog else None
     slots = sum(map(slots_of, alive))
@@ -113,10 +119,11 @@ async def build(request: PageRequest) -> View:
             sum(each.role in JOB_ROLES for each in alive),
             muted=len(found) - len(problems),
             unmade=unmade,
-            is_late=is_late,
+            is_late=waits_late,
+            held=count_held(names, held),
             is_partial=bool(missing),
         ),
-        is_well=not (found or unmade or missing or is_late),
+        is_well=not (found or unmade or missing or waits_late),
         problems=problems[:MAX_PROBLEMS],
         unread=missing,
         is_new=not (has_jobs or workers or slow.schedules or slow.groups or _has_ended(period)),
@@ -158,7 +165,7 @@ async def build(request: PageRequest) -> View:
         next_fires=[
             {
                 "at": each.next_fire_at,
-                "is_overdue": (slow.read_at - each.next_fire_at).total_seconds() > OVERDUE_S,
+                "is_overdue": is_overdue(each.next_fire_at, slow.read_at),
                 "schedule_id": each.schedule_id,
                 "task": each.task,
                 "described": each.described,
@@ -220,14 +227,21 @@ async def _problems(findings: Sequence[Finding], request: PageRequest) -> list[F
 
 
 def _sentence(
-    problems: Sequence[FindingRow], workers: int, *, muted: int, unmade: int, is_late: bool, is_partial: bool
+    problems: Sequence[FindingRow],
+    workers: int,
+    *,
+    muted: int,
+    unmade: int,
+    is_late: bool,
+    held: int,
+    is_partial: bool,
 ) -> str:
     if not problems and unmade:
         return f"No problem was found, but {counted(unmade, 'check')} could not be made."
     if not problems:
         if muted:
             return f"No unmuted finding, {muted} muted{'; jobs wait late' if is_late else ''}."
-        start, end = ("No finding", "") if is_partial else ("All is well", ", nothing late")
+        start, end = ("No finding", "") if is_partial else ("All is well", f", {describe_nothing_late(held)}")
         if is_late:
             start, end = "No finding", "; jobs wait late"
         return f"{start}: {counted(workers, 'worker')}{end}."

@@ -14,6 +14,7 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.history import Period
 from pg_scheduler.dashboard.pages.workers import WorkerRow, listed_row
 from pg_scheduler.dashboard.search_bar import text_of
+from pg_scheduler.facts.lateness import is_late
 from pg_scheduler.facts.outcomes import count_completed, count_decided, count_failed, failure_rate
 from pg_scheduler.inspect import TaskState
 from pg_scheduler.inspect.jobs import StateCount
@@ -90,18 +91,13 @@ def rates(period: Period) -> Iterator[Tile]:
     yield Tile("Lateness p95", value, unit, *change, "/chart", "", points, "run")
 
 
-def waits_late(oldest: datetime | None, now: datetime) -> bool:
-    """Return whether the oldest due job has waited for over a minute."""
-    return oldest is not None and now - oldest > timedelta(minutes=1)
-
-
 def waiting(
     period: Period, due: int | None, oldest: datetime | None, now: datetime, *, is_capped: bool
 ) -> Tile:
     """Return the tile of due jobs; its line shows how many waited on average."""
     width = period.width.total_seconds()
     waited = _points(period, lambda figures: figures.lateness.total / width)
-    mood = "warn" if waits_late(oldest, now) else ""
+    mood = "warn" if is_late(oldest, now) else ""
     return Tile(
         "Waiting",
         "-" if due is None else f"{due:,}{'+' if is_capped else ''}",

@@ -14,6 +14,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedE
 from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
 from pg_scheduler.dashboard.pauses import PauseForm, pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
+from pg_scheduler.facts.lateness import is_overdue
 from pg_scheduler.facts.outcomes import FAILED_JOBS
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
 from pg_scheduler.inspect.fire_searches import search_one
@@ -30,7 +31,7 @@ from pg_scheduler.inspect.schedules import (
     pauser_of,
     upcoming_after_pause,
 )
-from pg_scheduler.inspect.store.schedules import OVERDUE_S, STATES
+from pg_scheduler.inspect.store.schedules import STATES
 from pg_scheduler.inspect.texts import count
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.pause import Pause
@@ -85,7 +86,7 @@ class ShownSchedule(Schedule):
         if self.retired_at is not None:
             return "retired"
         due_at = self.next_fire_at if self.paused_at is None else self.paused_until
-        if due_at is not None and (now - due_at).total_seconds() > OVERDUE_S:
+        if is_overdue(due_at, now):
             return "overdue"
         if self.paused_at is not None:
             return "paused"

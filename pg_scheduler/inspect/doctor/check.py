@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.inspections import BacklogRows
@@ -37,12 +38,11 @@ class SharedFacts:
         return found
 
     async def backlog(self) -> BacklogRows:
-        """Return the due jobs of names that are not paused."""
+        """Return the due jobs that are not held by the pause of their task."""
         found = await self.store.inspections.backlog()
         tasks = tasks_of_aliases(await self.once(self.store.worker_reads.workers))
-        paused = {tasks.get(name, name) for name in await paused_tasks(self.store)}
-        rows = [row for row in found.rows if tasks.get(row.name, row.name) not in paused]
-        return found._replace(rows=rows)
+        held = held_names((row.name for row in found.rows), await paused_tasks(self.store), tasks)
+        return found._replace(rows=[row for row in found.rows if row.name not in held])
 
 
 class Check(NamedTuple):

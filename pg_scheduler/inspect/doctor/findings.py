@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from pg_scheduler.facts.lateness import LATE_S, OVERDUE_S
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode, Severity
 from pg_scheduler.inspect.texts import counted
 
@@ -124,7 +125,7 @@ class Thresholds:
     """Seconds since a worker was requested to drain: WORKER-DRAINING."""
     loop_lag_s: float = 1.0
     """Seconds for which the event loop of a worker is blocked, or was lately: LOOP-BLOCKED."""
-    late_s: float = 60.0
+    late_s: float = LATE_S
     """Seconds for which the oldest due job of a name waits: LATE."""
     failures: int = 5
     """Attempts of a name that failed in the last 15 minutes: FAILING."""
@@ -146,7 +147,7 @@ class Thresholds:
     """Transactions for which a slot or a standby keeps dead rows: XMIN-HELD."""
     notification_s: float = 1.0
     """Seconds within which a notification arrives: LISTEN-NO-DELIVERY."""
-    overdue_s: float = 60.0
+    overdue_s: float = OVERDUE_S
     """Seconds since the fire time of a schedule: SCHED-OVERDUE."""
     herd: int = 50
     """Schedules that fire in the same second: SCHED-HERD."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.facts.lateness import is_late
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, hint_at_new_name, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
@@ -48,14 +49,14 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
         if count_claiming(workers, row.name, with_draining=True) == 0:
             yield _unknown(row, backlog, known, claiming)
             continue
-        late = (now - row.oldest_due_at).total_seconds()
         able = [
             each
             for each in claiming
             if not each.is_draining and (each.names is None or row.name in each.names)
         ]
-        if able and late >= thresholds.late_s:  # else WORKER-DRAINING
-            yield _late(row, backlog, late, able)
+        # If all of them drain, the finding is WORKER-DRAINING.
+        if able and is_late(row.oldest_due_at, now, thresholds.late_s):
+            yield _late(row, backlog, (now - row.oldest_due_at).total_seconds(), able)
 
 
 @check(FindingCode.QUARANTINE)

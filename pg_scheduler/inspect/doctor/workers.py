@@ -12,6 +12,7 @@ from typing import Any, Final
 from pg_scheduler.base.settings import JOB_ROLES
 from pg_scheduler.database.author import release_of
 from pg_scheduler.errors import SchemaForbiddenError
+from pg_scheduler.facts.lateness import is_late
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, number_of, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
@@ -141,7 +142,7 @@ def judge_drained_names(
     running = [each for each in alive if _runs_jobs(each)]
     waiting, draining = list[BacklogRow](), dict[str, Worker]()
     for row in backlog.rows:
-        if row.oldest_due_at is None or (now - row.oldest_due_at).total_seconds() < late_s:
+        if not is_late(row.oldest_due_at, now, late_s):
             continue
         able = [each for each in running if each.names is None or row.name in each.names]
         if able and all(map(_drains, able)):

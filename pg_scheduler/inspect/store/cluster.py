@@ -25,7 +25,7 @@ class ScheduleRow(NamedTuple):
     Attributes:
         task: The task of its jobs. Without it, an id that is a hash names no job.
         is_enabled: Whether it is neither paused nor finished.
-        overdue_s: Seconds since its next fire time; 0 before it, and while it is not enabled.
+        overdue_s: Seconds since it should have fired, or its pause should have ended; 0 before that.
     """
 
     schedule_id: str

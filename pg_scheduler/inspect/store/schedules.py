@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from pg_scheduler.database.statements import Repository
+from pg_scheduler.facts.lateness import OVERDUE_S
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.schedules.statements import schedule_from
 
@@ -16,9 +17,6 @@ fired a minute ago."""
 STATES: Final[tuple[ScheduleState, ...]] = ("all", "active", "paused", "failing", "overdue")
 MAX_EXAMINED: Final = 10_000
 """Schedules that a statement examines."""
-
-OVERDUE_S: Final = 60.0
-"""Seconds after its fire time at which a schedule is overdue, as for the doctor."""
 
 
 class ScheduleFilters(NamedTuple):

@@ -1,0 +1,74 @@
+"""What counts as late and overdue.
+
+A due job is late if it has waited for a slot for a minute. Jobs of a paused task are due and held, and never
+late: it was decided that they wait. A schedule is overdue a minute after it should have fired, or after its
+pause should have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from datetime import datetime
+from typing import Final, Protocol
+
+from pg_scheduler.base.text.numbers import counted
+
+LATE_S: Final = 60.0
+"""Seconds after its due time from which on a job that waits for a slot is late."""
+
+OVERDUE_S: Final = 60.0
+"""Seconds after its fire time, or the end of its pause, from which on a schedule is overdue."""
+
+
+class DueJobs(Protocol):
+    """The due jobs of a name."""
+
+    @property
+    def name(self) -> str:
+        """The name that a worker must claim."""
+
+    @property
+    def due(self) -> int:
+        """The number of its due jobs."""
+
+    @property
+    def oldest_due_at(self) -> datetime | None:
+        """When the first of them was due."""
+
+
+def held_names(names: Iterable[str], paused: Iterable[str], tasks: Mapping[str, str]) -> frozenset[str]:
+    """Return those of these names whose jobs are held because their task is paused.
+
+    Args:
+        names: The names of jobs.
+        paused: The names that are paused.
+        tasks: The name of the task of each alias: a pause holds the jobs of all names of a task.
+    """
+    held = {tasks.get(name, name) for name in paused}
+    return frozenset(name for name in names if tasks.get(name, name) in held)
+
+
+def oldest_due(backlog: Iterable[DueJobs], held: Container[str]) -> datetime | None:
+    """Return when the first of the due jobs was due that are not held; None if there is none."""
+    starts = [row.oldest_due_at for row in backlog if row.due and row.name not in held]
+    return min((start for start in starts if start is not None), default=None)
+
+
+def count_held(backlog: Iterable[DueJobs], held: Container[str]) -> int:
+    """Return the number of due jobs that are held."""
+    return sum(row.due for row in backlog if row.name in held)
+
+
+def is_late(due_at: datetime | None, now: datetime, late_s: float = LATE_S) -> bool:
+    """Return whether a job is late that is not held; None is no job."""
+    return due_at is not None and (now - due_at).total_seconds() >= late_s
+
+
+def is_overdue(due_at: datetime | None, now: datetime) -> bool:
+    """Return whether a schedule is overdue that should fire, or whose pause should end, at a time."""
+    return due_at is not None and (now - due_at).total_seconds() > OVERDUE_S
+
+
+def describe_nothing_late(held: int) -> str:
+    """Return that no job is late, as all front ends state it, and how many due jobs are held."""
+    return "nothing late" + (f", {counted(held, 'due job')} of paused tasks" if held else "")
