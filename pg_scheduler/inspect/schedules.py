@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.facts.schedule_state import ScheduleState
 from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.fire_searches import search_each
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.store.audit import AuditRecord
-from pg_scheduler.inspect.store.schedules import ScheduleFilters, ScheduleState
+from pg_scheduler.inspect.store.schedules import ScheduleFilters, ScheduleTab
 from pg_scheduler.jobs.validation import check_count, check_execution_time, check_text
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
 from pg_scheduler.triggers.search import INSTANT
@@ -68,7 +69,9 @@ class ScheduleList:
     """The actors who paused schedules of the page, by the id of the schedule."""
     next: str | None
     """The id after which the following page starts; None for the last page."""
-    counts: Mapping[ScheduleState, int]
+    states: Mapping[str, ScheduleState]
+    """The states of the schedules of the page, by their ids."""
+    counts: Mapping[ScheduleTab, int]
     is_capped: bool
     """Whether schedules beyond the first 10,000 are not counted."""
 
@@ -76,7 +79,7 @@ class ScheduleList:
 async def list_schedules(
     inspector: InspectorBase,
     *,
-    state: ScheduleState = "all",
+    state: ScheduleTab = "all",
     names: Iterable[str] | None = None,
     task: str | None = None,
     text: str | None = None,
@@ -87,7 +90,7 @@ async def list_schedules(
 
     Args:
         inspector: Reads them.
-        state: Only those in this state.
+        state: Only those in this state; ``all`` for every state.
         names: Only those whose tasks have these names, in which ``*`` stands for any text; None for all.
         task: Only those of this task.
         text: Only those whose id or task contains this text, in any case.
@@ -110,14 +113,20 @@ async def list_schedules(
     found = await reads.find(filters, state, after, limit + 1)
     rows, following = found.rows[:limit], found.last_id
     if len(found.rows) > limit:
-        following = rows[-1][0].schedule_id
+        following = rows[-1].row.schedule_id
     return ScheduleList(
-        [schedule_from_row(row, codec) for row, _ in rows],
-        {row.schedule_id: actor for row, actor in rows if actor is not None},
+        [schedule_from_row(found.row, codec) for found in rows],
+        {found.row.schedule_id: found.paused_by for found in rows if found.paused_by is not None},
         following,
+        {found.row.schedule_id: found.state for found in rows},
         counts,
         is_capped,
     )
+
+
+async def read_state(inspector: InspectorBase, schedule_id: str) -> ScheduleState | None:
+    """Return the state of a schedule; None if it does not exist."""
+    return await tables_of(inspector).reads.schedule_lists.state(schedule_id)
 
 
 def pauser_of(schedule: Schedule, records: Sequence[AuditRecord]) -> str | None:

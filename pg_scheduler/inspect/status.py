@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from pg_scheduler.base.figures import OUTCOMES
-from pg_scheduler.facts.lateness import OVERDUE_S, count_held, describe_nothing_late
+from pg_scheduler.facts.lateness import count_held, describe_nothing_late
+from pg_scheduler.facts.schedule_state import SCHEDULE_STATES
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, worst_of
@@ -158,10 +160,12 @@ def _workers(figures: ClusterFigures) -> str:
 def _schedules(figures: ClusterFigures) -> str:
     enabled = [each for each in figures.schedules if each.is_enabled]
     fires = [each.next_fire_at for each in enabled if each.next_fire_at is not None]
-    overdue = [each.schedule_id for each in figures.schedules if each.overdue_s > OVERDUE_S]
-    parts = [f"{len(enabled):,} enabled"]
-    if len(figures.schedules) > len(enabled):
-        parts.append(f"{len(figures.schedules) - len(enabled):,} paused or finished")
+    overdue = [each.schedule_id for each in figures.schedules if each.state == "overdue"]
+    states = Counter(each.state for each in figures.schedules)
+    shown = [
+        state for state in SCHEDULE_STATES if state == "active" or (states[state] and state != "overdue")
+    ]
+    parts = [f"{states[state]:,} {state}" for state in shown]
     if overdue:
         parts.append(f"{len(overdue):,} overdue: {listed(overdue)}")
     elif fires:

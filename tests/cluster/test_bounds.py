@@ -387,6 +387,7 @@ STORE_CALLS: dict[str, Call] = {
     "trigger_changes": lambda it, _: it.people.audit_records.trigger_changes(["a"], 1),
     "count, of schedules": lambda it, _: it.people.schedule_lists.count(ScheduleFilters()),
     "find, of schedules": lambda it, _: it.people.schedule_lists.find(ScheduleFilters(), "all", None, 1),
+    "state, of a schedule": lambda it, _: it.people.schedule_lists.state("a"),
     "vacuum, of the audit": lambda it, _: it.audit.vacuum(now(), 10),
     "begin, of a bulk run": lambda it, _: it.people.bulk_runs.begin("run", {}, "start_bulk"),
     "stop, of a bulk run": lambda it, _: it.people.bulk_runs.stop("run"),

@@ -353,7 +353,7 @@ async def test_schedules_are_filtered_by_the_address(
 
     assert await listed("state=paused") == (
         ["hourly"],
-        {"all": 2, "active": 1, "paused": 1, "failing": 0, "overdue": 0},
+        {"all": 2, "active": 1, "failing": 0, "overdue": 0, "paused": 1, "finished": 0, "retired": 0},
     )
     assert (await listed("task=strip.mail"))[0] == ["nightly"]
     assert (await listed("q=HOUR"))[0] == ["hourly"]

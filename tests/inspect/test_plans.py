@@ -140,7 +140,6 @@ WITHOUT_JOBS = {
     "inspect_migrations": "500",
     "inspect_slot_use": f"timestamptz {INSTANT} - interval '1 day', {INSTANT}, 5000",
     "inspect_totals": "200",
-    "inspect_schedules": "NULL, 500",
     "inspect_server": "",
     "inspect_last_death": f"{INSTANT}, 10000",
     "doctor_tables": "'public', '{scheduled_jobs}'",

@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
+from pg_scheduler.facts.schedule_state import SCHEDULE_STATES
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.schedules import ScheduleList, list_schedules, next_after_pause
 from pg_scheduler.triggers import Cron, Every
@@ -45,12 +46,13 @@ async def test_schedules_are_listed_and_counted_by_state(scheduler: Scheduler) -
     inspector = Inspector(scheduler)
     found = await list_schedules(inspector)
     assert ids(found) == ["active", "failing", "finished", "overdue", "paused"]
-    assert found.counts == {"all": 5, "active": 3, "paused": 1, "failing": 1, "overdue": 1}
+    assert found.counts == dict.fromkeys(SCHEDULE_STATES, 1) | {"all": 5, "retired": 0}
+    assert sum(found.counts[state] for state in SCHEDULE_STATES) == found.counts["all"]
+    assert found.states == {name: name for name in ids(found)}
     assert (found.is_capped, found.next) == (False, None)
-    assert ids(await list_schedules(inspector, state="active")) == ["active", "failing", "overdue"]
-    assert ids(await list_schedules(inspector, state="paused")) == ["paused"]
-    assert ids(await list_schedules(inspector, state="failing")) == ["failing"]
-    assert ids(await list_schedules(inspector, state="overdue")) == ["overdue"]
+    assert ids(await list_schedules(inspector, state="active")) == ["active"]
+    for state in ("paused", "failing", "overdue", "finished"):
+        assert ids(await list_schedules(inspector, state=state)) == [state]
 
 
 async def test_failures_in_a_row_count_while_the_last_job_runs(

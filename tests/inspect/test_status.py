@@ -64,7 +64,7 @@ def test_one_sentence_states_that_all_is_well() -> None:
         "jobs": "none due; about 45 k unfinished jobs in all",
         "results": "7 completed, 1 failed, 2 lost in 15 min",
         "workers": "2 alive, 41 of 50 slots busy",
-        "schedules": "0 enabled",
+        "schedules": "0 active",
         "tasks": "none paused",
         "limits": "no job is blocked",
         "tables": "2.5 MB, 12 dead rows, the oldest transaction since 0 ms",
@@ -84,8 +84,8 @@ def test_figures_of_every_area_are_shown() -> None:
         totals=Totals(None, None, None, None),
         workers=[worker(is_draining=True), worker("w2", is_alive=False)],
         schedules=[
-            ScheduleRow("a", "mail", True, NOW + timedelta(hours=3), None, 0.0),
-            ScheduleRow("b", "report", False, None, None, 0.0),
+            ScheduleRow("a", "mail", True, NOW + timedelta(hours=3), None, 0.0, "active"),
+            ScheduleRow("b", "report", False, None, None, 0.0, "paused"),
         ],
         oldest_transaction_s=180.0,
     )
@@ -94,12 +94,14 @@ def test_figures_of_every_area_are_shown() -> None:
     assert shown["limits"] == "blocked jobs: 1 by after, 4 by limit:api"
     assert shown["tasks"] == "2 paused: mail, report"
     assert shown["workers"] == "1 alive, 20 of 25 slots busy, 1 draining"
-    assert shown["schedules"] == "1 enabled, 1 paused or finished, next fires in 3 h"
+    assert shown["schedules"] == "1 active, 1 paused, next fires in 3 h"
     assert shown["tables"].endswith("the oldest transaction since 3 min")
-    overdue = figures(schedules=[ScheduleRow("a", "mail", True, NOW - timedelta(hours=1), None, 3600.0)])
-    assert texts(described(overdue))["schedules"] == "1 enabled, 1 overdue: a"
-    not_resumed = figures(schedules=[ScheduleRow("a", "mail", False, NOW, None, 3600.0)])
-    assert texts(described(not_resumed))["schedules"] == "0 enabled, 1 paused or finished, 1 overdue: a"
+    overdue = figures(
+        schedules=[ScheduleRow("a", "mail", True, NOW - timedelta(hours=1), None, 3600.0, "overdue")]
+    )
+    assert texts(described(overdue))["schedules"] == "0 active, 1 overdue: a"
+    not_resumed = figures(schedules=[ScheduleRow("a", "mail", False, NOW, None, 3600.0, "overdue")])
+    assert texts(described(not_resumed))["schedules"] == "0 active, 1 overdue: a"
 
 
 def test_jobs_that_a_pause_holds_are_due_and_not_late() -> None:

@@ -37,6 +37,8 @@ TYPES = {
     "inspect_trigger_changes": "text[], bigint",
     "inspect_newest_records": "text[], text[], bigint",
     "inspect_schedule_counts": "bigint, text[], text, text, double precision, timestamptz",
+    "inspect_schedule_state": "text, double precision, timestamptz",
+    "inspect_schedules": "timestamptz, bigint, double precision",
     "inspect_schedule_list": "bigint, text[], text, text, double precision, timestamptz, text, text, bigint",
     "recent_runs": "bigint, bigint",
     "vacuum_results": "integer, timestamptz",
@@ -68,6 +70,8 @@ VALUES = {
     "inspect_trigger_changes": "'{work,schedule-1,schedule-2}', 50",
     "inspect_newest_records": "'{work,schedule-1,schedule-2}', '{mute_error,unmute_error}', 10",
     "inspect_schedule_counts": f"2000, NULL, NULL, NULL, 60, {INSTANT}",
+    "inspect_schedule_state": f"'schedule-2', 60, {INSTANT}",
+    "inspect_schedules": f"{INSTANT}, 500, 60",
     "inspect_schedule_list": f"2000, NULL, NULL, NULL, 60, {INSTANT}, 'failing', 'schedule-2', 26",
     "recent_runs": "50, 1000",
     "vacuum_results": f"1000, {INSTANT}",
@@ -110,6 +114,14 @@ EXPECTED = {
     "inspect_trigger_changes": {("Index Scan", "scheduler_audit_subjects")},
     "inspect_newest_records": {("Index Scan", "scheduler_audit_subjects")},
     "inspect_schedule_counts": {("Seq Scan", None), ("Index Scan", "scheduled_jobs_pkey")},
+    "inspect_schedule_state": {
+        ("Index Scan", "scheduler_schedules_pkey"),
+        ("Index Scan", "scheduled_jobs_pkey"),
+    },
+    "inspect_schedules": {
+        ("Index Scan", "scheduler_schedules_pkey"),
+        ("Index Scan", "scheduled_jobs_pkey"),
+    },
     "inspect_schedule_list": {
         ("Index Scan", "scheduler_schedules_pkey"),
         ("Index Scan", "scheduled_jobs_pkey"),
@@ -161,6 +173,8 @@ READ_AT_MOST = {
     "inspect_newest_records": 12,
     "inspect_trigger_changes": 51,  # EXPLAIN rounds the rows of each loop
     "inspect_schedule_counts": 4000,  # schedules and their last jobs
+    "inspect_schedule_state": 2,
+    "inspect_schedules": 1000,
     "inspect_schedule_list": 6000,
     "recent_runs": 1000,
     "vacuum_audit": 4000,  # records and bulk runs

@@ -560,6 +560,7 @@ async def use_path(store: Store) -> object:
     assert (numbers["all"], is_capped) == (0, False)
     assert await people.schedule_lists.find(none, "paused", None, 9) == ([], None)
     assert await people.bulk_runs.begin("run", {"verb": "cancel"}, "start_bulk") == 1
+    assert await people.schedule_lists.state("s") is None
     await people.bulk_runs.stop("run")
     await people.bulk_runs.end("run", 1, "why")
     run = await people.bulk_runs.read("run")

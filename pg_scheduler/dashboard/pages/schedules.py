@@ -14,8 +14,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedE
 from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
 from pg_scheduler.dashboard.pauses import PauseForm, pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
-from pg_scheduler.facts.lateness import is_overdue
-from pg_scheduler.facts.outcomes import FAILED_JOBS
+from pg_scheduler.facts.schedule_state import ScheduleState
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.schedule_history import (
@@ -29,9 +28,10 @@ from pg_scheduler.inspect.schedules import (
     list_schedules,
     next_after_pause,
     pauser_of,
+    read_state,
     upcoming_after_pause,
 )
-from pg_scheduler.inspect.store.schedules import STATES
+from pg_scheduler.inspect.store.schedules import TABS
 from pg_scheduler.inspect.texts import count
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.pause import Pause
@@ -56,6 +56,8 @@ NO_CHANGES: Final[Mapping[datetime, str]] = {}
 class ShownSchedule(Schedule):
     """A schedule as a request may see it; in a list, without its arguments and metadata."""
 
+    state: ScheduleState
+    """Its state in one word."""
     zone: str
     """The time zone of its trigger; UTC if it has several or none."""
     paused_by: str | None
@@ -80,20 +82,6 @@ class ShownSchedule(Schedule):
     def last_run(self) -> PastFire | None:
         """The last result with a job that has ended."""
         return next((each for each in self.results if each.finished_at is not None), None)
-
-    def state(self, now: datetime) -> str:
-        """Return its state in one word."""
-        if self.retired_at is not None:
-            return "retired"
-        due_at = self.next_fire_at if self.paused_at is None else self.paused_until
-        if is_overdue(due_at, now):
-            return "overdue"
-        if self.paused_at is not None:
-            return "paused"
-        if self.finished_at is not None:
-            return "finished"
-        last = self.last_run
-        return "failing" if self.failures or (last and last.status in FAILED_JOBS) else "active"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +146,7 @@ class PausePage(SchedulePage):
 async def build(request: PageRequest) -> View:
     """Read a page of schedules."""
     given = request.parameters
-    state = request.choice("state", STATES, "all")
+    state = request.choice("state", TABS, "all")
     task, text = (given.get(name) or None for name in ("task", "q"))
     visible, sees = request.access.visible_names, request.access.sees_name
     try:
@@ -181,6 +169,7 @@ async def build(request: PageRequest) -> View:
             ShownSchedule,
             each,
             **HIDDEN_VALUES,
+            state=found.states[each.schedule_id],
             zone=zone_of(each),
             paused_by=found.paused_by.get(each.schedule_id) if visible is None else None,
             after_pause_at=resumed.get(each.schedule_id),
@@ -222,6 +211,9 @@ def is_claimed(schedule: Schedule, workers: Iterable[Worker]) -> bool:
 async def build_one(request: PageRequest) -> SchedulePage:
     """Read a schedule and compute its next fire times."""
     schedule = await visible_schedule(request, request.required("id"))
+    state = await read_state(request.inspector, schedule.schedule_id)
+    if state is None:
+        raise NotFoundError.of("schedule", schedule.schedule_id)
     records = (await request.inspector.audit(subject=schedule.schedule_id, limit=RECORDS)).items
     fires, ticks = list[FireTime](), list[datetime]()
     past: Sequence[PastFire] = ()
@@ -236,6 +228,7 @@ async def build_one(request: PageRequest) -> SchedulePage:
         SchedulePage,
         schedule,
         **_permitted(schedule, request),
+        state=state,
         zone=zone_of(schedule),
         paused_by=pauser_of(schedule, records) if is_open else None,
         after_pause_at=fires[0].at if fires and schedule.paused_at is not None else None,

@@ -9,6 +9,8 @@ from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import SchemaForbiddenError
+from pg_scheduler.facts.lateness import OVERDUE_S
+from pg_scheduler.facts.schedule_state import ScheduleState
 from pg_scheduler.inspect.store.statistics import figures_of
 
 TABLES: Final = (
@@ -25,6 +27,7 @@ class ScheduleRow(NamedTuple):
     Attributes:
         task: The task of its jobs. Without it, an id that is a hash names no job.
         is_enabled: Whether it is neither paused nor finished.
+        state: Its state, one of ``SCHEDULE_STATES``.
         overdue_s: Seconds since it should have fired, or its pause should have ended; 0 before that.
     """
 
@@ -34,6 +37,7 @@ class ScheduleRow(NamedTuple):
     next_fire_at: datetime | None
     last_fire_at: datetime | None
     overdue_s: float
+    state: ScheduleState
 
 
 class UnfinishedRow(NamedTuple):
@@ -93,7 +97,7 @@ class ClusterRepository(Repository):
 
     async def schedules(self, limit: int) -> list[ScheduleRow]:
         """Return schedules by id, at most so many."""
-        return await self._rows(ScheduleRow, "inspect_schedules", self._statements.now, limit)
+        return await self._rows(ScheduleRow, "inspect_schedules", self._statements.now, limit, OVERDUE_S)
 
     async def server(self) -> ServerRow:
         """Return the time and the oldest transaction."""

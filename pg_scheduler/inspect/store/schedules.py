@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.facts.lateness import OVERDUE_S
+from pg_scheduler.facts.schedule_state import SCHEDULE_STATES, ScheduleState
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.schedules.statements import schedule_from
 
-ScheduleState: TypeAlias = Literal["all", "active", "paused", "failing", "overdue"]
-"""``failing``: its last job, or as many as it counts in a row, failed or expired. ``overdue``: it should have
-fired a minute ago."""
+ScheduleTab: TypeAlias = Literal["all"] | ScheduleState
 
-STATES: Final[tuple[ScheduleState, ...]] = ("all", "active", "paused", "failing", "overdue")
+TABS: Final[tuple[ScheduleTab, ...]] = ("all", *SCHEDULE_STATES)
+"""All schedules, and those in each state, whose numbers add up to that of all."""
+
 MAX_EXAMINED: Final = 10_000
 """Schedules that a statement examines."""
 
@@ -33,46 +34,60 @@ class ScheduleFilters(NamedTuple):
     text: str | None = None
 
 
+class FoundSchedule(NamedTuple):
+    """A schedule of a list, its state, and who paused it; None if it is not paused, or that is unknown."""
+
+    row: ScheduleRow
+    state: ScheduleState
+    paused_by: str | None
+
+
 class FoundSchedules(NamedTuple):
     """Schedules of a list.
 
     Attributes:
-        rows: The schedules, each with the actor who paused it; None if it is not paused, or that is unknown.
+        rows: The schedules.
         last_id: The id after which others were not examined; None if all were.
     """
 
-    rows: Sequence[tuple[ScheduleRow, str | None]]
+    rows: Sequence[FoundSchedule]
     last_id: str | None
 
 
 class ScheduleListRepository(Repository):
     """The statements that read lists of schedules."""
 
-    async def count(self, filters: ScheduleFilters) -> tuple[dict[ScheduleState, int], bool]:
+    async def count(self, filters: ScheduleFilters) -> tuple[dict[ScheduleTab, int], bool]:
         """Return the numbers of schedules by state, and whether others were not examined."""
         (row,) = await self._statements.fetch(
             "inspect_schedule_counts", MAX_EXAMINED, *filters, OVERDUE_S, self._statements.now
         )
-        return {state: row[state] for state in STATES}, bool(row["is_capped"])
+        return {tab: row[tab] for tab in TABS}, bool(row["is_capped"])
 
     async def find(
-        self, filters: ScheduleFilters, state: ScheduleState, after: str | None, limit: int
+        self, filters: ScheduleFilters, tab: ScheduleTab, after: str | None, limit: int
     ) -> FoundSchedules:
-        """Return schedules by their ids, those after ``after``."""
+        """Return schedules of a tab by their ids, those after ``after``."""
         rows = await self._statements.fetch(
             "inspect_schedule_list",
             MAX_EXAMINED,
             *filters,
             OVERDUE_S,
             self._statements.now,
-            state,
+            tab,
             after,
             limit,
         )
-        found, last_id = list[tuple[ScheduleRow, str | None]](), None
+        found, last_id = list[FoundSchedule](), None
         for row in rows:
             values = dict(row)
-            last_id, paused_by = values.pop("last_id"), values.pop("paused_by")
+            last_id, paused_by, state = (values.pop(name) for name in ("last_id", "paused_by", "state"))
             if values["schedule_id"] is not None:
-                found.append((schedule_from(values), paused_by))
+                found.append(FoundSchedule(schedule_from(values), state, paused_by))
         return FoundSchedules(found, last_id)
+
+    async def state(self, schedule_id: str) -> ScheduleState | None:
+        """Return the state of a schedule; None if it does not exist."""
+        args = schedule_id, OVERDUE_S, self._statements.now
+        rows = await self._statements.fetch("inspect_schedule_state", *args)
+        return cast("ScheduleState", rows[0]["state"]) if rows else None

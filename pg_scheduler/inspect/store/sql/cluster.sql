@@ -67,17 +67,17 @@ LIMIT $1;
 
 -- name: inspect_schedules
 -- route: pool
--- Return $2 schedules, their fire times, and for how many seconds each has been overdue. Retired ones never are.
+-- Return $2 schedules, their states and fire times, and for how many seconds each has been overdue.
+--
+-- $3 is the number of seconds after which the state of a schedule is overdue.
 SELECT schedule_id, task, paused_at IS NULL AND finished_at IS NULL AND retired_at IS NULL AS is_enabled,
     CASE WHEN next_fire_at IS NOT NULL THEN least(greatest(next_fire_at, {first_instant}), {last_instant}) END
         AS next_fire_at,
     CASE WHEN last_fire_at IS NOT NULL THEN least(greatest(last_fire_at, {first_instant}), {last_instant}) END
         AS last_fire_at,
-    CASE WHEN {awaits_planner} AND schedule.finished_at IS NULL AND schedule.retired_at IS NULL AND {due_at} < coalesce($1, now())
-        THEN extract(epoch FROM coalesce($1, now()) - greatest({due_at}, {first_instant}))
-        ELSE 0
-    END::double precision AS overdue_s
+    {schedule_overdue_s} AS overdue_s, {schedule_state} AS state
 FROM {schema}scheduler_schedules AS schedule
+CROSS JOIN (SELECT coalesce($1, now()) AS now, $3::double precision AS overdue_s) AS clock
 ORDER BY schedule_id
 LIMIT $2;
 

@@ -146,7 +146,7 @@ LIMIT 100;
 -- Return $2 schedules that should have fired more than $1 seconds ago, the most overdue first.
 SELECT schedule_id, task, kinds, extract(epoch FROM coalesce($3, now()) - {due_at})::double precision AS overdue_s
 FROM {schema}scheduler_schedules AS schedule
-WHERE {awaits_planner} AND schedule.retired_at IS NULL
+WHERE {may_be_overdue}
   AND {due_at} < (coalesce($3, now()) - make_interval(secs => $1::double precision))
   AND {due_at} >= {first_day}
 ORDER BY {due_at}

@@ -3,17 +3,27 @@
 -- Count by state those of $1 schedules that match $2 to $4.
 --
 -- $5 is the number of seconds after which a schedule is overdue, $6 the time.
-SELECT
-    count(*) FILTER (WHERE matches) AS "all",
-    count(*) FILTER (WHERE matches AND paused_at IS NULL AND finished_at IS NULL AND retired_at IS NULL) AS active,
-    count(*) FILTER (WHERE matches AND paused_at IS NOT NULL) AS paused,
-    count(*) FILTER (WHERE matches AND {schedule_fails}) AS failing,
-    count(*) FILTER (WHERE matches AND {schedule_is_overdue}) AS overdue,
+SELECT count(schedule.state) AS "all",
+    count(*) FILTER (WHERE schedule.state = 'active') AS active,
+    count(*) FILTER (WHERE schedule.state = 'failing') AS failing,
+    count(*) FILTER (WHERE schedule.state = 'overdue') AS overdue,
+    count(*) FILTER (WHERE schedule.state = 'paused') AS paused,
+    count(*) FILTER (WHERE schedule.state = 'finished') AS finished,
+    count(*) FILTER (WHERE schedule.state = 'retired') AS retired,
     count(*) = $1::bigint AS is_capped
 FROM (
-    SELECT *, {matches_schedule} AS matches
+    SELECT CASE WHEN {matches_schedule} THEN {schedule_state} END AS state
     FROM (SELECT * FROM {schema}scheduler_schedules LIMIT $1::bigint) AS schedule
+    CROSS JOIN {schedule_clock} AS clock
 ) AS schedule;
+
+-- name: inspect_schedule_state
+-- route: pool
+-- Return the state of the schedule $1; $2 is the number of seconds after which it is overdue, $3 the time.
+SELECT {schedule_state} AS state
+FROM {schema}scheduler_schedules AS schedule
+CROSS JOIN (SELECT coalesce($3::timestamptz, now()) AS now, $2::double precision AS overdue_s) AS clock
+WHERE schedule.schedule_id = $1;
 
 -- name: inspect_schedule_list
 -- route: pool
@@ -31,18 +41,12 @@ WITH examined AS MATERIALIZED (
 found AS (
     SELECT schedule_id
     FROM examined AS schedule
-    WHERE {matches_schedule}
-      AND CASE
-          WHEN $7::text = 'active' THEN paused_at IS NULL AND finished_at IS NULL AND retired_at IS NULL
-          WHEN $7 = 'paused' THEN paused_at IS NOT NULL
-          WHEN $7 = 'failing' THEN {schedule_fails}
-          WHEN $7 = 'overdue' THEN {schedule_is_overdue}
-          ELSE true
-      END
+    CROSS JOIN {schedule_clock} AS clock
+    WHERE {matches_schedule} AND ($7::text = 'all' OR {schedule_state} = $7)
     ORDER BY schedule_id
     LIMIT $9::bigint
 )
-SELECT extent.last_id, {schedule_columns},
+SELECT extent.last_id, {schedule_columns}, {schedule_state} AS state,
     (
         SELECT actor
         FROM (
@@ -59,6 +63,7 @@ SELECT extent.last_id, {schedule_columns},
 FROM (
     SELECT CASE WHEN count(*) = $1::bigint THEN max(schedule_id) END AS last_id FROM examined
 ) AS extent
+CROSS JOIN {schedule_clock} AS clock
 LEFT JOIN {schema}scheduler_schedules AS schedule
     ON schedule.schedule_id = ANY (ARRAY (SELECT found.schedule_id FROM found))
 ORDER BY schedule_id;
@@ -68,11 +73,5 @@ ORDER BY schedule_id;
     AND ($3::text IS NULL OR schedule.task = $3 OR schedule.job_name = $3)
     AND ($4::text IS NULL OR strpos(lower(concat_ws(' ', schedule.schedule_id, schedule.task)), lower($4)) > 0)
 
--- fragment: schedule_fails
-(schedule.finished_at IS NULL AND (schedule.failures > 0 OR (
-        SELECT job.status FROM {schema}scheduled_jobs AS job WHERE job.job_id = schedule.last_job_id
-    ) = ANY {failed_jobs}))
-
--- fragment: schedule_is_overdue
-({awaits_planner} AND schedule.retired_at IS NULL
-        AND {due_at} < (coalesce($6::timestamptz, now()) - make_interval(secs => $5::double precision)))
+-- fragment: schedule_clock
+(SELECT coalesce($6::timestamptz, now()) AS now, $5::double precision AS overdue_s)
