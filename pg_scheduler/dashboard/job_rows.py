@@ -14,9 +14,9 @@ from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pauses import pauses_of
 from pg_scheduler.dashboard.texts import plain, short
+from pg_scheduler.facts.job_state import QUARANTINED, state_of
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import read_blockers
-from pg_scheduler.inspect.errors import QUARANTINED
 from pg_scheduler.inspect.store.inspections import BlockerRow
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.inspect.timeline import last_attempt
@@ -194,18 +194,6 @@ def row_of(
         note=None if job.progress is None else job.progress.note,
         actions=[action for action, statuses in ALLOWED.items() if job.status in statuses],
     )
-
-
-def state_of(job: Job, now: datetime) -> str:
-    """Return the status of a job; of a pending one, what it waits for."""
-    if job.status is not JobStatus.PENDING:
-        is_quarantined = job.status is JobStatus.FAILED and (job.error_message or "").startswith(QUARANTINED)
-        return "quarantined" if is_quarantined else job.status.value
-    if job.blocked_on is not None:
-        return "blocked"
-    if job.execution_time <= now:
-        return "due"
-    return "retrying" if job.retry_count else "scheduled"
 
 
 def _retries(job: Job) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.session import Connection
+from pg_scheduler.facts.job_state import ended_state
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
 from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL, UNSUCCESSFUL_STATUSES
 from pg_scheduler.inspect.search.conditions import conditions_of
@@ -39,9 +40,6 @@ MAX_LENGTH: Final = 200
 
 MAX_ERROR_LENGTH: Final = 300
 """Characters of an error that ``inspect_errors`` reads."""
-
-QUARANTINED: Final = "quarantined:"
-"""The start of the error of a quarantined job."""
 
 HISTORY_PARTS: Final = 24
 """Parts of the examined period, of which each has the number of errors of a group."""
@@ -91,8 +89,7 @@ class ErrorGroup:
     @property
     def state(self) -> str:
         """The status of the newest one; ``quarantined`` for one that failed because workers died."""
-        is_quarantined = self.status is JobStatus.FAILED and self.text.startswith(QUARANTINED)
-        return "quarantined" if is_quarantined else self.status.value
+        return ended_state(self.status, self.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.inspect.errors import QUARANTINED
+from pg_scheduler.facts.job_state import ended_state
 from pg_scheduler.inspect.facts import Facts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.workers import InspectedWorker
@@ -111,7 +111,7 @@ def _ended(facts: Facts) -> Iterator[Reason]:
         if last is not None and last.outcome == PARENT and last.message and last.ended_at == job.finished_at:
             text += f": {short(last.message)}"  # of this end, not of one before a retry
         yield Reason(ReasonCode.CANCELLED, text, retry, job.finished_at, command)
-    elif job.error_message and job.error_message.startswith(QUARANTINED):
+    elif job.error_message and ended_state(job.status, job.error_message) == "quarantined":
         remedy = f"read the log of the workers that died, correct the function, then {retry}"
         yield Reason(ReasonCode.QUARANTINED, job.error_message, remedy, job.finished_at, command)
     else:

@@ -16,9 +16,10 @@ from pg_scheduler.dashboard.job_rows import row_of, tags_of
 from pg_scheduler.dashboard.pages.history import read_releases
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
+from pg_scheduler.facts.job_state import QUARANTINED
 from pg_scheduler.inspect import ErrorGroup
 from pg_scheduler.inspect.audit import is_muted, read_muted, read_mutes
-from pg_scheduler.inspect.errors import QUARANTINED, ErrorGroups, is_in_group
+from pg_scheduler.inspect.errors import ErrorGroups, is_in_group
 from pg_scheduler.inspect.texts import counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
 

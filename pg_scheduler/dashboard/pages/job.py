@@ -11,7 +11,7 @@ from typing import Final
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.gantt import gantt_of
-from pg_scheduler.dashboard.job_rows import share_done, state_of
+from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.json_tree import json_tree
 from pg_scheduler.dashboard.pages import job_forms
 from pg_scheduler.dashboard.pages.cause import cause_of
@@ -30,6 +30,7 @@ from pg_scheduler.dashboard.pages.job_values import (
     waiting_signals,
 )
 from pg_scheduler.errors import JobNotFoundError
+from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies

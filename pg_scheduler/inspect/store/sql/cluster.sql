@@ -10,7 +10,7 @@ WITH waiting AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT first.*, row_number() OVER () AS place
         FROM (
-            SELECT status, retry_count
+            SELECT CASE WHEN status = 'pending' THEN {pending_state} ELSE status END AS state
             FROM {schema}scheduled_jobs
             WHERE finished_at IS NULL
               AND blocked_on IS NULL
@@ -22,10 +22,10 @@ WITH waiting AS MATERIALIZED (
         ) AS first
     ) AS job
 )
-SELECT count(*) FILTER (WHERE status = 'pending' AND NOT is_later) AS due,
-    count(*) FILTER (WHERE status = 'running') AS running,
-    count(*) FILTER (WHERE status = 'pending' AND is_later AND retry_count = 0) AS scheduled,
-    count(*) FILTER (WHERE status = 'pending' AND is_later AND retry_count > 0) AS retrying,
+SELECT count(*) FILTER (WHERE state = 'due') AS due,
+    count(*) FILTER (WHERE state = 'running') AS running,
+    count(*) FILTER (WHERE state = 'scheduled') AS scheduled,
+    count(*) FILTER (WHERE state = 'retrying') AS retrying,
     coalesce(max(place) FILTER (WHERE NOT is_later) >= $1, false) AS is_due_capped,
     coalesce(max(place) FILTER (WHERE is_later) >= $1, false) AS is_later_capped,
     (
@@ -43,8 +43,7 @@ FROM waiting;
 -- name: inspect_unsuccessful
 -- route: caller
 -- Count the newest $1 unsuccessful jobs by status, and the quarantined ones among them.
-SELECT count(*) FILTER (WHERE newest.status = 'failed' AND starts_with(newest.error_message, 'quarantined:'))
-        AS quarantined,
+SELECT count(*) FILTER (WHERE newest.status = 'failed' AND {is_quarantined}) AS quarantined,
     count(*) FILTER (WHERE newest.status = 'failed') AS failed,
     count(*) FILTER (WHERE newest.status = 'expired') AS expired,
     count(*) FILTER (WHERE newest.status = 'cancelled') AS cancelled,

@@ -67,7 +67,7 @@ FROM (
     ORDER BY scheduled_jobs.finished_at DESC, job_id COLLATE "C" DESC
     LIMIT $2::bigint
 ) AS examined
-WHERE starts_with(error_message, 'quarantined:')
+WHERE {is_quarantined}
 LIMIT $3::bigint;
 
 -- name: doctor_failing

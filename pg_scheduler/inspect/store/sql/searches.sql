@@ -4,12 +4,7 @@
 
 -- fragment: search_status
 (status = ANY ($1::text[])
-    OR (status = 'pending' AND blocked_on IS NULL AND CASE
-        WHEN execution_time <= $2::timestamptz THEN 'due'
-        WHEN retry_count > 0 THEN 'retrying'
-        ELSE 'scheduled'
-    END = ANY ($1))
-    OR (blocked_on IS NOT NULL AND 'blocked' = ANY ($1)))
+    OR (status = 'pending' AND {pending_state} = ANY ($1)))
 
 -- fragment: search_priority
 priority = ANY ($1::integer[])

@@ -1,0 +1,37 @@
+"""The state of a job: its status, and of a pending job what it waits for.
+
+A pending job is ``blocked`` while it waits for other jobs, a limit or the turn of its tenant. Otherwise it is
+``due`` once its due time has passed, also while its task is paused. Before that it is ``retrying`` if an
+attempt has failed, else ``scheduled``, also while it sleeps or waits for a signal. A failed job is
+``quarantined`` if it failed because its workers died.
+
+``job_state.sql`` has the same for statements.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.jobs.model import Job
+
+QUARANTINED: Final = "quarantined:"
+"""How the error of a quarantined job begins."""
+
+
+def state_of(job: Job, now: datetime) -> str:
+    """Return the state of a job."""
+    if job.status is not JobStatus.PENDING:
+        return ended_state(job.status, job.error_message)
+    if job.blocked_on is not None:
+        return "blocked"
+    if job.execution_time <= now:
+        return "due"
+    return "retrying" if job.retry_count else "scheduled"
+
+
+def ended_state(status: JobStatus, error: str | None) -> str:
+    """Return the state of a job that is not pending."""
+    is_quarantined = status is JobStatus.FAILED and error is not None and error.startswith(QUARANTINED)
+    return "quarantined" if is_quarantined else status.value
