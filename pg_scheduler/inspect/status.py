@@ -25,7 +25,7 @@ MAX_SENTENCES: Final = 5
 
 AREAS: Final[dict[str, tuple[str, ...]]] = {
     "jobs": ("LATE", "NAME-UNKNOWN", "STUCK"),
-    "results": ("FAILING", "QUARANTINE"),
+    "results": ("FAILING", "EXPIRING", "QUARANTINE"),
     "workers": ("WORKER-NONE", "WORKER-DEAD", "WORKER-NO-LISTEN", "WORKER-DRAINING", "LOOP-BLOCKED"),
     "schedules": (
         "SCHED-OVERDUE",

@@ -147,6 +147,7 @@ WITHOUT_JOBS = {
     "doctor_settings": "'{track_counts}'",
     "doctor_failing": f"900, 604800, 10000, {INSTANT}",
     "doctor_endings": f"900, 10000, {INSTANT}",
+    "doctor_expiring": f"900, 10000, {INSTANT}",
     "doctor_overdue": f"60, 100, {INSTANT}",
     "doctor_lost_schedules": f"{IDS}, 100",
     "doctor_retired_schedules": "100",

@@ -413,6 +413,7 @@ async def use_path(store: Store) -> object:
     assert await people.cluster.last_death(10) is None
     assert await people.doctor.quarantined(9.0) == []
     assert await people.doctor.failing(9.0, 99.0) == []
+    assert await people.doctor.expired_names(9.0) == []
     assert await people.doctor.endings(9.0) == (
         {"completed": 0, "failed": 0, "cancelled": 0, "expired": 0},
         0.0,
@@ -559,8 +560,8 @@ async def use_path(store: Store) -> object:
     numbers, is_capped = await people.schedule_lists.count(none)
     assert (numbers["all"], is_capped) == (0, False)
     assert await people.schedule_lists.find(none, "paused", None, 9) == ([], None)
-    assert await people.bulk_runs.begin("run", {"verb": "cancel"}, "start_bulk") == 1
     assert await people.schedule_lists.state("s") is None
+    assert await people.bulk_runs.begin("run", {"verb": "cancel"}, "start_bulk") == 1
     await people.bulk_runs.stop("run")
     await people.bulk_runs.end("run", 1, "why")
     run = await people.bulk_runs.read("run")

@@ -133,6 +133,8 @@ class Thresholds:
     """The share of its attempts that failed, and that is at least twice that of the week before: FAILING.
 
     A share of 0.5 counts whatever that of the week before was."""
+    expired: int = 1
+    """Jobs of a name that expired in the last 15 minutes: EXPIRING."""
     stuck_s: float = 60.0
     """Seconds that a job runs at least, or that have passed since its lease expired: STUCK."""
     payload_bytes: int = 65_536

@@ -93,6 +93,21 @@ async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> Found:
         yield unmade
 
 
+@check(FindingCode.EXPIRING)
+async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> Found:
+    for name, expired in await facts.store.doctor.expired_names(FAILING_S):
+        if expired >= thresholds.expired:
+            listing = command("jobs", "list", "status:expired", term("name", name), "--limit", "1")
+            yield warning(
+                FindingCode.EXPIRING,
+                name,
+                f"{counted(expired, 'job')} of {name!r} expired in the last 15 minutes",
+                f"{listing}, then pg-scheduler jobs explain its id",
+            )
+    async for unmade in _uncounted(facts, FindingCode.EXPIRING):
+        yield unmade
+
+
 @check(FindingCode.STUCK)
 async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
     stuck_s = thresholds.stuck_s

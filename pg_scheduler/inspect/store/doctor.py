@@ -261,6 +261,12 @@ class DoctorRepository(Repository):
             FailingRow, "doctor_failing", seconds, earlier_s, MAX_STATISTICS, self._statements.now
         )
 
+    async def expired_names(self, seconds: float) -> list[tuple[str, int]]:
+        """Return the 100 job names of which most jobs expired in the last seconds, and their numbers."""
+        args = seconds, MAX_STATISTICS, self._statements.now
+        rows = await self._statements.fetch("doctor_expiring", *args)
+        return [(row["job_name"], row["expired"]) for row in rows]
+
     async def endings(self, seconds: float) -> tuple[dict[str, int], float]:
         """Return how many jobs ended in the last seconds by status, and the seconds since the first one."""
         (row,) = await self._statements.fetch("doctor_endings", seconds, MAX_STATISTICS, self._statements.now)

@@ -112,6 +112,22 @@ LEFT JOIN (
 GROUP BY recent.job_name, recent.failed, recent.decided, recent.failed_for_good
 ORDER BY recent.failed DESC, recent.job_name;
 
+-- name: doctor_expiring
+-- route: tuned
+-- Return by job name how many jobs expired in the last $1 seconds. The newest $2 rows of minutes are read.
+SELECT examined.job_name, sum({count_expired})::bigint AS expired
+FROM (
+    SELECT job_name, counts
+    FROM {schema}scheduler_stats
+    WHERE span = 60 AND bucket > (coalesce($3, now()) - make_interval(secs => $1::double precision))
+    ORDER BY bucket DESC, job_name DESC
+    LIMIT $2::bigint
+) AS examined
+GROUP BY examined.job_name
+HAVING sum({count_expired}) > 0
+ORDER BY 2 DESC, 1
+LIMIT 100;
+
 -- name: doctor_running
 -- route: tuned
 -- Return $3 running jobs among the first $1 of each priority in the claim index, and what their names took so far.
