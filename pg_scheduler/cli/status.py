@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from pg_scheduler.base.figures import OUTCOMES, JobFigures, JobOutcome
+from pg_scheduler.facts.outcomes import count_failed
 from pg_scheduler.inspect import (
     AuditRecord,
     Severity,
@@ -37,6 +38,7 @@ class NameFigures:
     started: int
     completed: int
     failed: int
+    """Attempts that failed, retried and lost ones included."""
     retried: int
     cancelled: int
     skipped: int
@@ -242,7 +244,7 @@ def _figures_row(found: Statistics, name: str, figures: JobFigures) -> NameFigur
         late_p50_s=seconds(figures.lateness.quantile(0.5)),
         late_p95_s=seconds(figures.lateness.quantile(0.95)),
         trend=_trend(found, started),
-        **ended,
+        **{**ended, "failed": count_failed(figures)},
     )
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from pg_scheduler.base.figures import OUTCOMES
 from pg_scheduler.facts.lateness import count_held, describe_nothing_late
+from pg_scheduler.facts.outcomes import DECIDED_ATTEMPTS, FAILED_ATTEMPTS, count_failed
 from pg_scheduler.facts.schedule_state import SCHEDULE_STATES
 from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import Severity
@@ -142,10 +143,15 @@ def _jobs(figures: ClusterFigures) -> str:
 
 
 def _results(statistics: Statistics) -> str:
-    ended = dict(zip(OUTCOMES, statistics.total().ended, strict=True))
+    total = statistics.total()
+    ended = dict(zip(OUTCOMES, total.ended, strict=True))
     minutes = PERIOD.total_seconds() / 60
     shown = [f"{ended['completed']:,} completed"]
-    shown += [f"{number:,} {name}" for name, number in ended.items() if number and name != "completed"]
+    if failed := count_failed(total):
+        apart = [f"{ended[name]:,} {name}" for name in FAILED_ATTEMPTS if ended[name] and name != "failed"]
+        shown.append(f"{failed:,} failed" + (f" ({', '.join(apart)})" if apart else ""))
+    others = [name for name in OUTCOMES if name not in DECIDED_ATTEMPTS]
+    shown += [f"{ended[name]:,} {name}" for name in others if ended[name]]
     uncounted = f"; {statistics.uncounted}" if statistics.uncounted else ""
     return f"{', '.join(shown)} in {minutes:.0f} min{uncounted}"
 

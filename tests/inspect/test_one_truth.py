@@ -330,6 +330,7 @@ class Voices:
     terminal: dict[str, Any]
     terminal_codes: list[str]
     terminal_tasks: dict[str, Any]
+    terminal_figures: dict[str, Any]
     overview: Any
     tasks: dict[str, Any]
     schedules: Any
@@ -384,6 +385,7 @@ async def ask(world: World, terminal: Terminal) -> Voices:
         terminal=await terminal.list("status"),
         terminal_codes=sorted(each["code"] for each in of_terminal if each["severity"] != "info"),
         terminal_tasks={each["name"]: each for each in (await terminal.list("tasks", "list"))["items"]},
+        terminal_figures={each["name"]: each for each in (await terminal.list("stats"))["items"]},
         overview=await page(app, "/"),
         tasks={each["name"]: each for each in (await page(app, "/tasks"))["items"]},
         schedules=await page(app, "/schedules"),
@@ -428,13 +430,18 @@ def agree_on_whether_all_is_well(told: Voices) -> None:
 
 def agree_on_failures(told: Voices) -> None:
     """A rate is the same on the terminal, on the page of tasks, in the metrics and in the finding."""
+    results = {area.area: area.text for area in told.status.areas}["results"]
     for name, task in told.tasks.items():
+        if not any(told.ended(name, [outcome]) for outcome in OUTCOMES):
+            continue
         failed, decided = (told.ended(name, outcomes) for outcomes in (FAILED_ATTEMPTS, DECIDED_ATTEMPTS))
         rate = failed / decided if decided else None
         of_terminal = told.terminal_tasks[name]
         assert (task["failed"], of_terminal["failed"]) == (failed, failed)
         assert task["failed_share"] == rate
         assert of_terminal["failure_rate"] == (None if rate is None else round(rate, 3))
+        assert told.terminal_figures[name]["failed"] == failed
+        assert (f"{failed:,.0f} failed" in results) == (failed > 0)
         limits = Thresholds()
         is_failing = rate is not None and rate > limits.failure_ratio and failed >= limits.failures
         assert is_failing == ("FAILING" in told.codes)

@@ -62,7 +62,7 @@ def test_one_sentence_states_that_all_is_well() -> None:
     assert (status.severity, {each.severity for each in status.areas}) == (Severity.OK, {Severity.OK})
     assert texts(status) == {
         "jobs": "none due; about 45 k unfinished jobs in all",
-        "results": "7 completed, 1 failed, 2 lost in 15 min",
+        "results": "7 completed, 3 failed (2 lost) in 15 min",
         "workers": "2 alive, 41 of 50 slots busy",
         "schedules": "0 active",
         "tasks": "none paused",
