@@ -17,7 +17,7 @@ from pg_scheduler.inspect.doctor.jobs import SLOTS_FREE
 from pg_scheduler.inspect.texts import term
 
 ABOUT_ONE_NAME: Final = frozenset(
-    {FindingCode.EXPIRING, FindingCode.FAILING, FindingCode.NAME_UNKNOWN, FindingCode.SCHED_UNKNOWN}
+    {FindingCode.JOBS_EXPIRED, FindingCode.FAILING, FindingCode.NAME_UNKNOWN, FindingCode.SCHED_UNKNOWN}
 )
 """Findings whose subject is a job name, and whose evidence mentions no other."""
 
@@ -47,7 +47,7 @@ TITLES: Final[Mapping[FindingCode, str]] = {
     FindingCode.NAME_SHARED: "Two services run jobs of the same names: {}",
     FindingCode.QUARANTINE: "Jobs of {} were quarantined: their workers died",
     FindingCode.FAILING: "Attempts of {} fail more often than usual",
-    FindingCode.EXPIRING: "Jobs of {} expire before they start",
+    FindingCode.JOBS_EXPIRED: "Jobs of {} expire before they start",
     FindingCode.STUCK: "Job {} runs for far too long",
     FindingCode.PAYLOAD: "Jobs of {} have large arguments",
     FindingCode.TZDATA: "Live workers have different time zone data",
@@ -83,7 +83,7 @@ LINKS: Final[Mapping[FindingCode, tuple[str, str, str]]] = {
     FindingCode.NAME_UNKNOWN: ("Show the jobs", "/jobs", "status:due name"),
     FindingCode.QUARANTINE: ("Show the jobs", "/jobs", "status:failed crashed:yes name"),
     FindingCode.FAILING: ("Show the jobs", "/jobs", "status:failed,retrying name"),
-    FindingCode.EXPIRING: ("Show the jobs", "/jobs", "status:expired name"),
+    FindingCode.JOBS_EXPIRED: ("Show the jobs", "/jobs", "status:expired name"),
     FindingCode.PAYLOAD: ("Show the jobs", "/jobs", "status:pending name"),
     FindingCode.STUCK: ("Show the job", "/job", ""),
     FindingCode.WORKER_DEAD: ("Show the workers", "/workers", ""),

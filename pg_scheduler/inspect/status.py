@@ -26,7 +26,7 @@ MAX_SENTENCES: Final = 5
 
 AREAS: Final[dict[str, tuple[str, ...]]] = {
     "jobs": ("LATE", "NAME-UNKNOWN", "STUCK"),
-    "results": ("FAILING", "EXPIRING", "QUARANTINE"),
+    "results": ("FAILING", "JOBS-EXPIRED", "QUARANTINE"),
     "workers": ("WORKER-NONE", "WORKER-DEAD", "WORKER-NO-LISTEN", "WORKER-DRAINING", "LOOP-BLOCKED"),
     "schedules": (
         "SCHED-OVERDUE",

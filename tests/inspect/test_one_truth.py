@@ -279,7 +279,7 @@ WORLDS: dict[Callable[[World], Awaitable[None]], Sequence[str]] = {
     nothing_at_all: ["WORKER-NONE"],
     one_worker: [],
     all_attempts_lost: ["FAILING"],
-    all_jobs_expired: ["EXPIRING"],
+    all_jobs_expired: ["JOBS-EXPIRED"],
     all_attempts_retried: ["FAILING"],
     half_failed: ["FAILING"],
     half_failed_and_were_retried: ["FAILING"],
@@ -445,9 +445,9 @@ def agree_on_failures(told: Voices) -> None:
         limits = Thresholds()
         is_failing = rate is not None and rate > limits.failure_ratio and failed >= limits.failures
         assert is_failing == ("FAILING" in told.codes)
-        assert (told.ended(name, ["expired"]) > 0) == ("EXPIRING" in told.codes)
+        assert (told.ended(name, ["expired"]) > 0) == ("JOBS-EXPIRED" in told.codes)
     severity = {area.area: area.severity for area in told.status.areas}["results"]
-    assert (severity is Severity.WARNING) == bool({"FAILING", "EXPIRING"} & set(told.codes))
+    assert (severity is Severity.WARNING) == bool({"FAILING", "JOBS-EXPIRED"} & set(told.codes))
 
 
 def agree_on_what_is_late(told: Voices) -> None:

@@ -52,7 +52,7 @@ class FindingCode(StrEnum):
     """Jobs reached max_crashes in the last seven days."""
     FAILING = "FAILING"
     """Attempts of a name fail more often than in up to a week before, or half of them do."""
-    EXPIRING = "EXPIRING"
+    JOBS_EXPIRED = "JOBS-EXPIRED"
     """Jobs of a name expired."""
     STUCK = "STUCK"
     """A job runs far longer than others of its name, or beyond its lease."""
@@ -223,7 +223,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "a tenth of the attempts of a name failed in 15 minutes, twice that of up to a week, or half",
         "pg-scheduler jobs errors --since 15m, then correct the cause",
     ),
-    FindingCode.EXPIRING: Advice(
+    FindingCode.JOBS_EXPIRED: Advice(
         "jobs of a name did not start within their misfire grace time, and will not run",
         "pg-scheduler jobs explain, then add workers, or give the jobs a longer misfire_grace_time=",
     ),

@@ -134,7 +134,7 @@ class Thresholds:
 
     A share of 0.5 counts whatever that of the week before was."""
     expired: int = 1
-    """Jobs of a name that expired in the last 15 minutes: EXPIRING."""
+    """Jobs of a name that expired in the last 15 minutes: JOBS-EXPIRED."""
     stuck_s: float = 60.0
     """Seconds that a job runs at least, or that have passed since its lease expired: STUCK."""
     payload_bytes: int = 65_536

@@ -93,18 +93,18 @@ async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> Found:
         yield unmade
 
 
-@check(FindingCode.EXPIRING)
+@check(FindingCode.JOBS_EXPIRED)
 async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> Found:
     for name, expired in await facts.store.doctor.expired_names(FAILING_S):
         if expired >= thresholds.expired:
             listing = command("jobs", "list", "status:expired", term("name", name), "--limit", "1")
             yield warning(
-                FindingCode.EXPIRING,
+                FindingCode.JOBS_EXPIRED,
                 name,
                 f"{counted(expired, 'job')} of {name!r} expired in the last 15 minutes",
                 f"{listing}, then pg-scheduler jobs explain its id",
             )
-    async for unmade in _uncounted(facts, FindingCode.EXPIRING):
+    async for unmade in _uncounted(facts, FindingCode.JOBS_EXPIRED):
         yield unmade
 
 

@@ -197,9 +197,9 @@ async def test_task_whose_attempts_all_fail_is_found_although_its_jobs_are_retri
 async def test_expired_jobs_are_found_although_none_of_their_attempts_failed(pool: asyncpg.Pool) -> None:
     await add_worker(pool)
     assert await Store(Connections(pool)).statistics.add("w1", 1, {"doctor.late": figures(expired=3)})
-    finding = await find(pool, FindingCode.EXPIRING)
+    finding = await find(pool, FindingCode.JOBS_EXPIRED)
     assert finding.evidence == "3 jobs of 'doctor.late' expired in the last 15 minutes"
-    assert await subjects(pool, FindingCode.EXPIRING, expired=4) == []
+    assert await subjects(pool, FindingCode.JOBS_EXPIRED, expired=4) == []
     assert await subjects(pool, FindingCode.FAILING) == []
     status = await Inspector(pool).status()
     assert {area.area: area.severity for area in status.areas}["results"] == Severity.WARNING
@@ -227,7 +227,7 @@ async def test_failures_are_compared_with_those_of_the_week_before(pool: asyncpg
 async def test_workers_that_count_nothing_are_named_until_statistics_are_on(
     pool: asyncpg.Pool, make: Make
 ) -> None:
-    codes = (FindingCode.FAILING, FindingCode.EXPIRING, FindingCode.STUCK)
+    codes = (FindingCode.FAILING, FindingCode.JOBS_EXPIRED, FindingCode.STUCK)
     silent = await make(statistics=False)
     diagnosis = await examine(pool, *codes)
     assert [each.code for each in diagnosis.not_made] == list(codes)
