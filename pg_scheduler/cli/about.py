@@ -44,4 +44,4 @@ def version(command: Command) -> None:
 def config(command: Command) -> None:
     """Print every setting and its origin, without passwords."""
     settings = [*command.settings.all, *command.options()]
-    command.output.write_list(CONFIG, [replace(each, value=each.shown) for each in settings])
+    command.output.write_list(CONFIG, [replace(setting, value=setting.shown) for setting in settings])

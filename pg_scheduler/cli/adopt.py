@@ -43,8 +43,8 @@ async def adopt(
         raise UsageError("--hold and --resume exclude one another; pass one of them")
     async with command.scheduler() as scheduler:
         identity = identity_of(scheduler)
-        this, recorded = await identity.read()
-        copy_of = None if recorded is None or this.is_same(recorded) else recorded.name
+        database, recorded = await identity.read()
+        copy_of = None if recorded is None or database.is_same(recorded) else recorded.name
         with acting_as(Author(Inspector(scheduler).actor, "cli")):
             if resume:
                 tasks, schedules = await identity.held()
@@ -52,16 +52,16 @@ async def adopt(
                     await scheduler.tasks.resume(name)
                 for schedule_id in schedules:
                     await scheduler.schedules.resume(schedule_id)
-                done = Adopted(this.name, copy_of, len(tasks), len(schedules))
+                adopted = Adopted(database.name, copy_of, len(tasks), len(schedules))
             else:
-                done = Adopted(this.name, copy_of, *await identity.adopt(hold=hold))
-    command.output.write_list(ADOPTED, [done])
-    changed = f"{counted(done.tasks, 'task')} and {counted(done.schedules, 'schedule')}"
+                adopted = Adopted(database.name, copy_of, *await identity.adopt(hold=hold))
+    command.output.write_list(ADOPTED, [adopted])
+    changed = f"{counted(adopted.tasks, 'task')} and {counted(adopted.schedules, 'schedule')}"
     if resume:
         command.output.say(f"resumed {changed}")
     elif hold:
         command.output.say(
-            f"adopted {this.name}, and paused {changed}; resume them by pg-scheduler adopt --resume"
+            f"adopted {database.name}, and paused {changed}; resume them by pg-scheduler adopt --resume"
         )
     else:
-        command.output.say(f"adopted {this.name}: workers start here")
+        command.output.say(f"adopted {database.name}: workers start here")

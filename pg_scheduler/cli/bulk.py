@@ -206,8 +206,8 @@ async def _change(
     jobs = {**named, "limit": options.limit, "after": options.after}
     rate = read_rate(options.rate)
     if not options.job_ids and (options.dry_run or not options.yes):
-        step = await anext(found := start(**jobs, dry_run=True))
-        await found.aclose()
+        step = await anext(search := start(**jobs, dry_run=True))
+        await search.aclose()
         _show_found(command, action, step)
         if not options.dry_run and (step.done or step.cursor):
             confirm(f"{action.capitalize()} every job of this search?", yes=False)
@@ -222,11 +222,11 @@ async def _change(
 def _show_found(command: Command, action: str, step: Progress) -> None:
     """Show the first jobs that were found, and the number found so far."""
     table = Output("table", command.output.zone, out=sys.stderr)
-    found = [each for each in step.changes if each.outcome is ChangeOutcome.DONE]
-    table.write_list(_FOUND, found[:MAX_SHOWN])
-    shown = f", {MAX_SHOWN} of them above" if step.done > MAX_SHOWN else ""
-    more = "" if step.cursor is None else "; the search continues"
-    command.output.say(f"{counted(step.done, 'job')} to {action} found{shown}{more}")
+    changes = [change for change in step.changes if change.outcome is ChangeOutcome.DONE]
+    table.write_list(_FOUND, changes[:MAX_SHOWN])
+    above = f", {MAX_SHOWN} of them above" if step.done > MAX_SHOWN else ""
+    continuation = "" if step.cursor is None else "; the search continues"
+    command.output.say(f"{counted(step.done, 'job')} to {action} found{above}{continuation}")
 
 
 class _Run:
@@ -264,9 +264,9 @@ class _Run:
         return code
 
     def _write_changes(self) -> ExitCode:
-        changes = [Change(each.job_id, self._result(each), each.status) for each in self._changes]
+        changes = [Change(change.job_id, self._result(change), change.status) for change in self._changes]
         self._output.write_list(CHANGE, changes)
-        results = {each.result for each in changes}
+        results = {change.result for change in changes}
         if "not found" in results:
             return ExitCode.NOT_FOUND
         return ExitCode.REFUSED if "refused" in results else ExitCode.DONE
@@ -282,8 +282,8 @@ class _Run:
     def _result(self, change: JobChange) -> ChangeResult:
         match change.outcome:
             case ChangeOutcome.DONE:
-                done, planned = _RESULTS[self._action]
-                return planned if self._options.dry_run else done
+                past, planned = _RESULTS[self._action]
+                return planned if self._options.dry_run else past
             case ChangeOutcome.REFUSED:
                 return "refused"
             case ChangeOutcome.SKIPPED:

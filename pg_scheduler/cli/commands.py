@@ -111,15 +111,17 @@ class Group(NamedTuple):
     function: Function | None = None
 
 
-def add_command(app: typer.Typer, name: str, found: Function | Group) -> None:
+def add_command(app: typer.Typer, name: str, definition: Function | Group) -> None:
     """Add a command or a group. The first argument of a function is the `Command`, the others are options."""
-    if not isinstance(found, Group):
-        app.command(name)(with_common_options(found))
+    if not isinstance(definition, Group):
+        app.command(name)(with_common_options(definition))
         return
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=found.function is None, help=found.help)
-    if found.function is not None:
-        group.callback(invoke_without_command=True)(with_common_options(found.function))
-    for word, function in found.commands.items():
+    group = typer.Typer(
+        rich_markup_mode=None, no_args_is_help=definition.function is None, help=definition.help
+    )
+    if definition.function is not None:
+        group.callback(invoke_without_command=True)(with_common_options(definition.function))
+    for word, function in definition.commands.items():
         add_command(group, word, function)
     app.add_typer(group, name=name)
 
@@ -154,10 +156,10 @@ def watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, R
                 command.output.say(str(error))
             await rest(watch)
 
-    own = inspect.signature(function, eval_str=True)
+    signature = inspect.signature(function, eval_str=True)
     watch = inspect.Parameter("watch", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Watch)
     call.__name__, call.__doc__ = function.__name__, function.__doc__
-    call.__signature__ = own.replace(parameters=[*own.parameters.values(), watch])  # type: ignore[attr-defined]
+    call.__signature__ = signature.replace(parameters=[*signature.parameters.values(), watch])  # type: ignore[attr-defined]
     return call
 
 
@@ -175,11 +177,11 @@ def confirm(question: str, *, yes: bool) -> None:
         raise RefusedError("nothing was changed")
 
 
-def reject_empty(given: Any) -> Any:
+def reject_empty(value: Any) -> Any:
     """Return the text or texts of an argument or option, none of which may be empty."""
-    if "" in (given if isinstance(given, list | tuple) else [given]):
+    if "" in (value if isinstance(value, list | tuple) else [value]):
         raise typer.BadParameter("it must not be empty")
-    return given
+    return value
 
 
 def with_common_options(
@@ -189,23 +191,25 @@ def with_common_options(
 
     A parameter whose type is a dataclass stands for the options that are its fields.
     """
-    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
-    groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    groups: dict[str, Any] = {
+        parameter.name: parameter.annotation for parameter in parameters if is_dataclass(parameter.annotation)
+    }
     options_of = {name: _options_of(group) for name, group in groups.items()}
-    given = [option for each in own for option in options_of.get(each.name, [each])]
+    options = [option for parameter in parameters for option in options_of.get(parameter.name, [parameter])]
 
     def call(**values: Any) -> Result:
         context: typer.Context = values.pop("ctx")
         for group, members in options_of.items():
-            values[group] = groups[group](**{each.name: values.pop(each.name) for each in members})
-        for each in _COMMON:
-            del values[each.name]
+            values[group] = groups[group](**{member.name: values.pop(member.name) for member in members})
+        for parameter in _COMMON:
+            del values[parameter.name]
         return None if context.invoked_subcommand else _execute(function, context, values)
 
     call.__name__ = getattr(function, "__name__", "command")
     call.__doc__ = function.__doc__
     call.__annotations__ = {}
-    by_name = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in given]
+    by_name = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
     call.__signature__ = inspect.Signature([*by_name, *_COMMON, _CONTEXT])  # type: ignore[attr-defined] # read by Typer
     return call
 
@@ -214,9 +218,9 @@ def _options_of(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(
-            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name]
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
         )
-        for each in fields(group)
+        for field in fields(group)
     ]
 
 

@@ -126,8 +126,8 @@ def complete_schedules(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the ids of schedules."""
 
     async def read(scheduler: Scheduler) -> Iterable[str]:
-        found = await scheduler.schedules.list(after=incomplete or None, limit=MAX_WORDS)
-        return [schedule.schedule_id for schedule in found]
+        schedules = await scheduler.schedules.list(after=incomplete or None, limit=MAX_WORDS)
+        return [schedule.schedule_id for schedule in schedules]
 
     return _complete(ctx, incomplete, read)
 

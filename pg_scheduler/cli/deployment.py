@@ -93,8 +93,8 @@ def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ..
 
 def _shipped(kind: str) -> dict[str, str]:
     """Return the files of another command, by their names."""
-    found = sorted((_OPS / kind).iterdir(), key=lambda each: each.name)
-    return {file.name: file.read_text(encoding="utf-8") for file in found}
+    files = sorted((_OPS / kind).iterdir(), key=lambda file: file.name)
+    return {file.name: file.read_text(encoding="utf-8") for file in files}
 
 
 def alerts(command: Command) -> None:
@@ -182,9 +182,9 @@ def grafana(
 ) -> None:
     """Print a dashboard for Grafana, as JSON; without a name, the names of the dashboards."""
     folder = _OPS / "grafana"
-    names = sorted(each.name.removesuffix(".json") for each in folder.iterdir())
+    names = sorted(path.name.removesuffix(".json") for path in folder.iterdir())
     if name is None:
-        command.output.write_text("".join(f"{each}\n" for each in names))
+        command.output.write_text("".join(f"{name}\n" for name in names))
         return
     if name not in names:
         raise NotFoundError(f"no dashboard is named {name!r}{hint_at(name, names, title='dashboards')}")

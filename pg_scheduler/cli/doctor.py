@@ -122,14 +122,17 @@ async def examine(
         diagnosis = await inspector.doctor(only=only or ())
     command.output.write_list(
         FINDING,
-        [copy_fields(FoundProblem, each, runbook=RUNBOOK + each.anchor) for each in diagnosis.findings],
+        [
+            copy_fields(FoundProblem, finding, runbook=RUNBOOK + finding.anchor)
+            for finding in diagnosis.findings
+        ],
         severity=diagnosis.severity,
         made=diagnosis.made,
         not_made=diagnosis.not_made,
     )
     by_reason: dict[str, list[str]] = {}
-    for each in diagnosis.not_made:
-        by_reason.setdefault(each.reason, []).append(each.code.value)
+    for unmade in diagnosis.not_made:
+        by_reason.setdefault(unmade.reason, []).append(unmade.code.value)
     for reason, codes in by_reason.items():
         command.output.say(f"not checked: {', '.join(codes)}: {reason}")
     command.output.say(diagnosis.summary)

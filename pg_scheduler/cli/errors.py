@@ -73,12 +73,12 @@ class RefusedError(CommandError):
         super().__init__(ExitCode.REFUSED, message)
 
 
-def hint_at(word: str, known: Iterable[str], otherwise: str = "", *, title: str = "") -> str:
+def hint_at(word: str, candidates: Iterable[str], otherwise: str = "", *, title: str = "") -> str:
     """Return what follows the error about an unknown word: the one that was probably meant, else the text.
 
     With a title, the text is that and all known words.
     """
-    words = list(known)
+    words = list(candidates)
     if title:
         otherwise = f"{title}: {', '.join(words) or 'none'}"
     near = most_similar(word, words)
@@ -96,9 +96,9 @@ EXTRAS: Final = {
 def check_extra(user: str, extra: str) -> None:
     """Raise CommandError (USAGE) if a package of an extra is missing that a command or an option needs."""
     packages = EXTRAS[extra]
-    if any(find_spec(each.replace("-", "_")) is None for each in packages):
-        *others, last = packages
-        names = f"{', '.join(others)} and {last}" if others else last
+    if any(find_spec(package.replace("-", "_")) is None for package in packages):
+        *first_packages, last_package = packages
+        names = f"{', '.join(first_packages)} and {last_package}" if first_packages else last_package
         raise UsageError(f"{user} needs {names}; install the extra: pip install 'pg-scheduler[{extra}]'")
 
 

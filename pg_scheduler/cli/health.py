@@ -44,7 +44,7 @@ async def health(
     url: Annotated[
         str | None, typer.Option(metavar="URL", help="Ask a probe, such as http://127.0.0.1:8080/readyz.")
     ] = None,
-    own: Annotated[
+    is_local: Annotated[
         bool, typer.Option("--self", help="Read the rows of the workers of this machine instead.")
     ] = False,
     timeout: Annotated[
@@ -56,10 +56,10 @@ async def health(
     Without options: the probe /livez at PG_SCHEDULER_WORKER_HEALTH_PORT, or at health-port in
     [tool.pg-scheduler.worker], else --self.
     """
-    if url is not None and own:
+    if url is not None and is_local:
         raise UsageError("pass --url or --self, not both")
-    if url is None and not own:
-        ports = [each.value for each in command.options("worker") if each.name == PORT]
+    if url is None and not is_local:
+        ports = [option.value for option in command.options("worker") if option.name == PORT]
         url = f"http://127.0.0.1:{ports[0]}/livez" if ports else None
     is_ok, text = await _ask_table(command) if url is None else _ask_probe(url, timeout)
     command.output.write_one(HEALTH, Health(url or platform.node(), is_ok, text))

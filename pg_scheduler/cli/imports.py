@@ -167,7 +167,7 @@ async def _import(command: Command, prefix: str, sources: Sequence[Source], *, d
             if isinstance(source.found, FoundJob) and find_task(scheduler, source.found.task) is None
         }
     command.output.write_list(IMPORTED, results)
-    counts = Counter(each.result for each in results)
+    counts = Counter(row.result for row in results)
     imported = "would be imported" if dry_run else "imported"
     command.output.say(
         f"{counts['imported']} {imported}, {counts['exists']} existed, {counts['left out']} left out"
@@ -207,17 +207,17 @@ async def _store_all(
     return results
 
 
-def _row(scheduler: Scheduler, job_id: str, found: FoundJob) -> AnyJob:
-    values = {each.name: getattr(found, each.name) for each in fields(found)}
+def _row(scheduler: Scheduler, job_id: str, job: FoundJob) -> AnyJob:
+    values = {field.name: getattr(job, field.name) for field in fields(job)}
     spec = JobSpec(values.pop("task"), values.pop("due"), job_id=job_id, **values)
     return prepare_job(scheduler, spec)
 
 
 async def _add_schedule(
-    scheduler: Scheduler, connection: Any, result: Imported, schedule_id: str, found: FoundSchedule
+    scheduler: Scheduler, connection: Any, result: Imported, schedule_id: str, definition: FoundSchedule
 ) -> Imported:
     exists = await scheduler.schedules.get(schedule_id) is not None
-    values = {each.name: getattr(found, each.name) for each in fields(found)}
+    values = {field.name: getattr(definition, field.name) for field in fields(definition)}
     schedule = await scheduler.schedules.add(
         values.pop("task"),
         schedule_id=schedule_id,

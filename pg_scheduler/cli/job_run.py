@@ -82,19 +82,19 @@ async def add(
             options, remark = with_options_of_task(name, options, workers)
             command.output.say(remark)
         if due is None:
-            found = await scheduler.enqueue(
+            new_id = await scheduler.enqueue(
                 name, args=arguments[0], kwargs=arguments[1], delay=delay_s, **options
             )
         else:
             data = {"args": arguments[0], "kwargs": arguments[1]}
-            found = await scheduler.schedule_job(name, due, data, **options)
-        await inspector.record_action("add_job", found, name=name)
+            new_id = await scheduler.schedule_job(name, due, data, **options)
+        await inspector.record_action("add_job", new_id, name=name)
         warning = warning_about(name, workers)
-        job = await scheduler.get_job(found)
+        job = await scheduler.get_job(new_id)
     if warning is not None:
         command.output.say(warning)
     if job is None:
-        command.output.say(f"job {found!r} was added, and deleted since")
+        command.output.say(f"job {new_id!r} was added, and deleted since")
         return
     command.output.write_list(JOB, [job_row(job)])
 
@@ -121,8 +121,8 @@ def with_options_of_task(
         )
     values = {name: _as_given(name, value) for name, value in reported.values.items()}
     added = {key: value for key, value in values.items() if options.get(key, UNSET) is UNSET}
-    shown = ", ".join(f"{key}={reported.values[key]}" for key in added) or "none"
-    remark = f"options of the task {task!r}, as a live worker reports them: {shown}"
+    summary = ", ".join(f"{key}={reported.values[key]}" for key in added) or "none"
+    remark = f"options of the task {task!r}, as a live worker reports them: {summary}"
     if reported.in_code:
         remark += f"; without {listed(reported.in_code)}, which only the code can apply: pass --jobs MODULE"
     return {**options, **added}, remark
@@ -142,7 +142,7 @@ def warning_about(name: str, workers: Sequence[Worker]) -> str | None:
         return "no worker is alive; jobs wait for one"
     if any(worker.names is None for worker in alive):
         return None
-    names = sorted({each for worker in alive for each in worker.names or ()})
+    names = sorted({task for worker in alive for task in worker.names or ()})
     if name in names:
         return None
     return f"no live worker claims {name!r}{hint_at(name, names)}"
@@ -263,30 +263,30 @@ async def wait(
                     for job_id in dict.fromkeys(job_ids):
                         results.append(await _wait_for(scheduler, job_id, reporter))
         except TimeoutError:
-            left = len(set(job_ids)) - len(results)
+            missing = len(set(job_ids)) - len(results)
             raise CommandError(
-                ExitCode.TIMEOUT, f"not ended within {timeout}: {counted(left, 'job')}"
+                ExitCode.TIMEOUT, f"not ended within {timeout}: {counted(missing, 'job')}"
             ) from None
         finally:
             command.output.write_list(RESULT, results)
-    is_done = all(each.status is JobStatus.COMPLETED for each in results)
+    is_done = all(result.status is JobStatus.COMPLETED for result in results)
     return ExitCode.DONE if is_done else ExitCode.NEGATIVE
 
 
 async def result(command: Command, job_id: JobId) -> ExitCode:
     """Print the value of a job, its error, or why there is none. Exits with 0 if the job completed."""
     async with command.scheduler() as scheduler:
-        found = await scheduler.get_job_result(job_id, wait=False)
-        job = None if found is not None else await scheduler.get_job(job_id)
-    if found is None:
+        result = await scheduler.get_job_result(job_id, wait=False)
+        job = None if result is not None else await scheduler.get_job(job_id)
+    if result is None:
         if job is None:
             raise JobNotFoundError(job_id)
         reason = f"the job has not ended: it is {job.status.value}"
-        found = JobResult(
+        result = JobResult(
             job_id, job.status, no_value_reason=reason, attempts=job.attempt, started_at=job.started_at
         )
-    command.output.write_one(RESULT, found, keys=[column.key for column in RESULT.columns])
-    return ExitCode.DONE if found.status is JobStatus.COMPLETED else ExitCode.NEGATIVE
+    command.output.write_one(RESULT, result, keys=[column.key for column in RESULT.columns])
+    return ExitCode.DONE if result.status is JobStatus.COMPLETED else ExitCode.NEGATIVE
 
 
 async def _wait_for(scheduler: Scheduler, job_id: str, reporter: Reporter) -> JobResult:
@@ -299,9 +299,9 @@ async def _wait_for(scheduler: Scheduler, job_id: str, reporter: Reporter) -> Jo
                     reporter.show(text, 0, None)
                 else:
                     reporter.show(f"{text}, {progress_text(progress)}", progress.done, progress.total)
-        found = await waiting
+        result = await waiting
     finally:
         waiting.cancel()
-    if found is None:
+    if result is None:
         raise JobNotFoundError(job_id)
-    return found
+    return result

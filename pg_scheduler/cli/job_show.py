@@ -74,7 +74,7 @@ ARGUMENTS: Final = ("args", "kwargs", "metadata", "tags", "progress")
 
 JobId = Annotated[str, typer.Argument(metavar="ID", help="The id of a job.", callback=reject_empty)]
 
-_KEYS: Final = tuple(each.name for each in fields(JobRow))
+_KEYS: Final = tuple(field.name for field in fields(JobRow))
 
 
 def job_row(job: Job, *, no_arguments: bool = False) -> JobRow:
@@ -91,15 +91,15 @@ def read_columns(text: str) -> list[Column]:
     Raises:
         CommandError: A name is unknown.
     """
-    known = {column.key: replace(column, is_wide=False) for column in JOB.columns}
-    found = []
+    default_columns = {column.key: replace(column, is_wide=False) for column in JOB.columns}
+    choice = []
     for name in dict.fromkeys(filter(None, map(str.strip, text.split(",")))):
         if name not in _KEYS:
             raise UsageError(f"unknown column {name!r}{hint_at(name, _KEYS, title='columns')}")
-        found.append(known.get(name) or Column(name, name.replace("_", " ").upper()))
-    if not found:
+        choice.append(default_columns.get(name) or Column(name, name.replace("_", " ").upper()))
+    if not choice:
         raise UsageError(f"--columns names no column; columns: {', '.join(_KEYS)}")
-    return found
+    return choice
 
 
 def column_row(job: Job, columns: Iterable[Column]) -> dict[str, Any]:
@@ -179,38 +179,39 @@ async def show(
         job = await scheduler.get_job(job_id)
         if job is None:
             raise JobNotFoundError(job_id)
-        found = await _result(inspector, job) if job.status.is_finished and not no_arguments else None
+        result = await _result(inspector, job) if job.status.is_finished and not no_arguments else None
         steps = (await inspector.steps(job_id)).items
         parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
-        others = await _others(command, inspector, job)
+        fires = await _others(command, inspector, job)
     events = list(timeline_of(job, datetime.now(UTC), has_suspended=has_suspended(steps)))
     steps = without_values(steps) if no_arguments else steps
     row = job_row(job, no_arguments=no_arguments)
     if not command.output.is_table:
-        shown = copy_fields(
+        document = copy_fields(
             ShownJob,
             row,
-            result=None if found is None else RESULT.row(found),
+            result=None if result is None else RESULT.row(result),
             steps=steps,
-            parents=[ParentJob(each, status) for each, status in parents.items()],
-            timeline=[copy_fields(TimelineEvent, each) for each in events],
-            schedule_jobs=[copy_fields(FiredJob, each) for each in others],
+            parents=[ParentJob(parent, status) for parent, status in parents.items()],
+            timeline=[copy_fields(TimelineEvent, event) for event in events],
+            schedule_jobs=[copy_fields(FiredJob, fire) for fire in fires],
         )
-        command.output.write_one(SHOWN_JOB, shown)
+        command.output.write_one(SHOWN_JOB, document)
         return
     hidden = {*ARGUMENTS, "result"} if no_arguments else set()
+    parent_texts = [f"{parent} ({status or 'missing'})" for parent, status in parents.items()]
     texts = {
         **({} if row.no_args_reason is None else {"args": row.no_args_reason}),
         "tags": ", ".join(row.tags or ()) or None,
         "progress": None if row.progress is None else progress_text(row.progress),
-        "parents": ", ".join(f"{each} ({status or 'missing'})" for each, status in parents.items()) or None,
-        "result": None if found is None else _result_text(found),
+        "parents": ", ".join(parent_texts) or None,
+        "result": None if result is None else _result_text(result),
     }
     keys = [key for key in _DETAILS if key not in hidden]
     command.output.write_one(JOB, JOB.row(row) | texts, keys=keys)
     if steps:
         command.output.write_paragraph("\n".join(["\nsteps:", *step_lines(command.output, steps)]))
-    _write_parts(command, events, others, no_arguments=no_arguments)
+    _write_parts(command, events, fires, no_arguments=no_arguments)
 
 
 async def _result(inspector: Inspector, job: Job) -> JobResult | None:
@@ -230,28 +231,26 @@ async def _others(command: Command, inspector: Inspector, job: Job) -> list[Past
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
         command.output.say(f"no other jobs: the trigger cannot compute its fire times: {error}")
         return []
-    return [each for each in fires if each.status is not None and each.job_id != job.job_id]
+    return [fire for fire in fires if fire.status is not None and fire.job_id != job.job_id]
 
 
-def _result_text(found: JobResult) -> Any:
-    if found.status is not JobStatus.COMPLETED:
+def _result_text(result: JobResult) -> Any:
+    if result.status is not JobStatus.COMPLETED:
         return None  # the row has its error
-    return found.value if found.no_value_reason is None else f"none: {found.no_value_reason}"
+    return result.value if result.no_value_reason is None else f"none: {result.no_value_reason}"
 
 
-def _write_parts(
-    command: Command, events: list[Event], others: list[PastFire], *, no_arguments: bool
-) -> None:
+def _write_parts(command: Command, events: list[Event], fires: list[PastFire], *, no_arguments: bool) -> None:
     """Write the facts that are not values of the row, for people."""
     output = command.output
-    output.write_paragraph("\n".join(["\ntimeline:", *(_event_line(command, each) for each in events)]))
-    if others:
-        lines = (f"{output.when(each.at)}  {each.status:9}  {each.job_id}" for each in others)
+    output.write_paragraph("\n".join(["\ntimeline:", *(_event_line(command, event) for event in events)]))
+    if fires:
+        lines = (f"{output.when(fire.at)}  {fire.status:9}  {fire.job_id}" for fire in fires)
         output.write_paragraph("\n".join(["\nother jobs of the schedule:", *lines]))
-    for each in events:
-        log = () if no_arguments else each.log
-        if details := [*(() if each.traceback is None else (each.traceback,)), *log]:
-            output.write_paragraph("\n".join([f"\n{each.title}:", *details]))
+    for event in events:
+        log = () if no_arguments else event.log
+        if details := [*(() if event.traceback is None else (event.traceback,)), *log]:
+            output.write_paragraph("\n".join([f"\n{event.title}:", *details]))
 
 
 def _event_line(command: Command, event: Event) -> str:
@@ -286,23 +285,23 @@ async def steps(
 ) -> None:
     """Print the durable steps and signals of a job, the oldest first."""
     async with command.inspector() as inspector:
-        found = await inspector.steps(job_id, name=name)
-        if name is not None and not found.items:
-            known = [each.name for each in (await inspector.steps(job_id)).items]
-            raise NotFoundError(f"job {job_id!r} has no step {name!r}{hint_at(name, known)}")
-    items = without_values(found.items) if no_arguments else found.items
-    command.output.write_list(STEP, items, is_capped=found.is_capped, summary=found.summary)
-    command.output.say(found.summary)
+        steps = await inspector.steps(job_id, name=name)
+        if name is not None and not steps.items:
+            names = [step.name for step in (await inspector.steps(job_id)).items]
+            raise NotFoundError(f"job {job_id!r} has no step {name!r}{hint_at(name, names)}")
+    items = without_values(steps.items) if no_arguments else steps.items
+    command.output.write_list(STEP, items, is_capped=steps.is_capped, summary=steps.summary)
+    command.output.say(steps.summary)
 
 
 def without_values(steps: Iterable[StepState]) -> Sequence[StepState]:
     """Return steps without what may hold personal data."""
-    return [replace(each, value=None, no_value_reason=None) for each in steps]
+    return [replace(step, value=None, no_value_reason=None) for step in steps]
 
 
 def step_lines(output: Output, steps: Iterable[StepState]) -> Iterator[str]:
     """Yield a line for each step, as people read it."""
-    for each in steps:
-        until = "" if each.ended_at is not None else f" until {output.when(each.until)}"
-        value = "" if each.value is None else f": {short(json.dumps(plain(each.value), ensure_ascii=False))}"
-        yield f"{output.when(each.started_at)}  {each.name} ({each.kind}) {each.state}{until}{value}"
+    for step in steps:
+        until = "" if step.ended_at is not None else f" until {output.when(step.until)}"
+        value = "" if step.value is None else f": {short(json.dumps(plain(step.value), ensure_ascii=False))}"
+        yield f"{output.when(step.started_at)}  {step.name} ({step.kind}) {step.state}{until}{value}"

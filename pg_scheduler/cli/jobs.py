@@ -85,9 +85,9 @@ async def list_jobs(
     command.output.say(page.summary)
     if sort in SORTED_JOBS:
         command.output.say(f"--sort {sort} lists {SORTED_JOBS[sort]} only")
-    statuses = [each for each in " ".join(where or ()).split() if each.startswith("status:")]
+    statuses = [word for word in " ".join(where or ()).split() if word.startswith("status:")]
     if not page.items and len(statuses) > 1:
-        values = ",".join(each.removeprefix("status:") for each in statuses)
+        values = ",".join(status.removeprefix("status:") for status in statuses)
         command.output.say(f"no job has several statuses; for a job with any of them write status:{values}")
     command.output.say_next(page.next)
 
@@ -95,14 +95,14 @@ async def list_jobs(
 async def explain(command: Command, job_id: JobId) -> None:
     """Print why a job runs, waits or has ended, and what to do."""
     async with command.inspector() as inspector:
-        found = await inspector.explain_job(job_id)
+        explanation = await inspector.explain_job(job_id)
     if not command.output.is_table:
-        command.output.write_one(EXPLANATION, copy_fields(ExplainedJob, found, job_id=job_id))
+        command.output.write_one(EXPLANATION, copy_fields(ExplainedJob, explanation, job_id=job_id))
         return
-    verb = "ends" if found.verdict is Verdict.RUNNING else "starts"
-    about = "" if found.eta is None else f", {verb} about {command.output.when(found.eta)}"
-    command.output.write_line(f"{job_id}: {found.verdict.value}{about}")
-    reasons = [replace(each, remedy=each.command or each.remedy) for each in found.reasons]
+    verb = "ends" if explanation.verdict is Verdict.RUNNING else "starts"
+    eta = "" if explanation.eta is None else f", {verb} about {command.output.when(explanation.eta)}"
+    command.output.write_line(f"{job_id}: {explanation.verdict.value}{eta}")
+    reasons = [replace(reason, remedy=reason.command or reason.remedy) for reason in explanation.reasons]
     command.output.write_list(_REASON, reasons)
 
 

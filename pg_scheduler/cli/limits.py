@@ -51,8 +51,8 @@ TENANT: Final = Shape(
 async def list_limits(command: Command) -> None:
     """Print the limits that live workers declare, what is in use, and the jobs that wait."""
     async with command.inspector() as inspector:
-        found, shared = await read_limits(inspector), await inspector.shares()
-    _write(command, LIMIT, found)
+        limits, shared = await read_limits(inspector), await inspector.shares()
+    _write(command, LIMIT, limits)
     if shared.items:
         command.output.say(f"{shared.summary}: pg-scheduler limits shares")
 
@@ -62,19 +62,19 @@ async def show(
 ) -> None:
     """Print the keys of a limit that are in use or for which jobs wait; one row for a limit without keys."""
     async with command.inspector() as inspector:
-        found = await read_limit(inspector, name)
-        known = {limit.name for limit in (await read_limits(inspector)).items}
-    if name not in known and not any(each.waiting or each.running for each in found.items):
-        hint = hint_at(name, sorted(known), title="declared limits")
+        keys = await read_limit(inspector, name)
+        names = {limit.name for limit in (await read_limits(inspector)).items}
+    if name not in names and not any(item.waiting or item.running for item in keys.items):
+        hint = hint_at(name, sorted(names), title="declared limits")
         raise NotFoundError(f"no live worker declares the limit {name!r}{hint}")
-    _write(command, LIMIT_KEY, found)
+    _write(command, LIMIT_KEY, keys)
 
 
 async def list_shares(command: Command) -> None:
     """Print the shares of tasks, with their tenants, the jobs that wait for a turn, and those in flight."""
     async with command.inspector() as inspector:
-        found = await inspector.shares()
-    _write(command, SHARE, found)
+        shares = await inspector.shares()
+    _write(command, SHARE, shares)
 
 
 async def tenants(
@@ -82,20 +82,20 @@ async def tenants(
 ) -> None:
     """Print the tenants of a share with jobs that wait or are in flight, those with most waiting first."""
     async with command.inspector() as inspector:
-        found = await inspector.tenants(name)
-        known = {share.name for share in (await inspector.shares()).items}
-    if name not in known and not found.items:
-        hint = hint_at(name, sorted(known), title="shares")
+        tenants = await inspector.tenants(name)
+        names = {share.name for share in (await inspector.shares()).items}
+    if name not in names and not tenants.items:
+        hint = hint_at(name, sorted(names), title="shares")
         raise NotFoundError(f"no live worker declares the share {name!r}, and no job waits in it{hint}")
-    _write(command, TENANT, found)
+    _write(command, TENANT, tenants)
 
 
 def _write(
-    command: Command, shape: Shape[Any], found: LimitList | LimitKeyList | ShareList | TenantList
+    command: Command, shape: Shape[Any], page: LimitList | LimitKeyList | ShareList | TenantList
 ) -> None:
-    is_capped = found.is_capped or found.is_waiting_capped
-    command.output.write_list(shape, found.items, is_capped=is_capped, summary=found.summary)
-    command.output.say(found.summary)
+    is_capped = page.is_capped or page.is_waiting_capped
+    command.output.write_list(shape, page.items, is_capped=is_capped, summary=page.summary)
+    command.output.say(page.summary)
 
 
 COMMANDS: Final = Group(

@@ -152,7 +152,7 @@ def _origin(error: Any) -> str | None:
         return f"the variable {names if isinstance(names, str) else ', '.join(names)}"
     if source == "DEFAULT_MAP":
         table = ".".join(("tool", PROGRAM, *context.command_path.split()[1:]))
-        key = next((each[2:] for each in parameter.opts if each.startswith("--")), parameter.name)
+        key = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), parameter.name)
         return f"{key} in [{table}] of {project_of(context).path}"
     return None
 

@@ -109,13 +109,15 @@ async def upgrade(
         if steps:
             async with command.connect() as other:
                 await check_engine(connection, other)
-        done = await _apply(command, connection, steps, style)  # also recreates tables that were dropped
+        versions = await _apply(command, connection, steps, style)  # also recreates tables that were dropped
         home = await home_schema(connection, command.schema)
-        _write(command, [step for step in steps if step.migration.version in done])
-        left = await missing_indexes(connection, schema=home)
-    command.output.say(_count(steps, "applied") if done else "no migration was missing")
-    if left:
-        command.output.say(f"left out on large tables: {', '.join(left)}; run pg-scheduler migrate indexes")
+        _write(command, [step for step in steps if step.migration.version in versions])
+        missing = await missing_indexes(connection, schema=home)
+    command.output.say(_count(steps, "applied") if versions else "no migration was missing")
+    if missing:
+        command.output.say(
+            f"left out on large tables: {', '.join(missing)}; run pg-scheduler migrate indexes"
+        )
     return ExitCode.DONE
 
 
@@ -166,7 +168,7 @@ async def _apply(command: Command, connection: Connection, steps: Sequence[Step]
         async def look() -> None:
             if begun:
                 migration = begun[-1].migration
-                number = sum(each.migration.version <= migration.version for each in steps)
+                number = sum(step.migration.version <= migration.version for step in steps)
                 text = f"applying {migration.version:04} {migration.name}, {number} of {len(steps)}"
                 reporter.show(text, number - 1, len(steps))
 
@@ -206,10 +208,10 @@ async def _build(command: Command, connection: Connection, style: Style) -> list
                 nonlocal watcher
                 if watcher is None:
                     watcher = await opened.enter_async_context(command.connect())
-                found = await build_progress(watcher, connection.get_server_pid())
-                if found is not None:
-                    extent = f", {found.done:,} of {found.total:,}" if found.total else ""
-                    reporter.show(f"{found.phase}{extent}", found.done, found.total or None)
+                progress = await build_progress(watcher, connection.get_server_pid())
+                if progress is not None:
+                    extent = f", {progress.done:,} of {progress.total:,}" if progress.total else ""
+                    reporter.show(f"{progress.phase}{extent}", progress.done, progress.total or None)
 
             return await watch(work, look, command.output)
 

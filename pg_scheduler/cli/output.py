@@ -88,7 +88,7 @@ class Shape(Generic[T]):
 
     def row(self, value: T) -> dict[str, Any]:
         """Return the keys and values of an object."""
-        keys = [each.name for each in fields(value)] if self.keys is None else self.keys
+        keys = [field.name for field in fields(value)] if self.keys is None else self.keys
         return {"v": SHAPE_VERSION} | {key: getattr(value, key) for key in keys}
 
     @property
@@ -106,10 +106,10 @@ def read_format(text: str | None, *, is_terminal: bool) -> Format | None:
     """
     if text is None:
         return "table" if is_terminal else None
-    found = next((each for each in FORMATS if each == text), None)
-    if found is None:
+    choice = next((name for name in FORMATS if name == text), None)
+    if choice is None:
         raise UsageError(f"unknown output format {text!r}; formats: {', '.join(FORMATS)}")
-    return found
+    return choice
 
 
 def read_zone(text: str) -> tzinfo:
@@ -169,7 +169,7 @@ class Output:
             is_continued: Whether a part of the list was written before, so that csv has its header.
             about: Added to the document of ``-o json``.
         """
-        rows = [_row(shape, each) for each in values]
+        rows = [_row(shape, value) for value in values]
         match self.format:
             case "json":
                 items = [plain(row) for row in rows]
@@ -196,7 +196,7 @@ class Output:
             case "table" | "wide":
                 from .tables import draw_one  # noqa: PLC0415 - rich is for tables only
 
-                lines = {each.heading: each.key for each in shape.columns}
+                lines = {column.heading: column.key for column in shape.columns}
                 if keys is not None or not lines:
                     lines = {key: key for key in keys or row if key != "v"}
                 pairs = ((title, self._cell(row[key])) for title, key in lines.items())

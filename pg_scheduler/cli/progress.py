@@ -41,10 +41,10 @@ def read_style(text: str | None) -> Style:
     """
     if text is None:
         return "bar" if sys.stderr.isatty() else "lines"
-    found: Style | None = next((each for each in get_args(Style) if each == text), None)
-    if found is None:
+    style: Style | None = next((name for name in get_args(Style) if name == text), None)
+    if style is None:
         raise UsageError(f"--progress must be one of {', '.join(get_args(Style))}, not {text!r}")
-    return found
+    return style
 
 
 async def watch(work: Awaitable[Result], look: Callable[[], Awaitable[None]], output: Output) -> Result:

@@ -94,11 +94,9 @@ async def runs(
             return await _resume(command, bulk, resume, Reporter(style, command.output))
         rows = [_row(state) for state in await recent_runs(inspector, limit=limit)]
     command.output.write_list(RUN, rows)
-    for each in rows:
-        if each.phase == "suspect":
-            command.output.say(
-                f"{each.run_id} {PROBABLY_ENDED}: pg-scheduler jobs runs --resume {each.run_id}"
-            )
+    for row in rows:
+        if row.phase == "suspect":
+            command.output.say(f"{row.run_id} {PROBABLY_ENDED}: pg-scheduler jobs runs --resume {row.run_id}")
     return ExitCode.DONE
 
 

@@ -175,24 +175,27 @@ class Chosen:
         if self.where is not None:
             matches = parse_schedule_search(self.where, now=datetime.now(UTC), tz=command.output.zone)
         if self.schedule_ids:
-            return [await find_schedule(scheduler, each) for each in dict.fromkeys(self.schedule_ids)]
+            return [
+                await find_schedule(scheduler, schedule_id)
+                for schedule_id in dict.fromkeys(self.schedule_ids)
+            ]
         read = _schedules(scheduler, task=self.task, paused=paused)
-        found = [each async for each in read if matches is None or matches(each)]
-        if not found:
+        schedules = [schedule async for schedule in read if matches is None or matches(schedule)]
+        if not schedules:
             await self._check_task(scheduler)
             command.output.say("no schedule matches")
-        if found and not self.yes and not self.dry_run:
+        if schedules and not self.yes and not self.dry_run:
             table = Output("table", command.output.zone, out=sys.stderr)
-            table.write_list(SCHEDULE, found[:MAX_SHOWN])
-            shown = f", {MAX_SHOWN} of them above" if len(found) > MAX_SHOWN else ""
-            confirm(f"{action} {counted(len(found), 'schedule')}{shown}?", yes=False)
-        return found
+            table.write_list(SCHEDULE, schedules[:MAX_SHOWN])
+            above = f", {MAX_SHOWN} of them above" if len(schedules) > MAX_SHOWN else ""
+            confirm(f"{action} {counted(len(schedules), 'schedule')}{above}?", yes=False)
+        return schedules
 
     async def _check_task(self, scheduler: Scheduler) -> None:
         """Raise CommandError (NOT_FOUND) if the task has no schedule, whether paused or not."""
         if self.task is None or await scheduler.schedules.list(task=self.task, limit=1):
             return
-        tasks = {each.task async for each in _schedules(scheduler)}
+        tasks = {schedule.task async for schedule in _schedules(scheduler)}
         hint = hint_at(self.task, sorted(tasks), LISTED)
         raise NotFoundError(f"no schedule of the task {self.task!r}{hint}")
 
@@ -201,8 +204,8 @@ async def _schedules(scheduler: Scheduler, **filters: Any) -> AsyncIterator[Sche
     after: str | None = None
     while True:
         page = await scheduler.schedules.list(**filters, after=after, limit=PAGE_LENGTH)
-        for each in page:
-            yield each
+        for schedule in page:
+            yield schedule
         if (after := page.next) is None:
             return
 
@@ -262,21 +265,23 @@ async def _follow(
 ) -> None:
     """Change one schedule after the other, and write what was done, with the ids of jobs."""
     if chosen.dry_run:
-        planned = [Action(each.schedule_id, _WOULD_BE[result], None) for each in schedules]
+        planned = [Action(schedule.schedule_id, _WOULD_BE[result], None) for schedule in schedules]
         command.output.write_list(ACTION, planned)
         return
-    done: list[Action] = []
+    actions: list[Action] = []
     count = 0
     try:
-        for each in schedules:
-            if changed := await act(each.schedule_id):  # else it was removed since it was read
-                done.append(Action(each.schedule_id, result, changed if isinstance(changed, str) else None))
+        for schedule in schedules:
+            if changed := await act(schedule.schedule_id):  # else it was removed since it was read
+                actions.append(
+                    Action(schedule.schedule_id, result, changed if isinstance(changed, str) else None)
+                )
             count += 1
     finally:  # also what a command has done that stops halfway
-        command.output.write_list(ACTION, done)
+        command.output.write_list(ACTION, actions)
         if count < len(schedules):
-            rest = counted(len(schedules) - count, "schedule")
-            command.output.say(f"stopped at {schedules[count].schedule_id!r}; {rest} not {result}")
+            remainder = counted(len(schedules) - count, "schedule")
+            command.output.say(f"stopped at {schedules[count].schedule_id!r}; {remainder} not {result}")
 
 
 def _read_start(text: str, zone: tzinfo) -> Literal["now", "pause"] | datetime:

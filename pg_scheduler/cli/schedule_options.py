@@ -101,11 +101,11 @@ async def find_schedule(scheduler: Scheduler, schedule_id: str) -> Schedule:
 
 async def _unknown(scheduler: Scheduler, schedule_id: str) -> str:
     message = f"schedule {schedule_id!r} does not exist"
-    found = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
-    if ids := ", ".join(each.schedule_id for each in found):
+    schedules = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
+    if ids := ", ".join(schedule.schedule_id for schedule in schedules):
         return f"{message}; schedules of the task {schedule_id!r}: {ids}"
     page = await scheduler.schedules.list(limit=MAX_COMPARED)
-    return message + hint_at(schedule_id, [each.schedule_id for each in page], LISTED)
+    return message + hint_at(schedule_id, [schedule.schedule_id for schedule in page], LISTED)
 
 
 NONE: Final = "none"
@@ -137,7 +137,7 @@ class TriggerOptions:
         Raises:
             CommandError: Several are given, or a value is invalid.
         """
-        if sum(each is not None for each in (self.cron, self.every, self.at, self.trigger)) > 1:
+        if sum(option is not None for option in (self.cron, self.every, self.at, self.trigger)) > 1:
             raise UsageError("pass one of --cron, --every, --at and --trigger")
         origin = command.settings.origin("tz")
         zone: tzinfo | str = command.output.zone if origin != "default" else "UTC"
@@ -148,7 +148,7 @@ class TriggerOptions:
         if self.every is not None:
             return Every(timedelta(seconds=read_duration("--every", self.every)))
         if self.at is not None:
-            return At(*(read_time("--at", each, command.output.zone) for each in self.at))
+            return At(*(read_time("--at", text, command.output.zone) for text in self.at))
         return None if self.trigger is None else parse_trigger(self.trigger, zone)
 
 
@@ -201,8 +201,8 @@ class DefinitionOptions:
             ),
             "metadata": read_json("--metadata", self.metadata, dict),
         }
-        given = {name: value for name, value in values.items() if value is not None}
-        return {name: value[0] if isinstance(value, tuple) else value for name, value in given.items()}
+        parameters = {name: value for name, value in values.items() if value is not None}
+        return {name: value[0] if isinstance(value, tuple) else value for name, value in parameters.items()}
 
 
 def _given(text: str | None, read: Callable[[str], T], *, without: Any = None) -> tuple[Any] | None:

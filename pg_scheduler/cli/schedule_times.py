@@ -105,23 +105,23 @@ async def backfill(
         return
     command.output.say("fire times whose jobs were deleted count as missed and get a job again")
     job_ids: list[str] = []
-    done, size = 0, MAX_BATCH if per_s is None else min(max(int(per_s), 1), MAX_BATCH)  # those of a second
+    count, size = 0, MAX_BATCH if per_s is None else min(max(int(per_s), 1), MAX_BATCH)  # those of a second
     try:
         with Reporter(style, command.output) as reporter:
             async with command.scheduler() as scheduler:
-                while batch := fires[done : done + size]:
+                while batch := fires[count : count + size]:
                     job_ids += await scheduler.schedules.backfill(
                         schedule_id, batch[0], batch[-1] + INSTANT, limit=len(batch)
                     )
-                    done += len(batch)
-                    reporter.show(f"{done:,} of {counted(len(fires), 'fire time')}", done, len(fires))
-                    if per_s is not None and done < len(fires):
+                    count += len(batch)
+                    reporter.show(f"{count:,} of {counted(len(fires), 'fire time')}", count, len(fires))
+                    if per_s is not None and count < len(fires):
                         await asyncio.sleep(len(batch) / per_s)
     finally:  # also what an interrupted command has done
-        command.output.write_list(ACTION, [Action(schedule_id, "backfilled", each) for each in job_ids])
-        command.output.say(f"{counted(len(job_ids), 'job')} enqueued for {counted(done, 'fire time')}")
-        if done < len(fires):
-            command.output.say(f"continue with --from {fires[done].isoformat()}")
+        command.output.write_list(ACTION, [Action(schedule_id, "backfilled", job_id) for job_id in job_ids])
+        command.output.say(f"{counted(len(job_ids), 'job')} enqueued for {counted(count, 'fire time')}")
+        if count < len(fires):
+            command.output.say(f"continue with --from {fires[count].isoformat()}")
 
 
 def _fires_between(schedule: Schedule, since: datetime, until: datetime, limit: int) -> list[datetime]:

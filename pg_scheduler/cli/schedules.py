@@ -92,14 +92,16 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
     timezone = zone_of(schedule)
     output = command.output
     if not output.is_table:
-        shown = copy_fields(
+        document = copy_fields(
             ShownSchedule,
             schedule,
             timezone=timezone,
-            results=[copy_fields(FiredJob, each) for each in results],
-            changes=[copy_fields(ScheduleChange, each, changes=list(differences(each))) for each in records],
+            results=[copy_fields(FiredJob, result) for result in results],
+            changes=[
+                copy_fields(ScheduleChange, record, changes=list(differences(record))) for record in records
+            ],
         )
-        output.write_one(SHOWN_SCHEDULE, shown)
+        output.write_one(SHOWN_SCHEDULE, document)
         return
     row = SCHEDULE.row(schedule) | {"timezone": timezone}
     zone = parse_timezone(timezone)
@@ -109,8 +111,8 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
             row[f"{name} fire time there"] = f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
     output.write_one(SCHEDULE, row, keys=[key for key in row if key != "v"])
     for title, lines in (
-        ("last results", [_result_line(command, each) for each in results]),
-        ("changes", [line for each in records for line in _change_lines(command, each)]),
+        ("last results", [_result_line(command, result) for result in results]),
+        ("changes", [line for record in records for line in _change_lines(command, record)]),
     ):
         if lines:
             output.write_paragraph("\n".join([f"\n{title}:", *lines]))
@@ -133,8 +135,8 @@ def _result_line(command: Command, fire: PastFire) -> str:
 
 def _change_lines(command: Command, record: AuditRecord) -> Iterator[str]:
     yield f"{command.output.when(record.at)}  {record.action} by {record.actor} ({record.via})"
-    for each in differences(record):
-        yield f"  {each.key}: {_text(each.before)} -> {_text(each.after)}"
+    for difference in differences(record):
+        yield f"  {difference.key}: {_text(difference.before)} -> {_text(difference.after)}"
 
 
 def _text(value: object) -> str:
@@ -198,18 +200,18 @@ def _rows(items: Sequence[ScheduleFires], zone: tzinfo) -> list[HourLoad]:
         for fire in item.fires:
             hours[_hour_of(fire, zone)].append((fire, item.schedule_id))
     highest = max(map(len, hours.values()), default=0)
-    return [_row(hour, found, highest) for hour, found in sorted(hours.items())]
+    return [_row(hour, fires, highest) for hour, fires in sorted(hours.items())]
 
 
-def _row(hour: datetime, found: Sequence[tuple[datetime, str]], highest: int) -> HourLoad:
-    ((most_at, most),) = Counter(fire.replace(microsecond=0) for fire, _ in sorted(found)).most_common(1)
+def _row(hour: datetime, fires: Sequence[tuple[datetime, str]], highest: int) -> HourLoad:
+    ((most_at, most),) = Counter(fire.replace(microsecond=0) for fire, _ in sorted(fires)).most_common(1)
     return HourLoad(
         hour=hour,
-        fires=len(found),
-        bar="█" * max(round(len(found) / highest * BAR_WIDTH), 1),
+        fires=len(fires),
+        bar="█" * max(round(len(fires) / highest * BAR_WIDTH), 1),
         most=most,
         most_at=most_at,
-        schedules=sorted({schedule_id for _, schedule_id in found}),
+        schedules=sorted({schedule_id for _, schedule_id in fires}),
     )
 
 
@@ -221,9 +223,9 @@ def _hour_of(fire: datetime, zone: tzinfo) -> datetime:
 
 
 def _remarks(plan: FirePlan, *, is_cut: bool) -> list[str]:
-    frequent = [each.schedule_id for each in plan.items if each.is_frequent]
-    remarks = [f"{each.schedule_id}: {effect.text}" for each in plan.items for effect in each.effects]
-    remarks += [f"{each.schedule_id}: {each.problem}" for each in plan.items if each.problem is not None]
+    frequent = [item.schedule_id for item in plan.items if item.is_frequent]
+    remarks = [f"{item.schedule_id}: {effect.text}" for item in plan.items for effect in item.effects]
+    remarks += [f"{item.schedule_id}: {item.problem}" for item in plan.items if item.problem is not None]
     if frequent:
         remarks.append(f"they fire too often to be counted: {listed(frequent)}")
     if plan.left_out:

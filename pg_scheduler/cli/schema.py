@@ -30,7 +30,7 @@ _PLAIN: Final[Mapping[Any, Mapping[str, Any]]] = {
 def object_schema(kind: type, keys: Sequence[str] | None = None) -> dict[str, Any]:
     """Return the schema of an object that has these fields of a dataclass; None for all."""
     types, texts = field_types(kind), dict(_texts(kind))
-    names = [each.name for each in fields(kind)] if keys is None else list(keys)
+    names = [field.name for field in fields(kind)] if keys is None else list(keys)
     properties = {
         name: schema_of(types[name]) | ({"description": texts[name]} if name in texts else {})
         for name in names
@@ -41,27 +41,27 @@ def object_schema(kind: type, keys: Sequence[str] | None = None) -> dict[str, An
 def schema_of(kind: Any) -> dict[str, Any]:
     """Return the schema of a type that the objects of commands use."""
     value = without_none(kind)
-    found = dict(_schema(value))
+    schema = dict(_schema(value))
     if value is kind or value is Any:
-        return found
-    if "enum" in found:
-        return {"enum": [*found["enum"], None]}
-    return found | {"type": [found["type"], "null"]}
+        return schema
+    if "enum" in schema:
+        return {"enum": [*schema["enum"], None]}
+    return schema | {"type": [schema["type"], "null"]}
 
 
 def field_types(kind: type) -> dict[str, Any]:
     """Return the types of the fields, also if ``__module__`` is not the module that defines the class."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for base in _bases(kind):
-        found |= inspect.get_annotations(base, globals=_globals(base), eval_str=True)
-    return found
+        types |= inspect.get_annotations(base, globals=_globals(base), eval_str=True)
+    return types
 
 
 def without_none(kind: Any) -> Any:
     """Return the type of the values other than None."""
     if get_origin(kind) not in {Union, UnionType}:
         return kind
-    (value,) = (each for each in get_args(kind) if each is not NoneType)
+    (value,) = (argument for argument in get_args(kind) if argument is not NoneType)
     return value
 
 
@@ -72,7 +72,7 @@ def _schema(kind: Any) -> Mapping[str, Any]:
     if origin is Literal:
         return {"enum": list(arguments)}
     if issubclass(origin, Enum):
-        return {"enum": [each.value for each in origin]}
+        return {"enum": [member.value for member in origin]}
     if is_dataclass(origin):
         return object_schema(origin)  # type: ignore[arg-type] # mypy takes it for a value
     if issubclass(origin, Mapping):
@@ -82,7 +82,7 @@ def _schema(kind: Any) -> Mapping[str, Any]:
 
 
 def _bases(kind: type) -> Iterator[type]:
-    return (each for each in reversed(kind.__mro__) if is_dataclass(each))
+    return (base for base in reversed(kind.__mro__) if is_dataclass(base))
 
 
 def _globals(kind: type) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def _texts(kind: type) -> Iterator[tuple[str, str]]:
     for base in _bases(kind):
         module = ast.parse(source_of(base) or f"class {base.__name__}: ...")
         body = next(
-            each.body for each in module.body if isinstance(each, ast.ClassDef) and each.name == base.__name__
+            node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == base.__name__
         )
         for pair in pairwise(body):
             match pair:

@@ -73,14 +73,14 @@ class Project:
 def option_names(command: Any, path: tuple[str, ...] = ()) -> Iterator[OptionName]:
     """Return every option of a command, and of the commands of a group, that may have a default."""
     yield from _own_names(command, path)
-    for word, each in getattr(command, "commands", {}).items():
-        yield from option_names(each, (*path, word))
+    for word, subcommand in getattr(command, "commands", {}).items():
+        yield from option_names(subcommand, (*path, word))
 
 
 def name_variables(command: Any, path: tuple[str, ...] = ()) -> None:
     """Give the options of a command their variables; without a path, those that every command has."""
-    for own, name, parameter in option_names(command, path) if path else _own_names(command, path):
-        variable = "_".join((PREFIX, *own, name)).upper().replace("-", "_")
+    for words, name, parameter in option_names(command, path) if path else _own_names(command, path):
+        variable = "_".join((PREFIX, *words, name)).upper().replace("-", "_")
         parameter.envvar = variable if path else list(VARIABLES[name])
         parameter.show_envvar = bool(path) and path[0] in SERVICES
         if not path:
@@ -98,7 +98,7 @@ def read_project(program: Any) -> Project:
 
 def _own_names(command: Any, path: tuple[str, ...]) -> Iterator[OptionName]:
     for parameter in command.params:
-        name = next((each[2:] for each in parameter.opts if each.startswith("--")), None)
+        name = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), None)
         if name is not None and name not in WITHOUT_DEFAULT and not (path and name in VARIABLES):
             yield OptionName(path, name, parameter)
 
@@ -107,7 +107,7 @@ def _find() -> Path | None:
     """Return the file; None also if the folder was deleted, or one above it cannot be read."""
     with suppress(OSError):
         folder = Path.cwd()
-        candidates = (each / "pyproject.toml" for each in (folder, *folder.parents))
+        candidates = (parent / "pyproject.toml" for parent in (folder, *folder.parents))
         return next((path for path in candidates if path.is_file()), None)
     return None
 
@@ -130,26 +130,26 @@ def _read(path: Path | None) -> Mapping[str, Any]:
 
 
 def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[str, ...]) -> dict[str, Any]:
-    options = {each.name: each for each in _own_names(command, path)}
+    options = {option.name: option for option in _own_names(command, path)}
     commands = getattr(command, "commands", {})
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     place = f"[{_table(path)}] in {source}"
     for key, value in table.items():
         if key in options:
-            found[options[key].parameter.name] = _checked(options[key], value, source)
+            defaults[options[key].parameter.name] = _checked(options[key], value, source)
         elif key in commands:
             if not isinstance(value, Mapping):
                 raise UsageError(f"{key} in {place} must be a table, not {value!r}")
-            found[key] = _defaults(commands[key], value, source, (*path, key))
+            defaults[key] = _defaults(commands[key], value, source, (*path, key))
         else:
-            homes = [each.path for each in option_names(command, path) if each.name == key]
+            homes = [option.path for option in option_names(command, path) if option.name == key]
             if len(homes) == 1:
                 problem = f"has the key {key!r}, which belongs in [{_table(homes[0])}]"
             else:
-                known = [*options, *commands]
-                problem = f"has the unknown key {key!r}{hint_at(key, known, title='known keys')}"
+                keys = [*options, *commands]
+                problem = f"has the unknown key {key!r}{hint_at(key, keys, title='known keys')}"
             raise UsageError(f"{place} {problem}")
-    return found
+    return defaults
 
 
 def _checked(option: OptionName, value: Any, source: str) -> Any:
@@ -158,7 +158,7 @@ def _checked(option: OptionName, value: Any, source: str) -> Any:
         kind = type(value).__name__  # not its value: it may have a password
         raise UsageError(f"{option.name} in [{table}] of {source} must be a text, not a {kind}")
     values = value if isinstance(value, list) and is_list else [value]
-    if not all(isinstance(each, str | int | float) for each in values):
+    if not all(isinstance(item, str | int | float) for item in values):
         kind = "a list of texts or numbers" if is_list else "a text, a number, true or false"
         raise UsageError(f"{option.name} in [{table}] in {source} must be {kind}, not {value!r}")
     return values if is_list else value
@@ -243,18 +243,18 @@ def read_settings(context: Any) -> Settings:
 def read_options(context: Any, words: Iterable[str] = ()) -> list[Setting]:
     """Return the options that a variable or the file sets, of these commands; of all if there are none."""
     project, commands = project_of(context), context.find_root().command.commands
-    found = []
-    options = (each for word in words or commands for each in option_names(commands[word], (word,)))
+    settings = []
+    options = (option for word in words or commands for option in option_names(commands[word], (word,)))
     for path, name, parameter in options:
         table: Any = project.defaults
         for word in path:
             table = table.get(word, {})
         key = ".".join((*path, name))
         if variable := _variable([parameter.envvar]):
-            found.append(Setting(key, os.environ[variable], variable))
+            settings.append(Setting(key, os.environ[variable], variable))
         elif parameter.name in table:
-            found.append(Setting(key, _text(table[parameter.name]), f"{project.path}"))
-    return found
+            settings.append(Setting(key, _text(table[parameter.name]), f"{project.path}"))
+    return settings
 
 
 def project_of(context: Any) -> Project:
@@ -292,7 +292,7 @@ def _setting(name: str, context: Any) -> Setting:
 
 def _variable(names: Iterable[str]) -> str | None:
     """Return the variable that sets a value. Empty ones are ignored."""
-    return next((each for each in names if os.environ.get(each)), None)
+    return next((name for name in names if os.environ.get(name)), None)
 
 
 def _text(value: Any) -> str:

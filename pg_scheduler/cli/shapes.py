@@ -39,10 +39,10 @@ class ListDocument:
 
 LIST: Final = Shape("list", ListDocument, identity="items")
 SHAPES: Final[Mapping[str, Shape[Any]]] = {LIST.name: LIST} | {
-    each.name: each
+    shape.name: shape
     for module in MODULES
-    for name, each in vars(import_module(f".{module}", __package__)).items()
-    if isinstance(each, Shape) and not name.startswith("_")
+    for variable, shape in vars(import_module(f".{module}", __package__)).items()
+    if isinstance(shape, Shape) and not variable.startswith("_")
 }
 """The shapes by their names. Shapes with private names are of tables only."""
 
@@ -53,7 +53,7 @@ def shapes(
 ) -> None:
     """Print the JSON schema of what commands write; without a name, the names of the shapes."""
     if name is None:
-        command.output.write_text("".join(f"{each}\n" for each in sorted(SHAPES)))
+        command.output.write_text("".join(f"{key}\n" for key in sorted(SHAPES)))
         return
     if name not in SHAPES:
         raise NotFoundError(f"no shape is named {name!r}{hint_at(name, sorted(SHAPES), title='shapes')}")

@@ -101,13 +101,13 @@ async def status(
 ) -> ExitCode:
     """Print in sentences whether all is well, and a row for each area."""
     while True:
-        found = await _read(command, is_watching=watch is not None)
-        if found is not None:
-            _write(command, found, is_watching=watch is not None)
+        report = await _read(command, is_watching=watch is not None)
+        if report is not None:
+            _write(command, report, is_watching=watch is not None)
         if watch is None:
             break
         await rest(watch)
-    is_red = found is not None and found.severity is Severity.ERROR
+    is_red = report is not None and report.severity is Severity.ERROR
     return ExitCode.NEGATIVE if strict and is_red else ExitCode.DONE
 
 
@@ -124,20 +124,24 @@ async def stats(
     period = timedelta(seconds=read_duration("--since", since))
     async with command.inspector() as inspector:
         if by == "outcome" and not name:
-            found = await inspector.statistics_by_time(period, width=max(MIN_WIDTH, period / TREND_POINTS))
+            statistics = await inspector.statistics_by_time(
+                period, width=max(MIN_WIDTH, period / TREND_POINTS)
+            )
         else:
-            found = await inspector.statistics(period, names=name)
+            statistics = await inspector.statistics(period, names=name)
     if by == "name":
-        rows = [_figures_row(found, each, figures) for each, figures in found.by_name().items()]
-        command.output.write_list(FIGURES, rows, uncounted=found.uncounted)
+        rows = [_figures_row(statistics, task, figures) for task, figures in statistics.by_name().items()]
+        command.output.write_list(FIGURES, rows, uncounted=statistics.uncounted)
     else:
-        numbers = enumerate(found.total().ended)
-        outcomes = [_outcome_row(found, place, number) for place, number in numbers if number]
-        command.output.write_list(OUTCOME, outcomes, uncounted=found.uncounted)
-    more = "" if found.is_complete else "; the oldest figures are left out"
-    command.output.say(f"from {command.output.when(found.since)} to {command.output.when(found.until)}{more}")
-    if found.uncounted is not None:
-        command.output.say(found.uncounted)
+        numbers = enumerate(statistics.total().ended)
+        outcomes = [_outcome_row(statistics, place, number) for place, number in numbers if number]
+        command.output.write_list(OUTCOME, outcomes, uncounted=statistics.uncounted)
+    omission = "" if statistics.is_complete else "; the oldest figures are left out"
+    command.output.say(
+        f"from {command.output.when(statistics.since)} to {command.output.when(statistics.until)}{omission}"
+    )
+    if statistics.uncounted is not None:
+        command.output.say(statistics.uncounted)
 
 
 RECORD: Final = Shape(
@@ -190,16 +194,16 @@ async def audit(
 
 def sparkline(values: list[int]) -> str:
     """Return bars of a height in proportion to the values."""
-    most = max(values, default=0)
-    return "".join(BARS[round(value / most * (len(BARS) - 1))] if most else BARS[0] for value in values)
+    highest = max(values, default=0)
+    return "".join(BARS[round(value / highest * (len(BARS) - 1))] if highest else BARS[0] for value in values)
 
 
-def _trend(found: Statistics, number_of: Callable[[StatisticsRow], int]) -> str:
+def _trend(statistics: Statistics, number_of: Callable[[StatisticsRow], int]) -> str:
     """Return bars for the period: the sums of these numbers of the rows."""
-    width = max(MIN_WIDTH, found.duration / TREND_POINTS)
-    values = [0] * (int(found.duration / width) + 1)
-    for row in found.rows:
-        values[min(max(int((row.at - found.since) / width), 0), len(values) - 1)] += number_of(row)
+    width = max(MIN_WIDTH, statistics.duration / TREND_POINTS)
+    values = [0] * (int(statistics.duration / width) + 1)
+    for row in statistics.rows:
+        values[min(max(int((row.at - statistics.since) / width), 0), len(values) - 1)] += number_of(row)
     return sparkline(values)
 
 
@@ -214,22 +218,22 @@ async def _read(command: Command, *, is_watching: bool) -> Status | None:
         return None
 
 
-def _write(command: Command, found: Status, *, is_watching: bool) -> None:
+def _write(command: Command, report: Status, *, is_watching: bool) -> None:
     output = command.output
     if output.is_table:
         if is_watching:
             output.write_text(CLEAR if sys.stdout.isatty() else "\n")
             output.write_line(output.when(datetime.now(UTC)))
-        for sentence in found.sentences:
+        for sentence in report.sentences:
             output.write_line(sentence)
         output.write_line("")
-    output.write_list(AREA, found.areas, severity=found.severity, sentences=found.sentences)
+    output.write_list(AREA, report.areas, severity=report.severity, sentences=report.sentences)
     if not output.is_table:
-        for sentence in found.sentences:
+        for sentence in report.sentences:
             output.say(sentence)
 
 
-def _figures_row(found: Statistics, name: str, figures: JobFigures) -> NameFigures:
+def _figures_row(statistics: Statistics, name: str, figures: JobFigures) -> NameFigures:
     ended = dict(zip(OUTCOMES, figures.ended, strict=True))
 
     def started(row: StatisticsRow) -> int:
@@ -243,13 +247,13 @@ def _figures_row(found: Statistics, name: str, figures: JobFigures) -> NameFigur
         run_p95_s=seconds(figures.durations.quantile(0.95)),
         late_p50_s=seconds(figures.lateness.quantile(0.5)),
         late_p95_s=seconds(figures.lateness.quantile(0.95)),
-        trend=_trend(found, started),
+        trend=_trend(statistics, started),
         **{**ended, "failed": count_failed(figures)},
     )
 
 
-def _outcome_row(found: Statistics, place: int, jobs: int) -> OutcomeFigures:
-    trend = _trend(found, lambda row: row.figures.ended[place])
+def _outcome_row(statistics: Statistics, place: int, jobs: int) -> OutcomeFigures:
+    trend = _trend(statistics, lambda row: row.figures.ended[place])
     return OutcomeFigures(OUTCOMES[place], jobs, trend)
 
 

@@ -118,19 +118,19 @@ async def list_tasks(
         return
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
-        found = await inspector.tasks()
+        tasks = await inspector.tasks()
         statistics = await inspector.statistics(PERIOD)
         workers = [worker for worker in await inspector.workers() if worker.is_alive]
     figures, limits = statistics.by_name(), declared_limits(workers)
     rows = [
         _row(task, figures.get(task.name, JobFigures()), workers, limits)
-        for task in found.items
+        for task in tasks.items
         if task.paused_at is not None or not paused
     ]
     command.output.write_list(
-        TASK, rows, is_capped=found.is_capped, summary=found.summary, uncounted=statistics.uncounted
+        TASK, rows, is_capped=tasks.is_capped, summary=tasks.summary, uncounted=statistics.uncounted
     )
-    command.output.say(found.summary)
+    command.output.say(tasks.summary)
     if statistics.uncounted is not None:
         command.output.say(statistics.uncounted)
 
@@ -155,7 +155,7 @@ async def pause(
             expiry = f"jobs that would expire during the pause were not counted: {error}"
     state = _find(states, name) or _find(states, _task_of(name, workers))
     if state is None:
-        hint = hint_at(name, [each.name for each in states])
+        hint = hint_at(name, [state.name for state in states])
         command.output.say(f"no worker claims the name {name!r}, and no job of it is due{hint}")
     elif state.due:
         command.output.say(f"held back: {counted(state.due, 'due job')}")
@@ -177,7 +177,7 @@ async def resume(command: Command, name: TaskName) -> None:
     async with command.scheduler() as scheduler:
         states = (await Inspector(scheduler).tasks()).items
         if not await scheduler.tasks.resume(name):
-            paused = ", ".join(each.name for each in states if each.paused_at is not None) or "none"
+            paused = ", ".join(state.name for state in states if state.paused_at is not None) or "none"
             raise RefusedError(f"task {name!r} is not paused; paused tasks: {paused}")
     state = _find(states, name)
     change = TaskChange(name=name, result="resumed", due=0 if state is None else state.due)
@@ -190,13 +190,15 @@ async def registered_tasks(scheduler: Scheduler) -> list[TaskInfo]:
 
 
 def _find(states: Sequence[TaskState], name: str) -> TaskState | None:
-    return next((each for each in states if each.name == name), None)
+    return next((state for state in states if state.name == name), None)
 
 
 def _task_of(name: str, workers: Sequence[Worker]) -> str:
     """Return the name of the task of which a live worker reports this alias; the name itself for others."""
     reported = [worker.settings.get("aliases") for worker in workers if worker.is_alive]
-    return next((str(each[name]) for each in reported if isinstance(each, dict) and name in each), name)
+    return next(
+        (str(aliases[name]) for aliases in reported if isinstance(aliases, dict) and name in aliases), name
+    )
 
 
 def _row(

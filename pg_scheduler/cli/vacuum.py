@@ -109,8 +109,8 @@ async def _delete(command: Command, scheduler: Scheduler, config: VacuumConfig, 
             await vacuum.report(counts)
         finally:
             _write_counts(command, config, counts, is_dry=False)
-            rest = "" if is_complete else " so far; run the command again to continue"
-            command.output.say(f"{counted(counts.total(), 'job')} deleted{rest}")
+            continuation = "" if is_complete else " so far; run the command again to continue"
+            command.output.say(f"{counted(counts.total(), 'job')} deleted{continuation}")
 
 
 async def _follow(

@@ -111,10 +111,10 @@ def read_rate(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    found = _RATE.fullmatch(text.strip())
-    if found is None or not float(found[1]):
+    match = _RATE.fullmatch(text.strip())
+    if match is None or not float(match[1]):
         raise UsageError(f"--rate must be a rate such as 50/s, 10/m or 500/h, not {text!r}")
-    return float(found[1]) / _SECONDS[found[2] or "s"]
+    return float(match[1]) / _SECONDS[match[2] or "s"]
 
 
 def read_json(name: str, text: str | None, kind: type = object) -> Any:

@@ -90,10 +90,10 @@ async def show(
 ) -> None:
     """Print a worker: its lease, the names that it claims, its health and its settings."""
     async with command.inspector() as inspector:
-        found = [each for each in await inspector.workers() if each.worker_id == worker_id]
-    if not found:
+        workers = [worker for worker in await inspector.workers() if worker.worker_id == worker_id]
+    if not workers:
         raise NotFoundError(f"worker {worker_id!r} does not exist")
-    command.output.write_one(WORKER, _row(found[0]), keys=_DETAILS)
+    command.output.write_one(WORKER, _row(workers[0]), keys=_DETAILS)
 
 
 async def drain(
@@ -108,35 +108,37 @@ async def drain(
     """Request of workers to claim no more jobs. Running ones continue."""
     timeout_s = None if timeout is None else read_duration("--timeout", timeout)
     async with command.inspector() as inspector:
-        asked = await _asked(inspector, worker_ids, every=every)
-        found = await inspector.drain_workers(asked)
+        requested_ids = await _asked(inspector, worker_ids, every=every)
+        found_ids = await inspector.drain_workers(requested_ids)
         if wait:
             try:
                 async with asyncio.timeout(timeout_s):
-                    await _wait_until_idle(inspector, found)
+                    await _wait_until_idle(inspector, found_ids)
             except TimeoutError:
-                _write(command, asked, dict.fromkeys(found, "draining"), await inspector.workers())
+                _write(
+                    command, requested_ids, dict.fromkeys(found_ids, "draining"), await inspector.workers()
+                )
                 raise CommandError(
                     ExitCode.TIMEOUT, f"jobs still run after {timeout}; the workers still drain"
                 ) from None
         result: RequestResult = "drained" if wait else "draining"
-        return _write(command, asked, dict.fromkeys(found, result), await inspector.workers())
+        return _write(command, requested_ids, dict.fromkeys(found_ids, result), await inspector.workers())
 
 
 async def resume(command: Command, worker_ids: WorkerIds = None, every: All = False) -> ExitCode:
     """Request of draining workers to claim jobs again."""
     async with command.inspector() as inspector:
         draining = {
-            each.worker_id
-            for each in await inspector.workers()
-            if each.wanted == "drain" or each.state == "draining"
+            worker.worker_id
+            for worker in await inspector.workers()
+            if worker.wanted == "drain" or worker.state == "draining"
         }
-        asked = await _asked(inspector, worker_ids, every=every)
-        found = await inspector.resume_workers(asked)
+        requested_ids = await _asked(inspector, worker_ids, every=every)
+        found_ids = await inspector.resume_workers(requested_ids)
         results: dict[str, RequestResult] = {
-            each: "resumed" if each in draining else "not draining" for each in found
+            worker_id: "resumed" if worker_id in draining else "not draining" for worker_id in found_ids
         }
-        code = _write(command, asked, results, await inspector.workers())
+        code = _write(command, requested_ids, results, await inspector.workers())
     is_refused = code is ExitCode.DONE and not every and "not draining" in results.values()
     return ExitCode.REFUSED if is_refused else code
 
@@ -161,13 +163,19 @@ async def _wait_until_idle(inspector: Inspector, worker_ids: Collection[str]) ->
 
 
 def _write(
-    command: Command, asked: Sequence[str], results: Mapping[str, RequestResult], workers: Sequence[Worker]
+    command: Command,
+    requested_ids: Sequence[str],
+    results: Mapping[str, RequestResult],
+    workers: Sequence[Worker],
 ) -> ExitCode:
     """Write what became of the requests; the results are those of the workers that exist."""
     running = {worker.worker_id: worker.running_jobs for worker in workers}
-    requests = [WorkerRequest(each, results.get(each, "not found"), running.get(each, 0)) for each in asked]
+    requests = [
+        WorkerRequest(worker_id, results.get(worker_id, "not found"), running.get(worker_id, 0))
+        for worker_id in requested_ids
+    ]
     command.output.write_list(REQUEST, requests)
-    return ExitCode.DONE if results.keys() >= set(asked) else ExitCode.NOT_FOUND
+    return ExitCode.DONE if results.keys() >= set(requested_ids) else ExitCode.NOT_FOUND
 
 
 def _row(worker: Worker) -> ListedWorker:

@@ -100,11 +100,11 @@ class Ledger:
             await connection.execute(CREATE_TABLE)
 
     @asynccontextmanager
-    async def entry(self, kind: str, about: str = "") -> AsyncIterator[None]:
+    async def entry(self, kind: str, subject: str = "") -> AsyncIterator[None]:
         """Record the start of the running job and its outcome. A killed attempt has no outcome."""
         job, started_at = current_job(), datetime.now(UTC)
         logger.info("attempt %d of %s starts", job.attempt, job.job_name)
-        row = (job.job_id, kind, about, job.attempt, self._node, job.execution_time, started_at)
+        row = (job.job_id, kind, subject, job.attempt, self._node, job.execution_time, started_at)
         entry = await self._pool.fetchval(INSERT_START, *row)
         try:
             yield

@@ -129,10 +129,10 @@ def _percentiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def _check_none_lost(expected: Mapping[str, str], by_job: Mapping[str, Sequence[Attempt]]) -> Check:
-    wanted = [job_id for job_id, kind in expected.items() if kind != "broken"]
-    lost = [job_id for job_id in wanted if _completions(by_job.get(job_id, ())) == 0]
+    one_offs = [job_id for job_id, kind in expected.items() if kind != "broken"]
+    lost = [job_id for job_id in one_offs if _completions(by_job.get(job_id, ())) == 0]
     return Check(
-        f"nothing lost: {len(wanted) - len(lost):,} of {len(wanted):,} one-off jobs completed", not lost
+        f"nothing lost: {len(one_offs) - len(lost):,} of {len(one_offs):,} one-off jobs completed", not lost
     )
 
 
@@ -169,12 +169,14 @@ def _check_reclaimed(by_job: Mapping[str, Sequence[Attempt]], victim: str, kille
 
 
 def _check_fire_times(kind: str, step: timedelta, attempts: Sequence[Attempt]) -> Check:
-    done = Counter(attempt.due for attempt in attempts if attempt.kind == kind and attempt.outcome == DONE)
-    if not done:
+    completions = Counter(
+        attempt.due for attempt in attempts if attempt.kind == kind and attempt.outcome == DONE
+    )
+    if not completions:
         return Check(f"{kind}: no fire time was run", False)
-    due = (max(done) - min(done)) // step + 1
-    once = sum(count == 1 for count in done.values())
-    return Check(f"{kind}: {once} of {due} fire times were run exactly once", once == due == len(done))
+    due = (max(completions) - min(completions)) // step + 1
+    once = sum(count == 1 for count in completions.values())
+    return Check(f"{kind}: {once} of {due} fire times were run exactly once", once == due == len(completions))
 
 
 def _completions(attempts: Sequence[Attempt]) -> int:

@@ -98,8 +98,8 @@ async def run_scenario(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen:
     ]
     running = asyncio.create_task(scenario.run())
     try:
-        done, _ = await asyncio.wait([running, *background], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+        ended_tasks, _ = await asyncio.wait([running, *background], return_when=asyncio.FIRST_COMPLETED)
+        for task in ended_tasks:
             task.result()
     finally:
         for task in (running, *background):

@@ -69,7 +69,7 @@ class Scenario:
 
     def planned(self, kind: str) -> int:
         """Return how many jobs of this kind were scheduled; orders of all priorities are one kind."""
-        return sum(each.partition(",")[0] == kind for each in self.expected.values())
+        return sum(entry.partition(",")[0] == kind for entry in self.expected.values())
 
     async def run(self) -> None:
         """Run all actions and wait until every job has finished."""

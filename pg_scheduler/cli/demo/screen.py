@@ -162,7 +162,7 @@ def _kinds(view: View) -> RichTable:
     for kind in view.kinds:
         table.add_row(
             kind.title,
-            *(f"{done:,}" for done in kind.done),
+            *(f"{count:,}" for count in kind.done),
             str(kind.running or ""),
             str(kind.failed_attempts or ""),
             *_progress(kind),

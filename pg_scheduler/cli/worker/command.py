@@ -99,7 +99,9 @@ async def _check(command: Command, source: Source | None, options: WorkerOptions
     if not tasks:
         raise CommandError(ExitCode.NEGATIVE, NOTHING_REGISTERED)
     names = [name for task in tasks for name in (task.name, *task.aliases)]
-    unmatched = [each for each in options.patterns if not any(fnmatchcase(name, each) for name in names)]
+    unmatched = [
+        pattern for pattern in options.patterns if not any(fnmatchcase(name, pattern) for name in names)
+    ]
     if unmatched:
         hint = hint_at(unmatched[0], names)
         raise UsageError(f"--names matches no registered task: {', '.join(unmatched)}{hint}")
@@ -139,18 +141,20 @@ async def _supervise(
 def _arguments(options: WorkerOptions, number: int) -> list[str]:
     """Return the options of a process. Its number counts from 0; each has a port of its own for metrics."""
     values = ((name, getattr(options, name.replace("-", "_"))) for name in PASSED_ON)
-    given = [f"--{name}={value}" for name, value in values if value is not None]
+    arguments = [f"--{name}={value}" for name, value in values if value is not None]
     if options.metrics_port is not None:
         port = options.metrics_port and options.metrics_port + number
-        given += [f"--metrics-port={port}", f"--health-host={options.health_host}"]
-    return [*given, *(["--drain"] if options.drain else [])]
+        arguments += [f"--metrics-port={port}", f"--health-host={options.health_host}"]
+    return [*arguments, *(["--drain"] if options.drain else [])]
 
 
 def _environment(command: Command) -> dict[str, str]:
     """Return the variables of each process: the settings of this one, which may have passwords."""
-    own = {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
+    variables = {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
     environment = {
-        name: value for name, value in os.environ.items() if name not in own and not name.startswith(PREFIX)
+        name: value
+        for name, value in os.environ.items()
+        if name not in variables and not name.startswith(PREFIX)
     }
     for name, (variable, *_) in VARIABLES.items():
         origin = command.settings.origin(name)

@@ -85,9 +85,9 @@ async def _run(scheduler: Scheduler, job_id: str) -> Job:
     inspector = Inspector(scheduler)
     with acting_as(Author(inspector.actor, "cli")):
         await inspector.record_action("run_job", job_id, attempt=attempt)
-    while (found := await scheduler.get_job(job_id)) is not None:
-        if found.status is not JobStatus.RUNNING or found.attempt != attempt:
-            return found
+    while (job := await scheduler.get_job(job_id)) is not None:
+        if job.status is not JobStatus.RUNNING or job.attempt != attempt:
+            return job
         await asyncio.sleep(CHECK_INTERVAL_S)
     raise CommandError(ExitCode.NEGATIVE, f"job {job_id!r} was deleted after its end")
 

@@ -46,8 +46,8 @@ class _TextFormatter(logging.Formatter):
         job_id = getattr(record, FIELDS[0], None)
         if job_id is None or not record.name or record.name.startswith("pg_scheduler"):
             return text  # the messages of the library name their job
-        first, newline, rest = text.partition("\n")
-        return f"{first} [job {job_id}]{newline}{rest}"
+        first, newline, trace = text.partition("\n")
+        return f"{first} [job {job_id}]{newline}{trace}"
 
 
 def configure_logging(log_format: str | None) -> None:

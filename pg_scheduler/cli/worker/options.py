@@ -65,4 +65,4 @@ class WorkerOptions:
     @property
     def recycles(self) -> bool:
         """Whether a process ends after some work."""
-        return any(each is not None for each in (self.max_jobs, self.max_rss, self.max_age))
+        return any(limit is not None for limit in (self.max_jobs, self.max_rss, self.max_age))

@@ -148,11 +148,11 @@ async def _run(
     reloading = None if sources is None else asyncio.create_task(wait_for_change(sources))
     waits += [] if reloading is None else [reloading]
     try:
-        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        stop.must_restart = reloading in done
-        for task in done:
+        ended_tasks, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        stop.must_restart = reloading in ended_tasks
+        for task in ended_tasks:
             stop.request(task.result())  # raises the error that stopped the Scheduler
-        return recycling in done
+        return recycling in ended_tasks
     finally:
         for task in waits:
             task.cancel()

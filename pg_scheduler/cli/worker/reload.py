@@ -47,19 +47,21 @@ _INSTALLED: Final = tuple(
 """Folders of installed files, which do not change."""
 
 
-async def read_sources(others: Collection[str] = ()) -> Sources:
+async def read_sources(paths: Collection[str] = ()) -> Sources:
     """Return the state of the sources of the loaded modules and of other files, and of their folders."""
-    return await run_in_thread(_read_states, others)
+    return await run_in_thread(_read_states, paths)
 
 
-async def wait_for_change(known: Sources) -> str:
+async def wait_for_change(sources: Sources) -> str:
     """Wait until a source file was changed, added or removed, and return a sentence about it."""
     while True:
-        found = await read_sources(known)
-        changed = next((path for path, state in known.items() if found.get(path, state) != state), None)
+        new_sources = await read_sources(sources)
+        changed = next(
+            (path for path, state in sources.items() if new_sources.get(path, state) != state), None
+        )
         if changed is not None:
             return f"{changed} has changed"
-        known = found
+        sources = new_sources
         await asyncio.sleep(INTERVAL_S)
 
 
@@ -68,9 +70,9 @@ async def load_or_wait(targets: Sequence[str]) -> Source | None:
     try:
         return load_targets(targets)
     except CommandError as error:
-        known = await read_sources(_files_of(error))
+        sources = await read_sources(_files_of(error))
         logger.warning("%s; waiting for a change", error, extra=record_fields())
-        change = await wait_for_change(known)
+        change = await wait_for_change(sources)
         logger.info(change, extra=record_fields())
         restart()
 
@@ -84,10 +86,10 @@ def restart() -> NoReturn:
     os.execv(words[0], words)  # noqa: S606 - itself
 
 
-def _read_states(others: Collection[str]) -> Sources:
+def _read_states(paths: Collection[str]) -> Sources:
     modules = list(sys.modules.values())
     loaded = {file for module in modules if (file := getattr(module, "__file__", None))}
-    files = {path for path in {*others, *loaded} if path.endswith(".py") and not path.startswith(_INSTALLED)}
+    files = {path for path in {*paths, *loaded} if path.endswith(".py") and not path.startswith(_INSTALLED)}
     folders = {str(Path.cwd()), *map(os.path.dirname, files)}
     return {path: _written_at(path) for path in files} | {path: _files_in(path) for path in folders}
 

@@ -220,7 +220,7 @@ async def wait_until_drained(scheduler: Scheduler) -> str:
             names = claimed_names(scheduler)
             if (
                 backlog is not None
-                and not any(each.due for each in backlog.names if each.name in names)
+                and not any(task.due for task in backlog.names if task.name in names)
                 and not scheduler.health().slots_busy
             ):
                 return "no job is due"

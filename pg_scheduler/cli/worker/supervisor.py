@@ -76,14 +76,14 @@ def send_reports(
 
     def run() -> None:
         try:
-            last = ended.is_set()
+            is_last = ended.is_set()
             while True:
                 report = asdict(source.health()) | {"is_draining": is_draining()}
-                report |= {"is_recycling": ending.is_recycling} if last else {}
+                report |= {"is_recycling": ending.is_recycling} if is_last else {}
                 pipe.write(json.dumps(report).encode() + b"\n")
-                if last:
+                if is_last:
                     return
-                last = ended.wait(INTERVAL_S)
+                is_last = ended.wait(INTERVAL_S)
         except BrokenPipeError:
             if not ended.is_set():
                 on_orphaned()
@@ -101,13 +101,13 @@ def send_reports(
 
 def read_report(line: bytes) -> Report:
     """Return a report as a process wrote it."""
-    found: dict[str, Any] = json.loads(line)
+    report: dict[str, Any] = json.loads(line)
     checks = tuple(
-        HealthCheck(each["name"], each["is_ok"], each["text"], tuple(each["probes"]))
-        for each in found["checks"]
+        HealthCheck(check["name"], check["is_ok"], check["text"], tuple(check["probes"]))
+        for check in report["checks"]
     )
-    health = Health(found["state"], found["slots"], found["slots_busy"], checks, found["next_due_s"])
-    return Report(health, bool(found.get("is_recycling")), found.get("is_draining"))
+    health = Health(report["state"], report["slots"], report["slots_busy"], checks, report["next_due_s"])
+    return Report(health, bool(report.get("is_recycling")), report.get("is_draining"))
 
 
 class HealthReports:
@@ -131,14 +131,23 @@ class HealthReports:
     def health(self) -> Health:
         """Return the health of all; callable from any thread."""
         reports = list(self._reports)
-        found = [report[0] for report in reports if report is not None]
-        state = "draining" if self.is_draining else "running" if len(found) == len(reports) else "starting"
+        health_reports = [report[0] for report in reports if report is not None]
+        state = (
+            "draining"
+            if self.is_draining
+            else "running"
+            if len(health_reports) == len(reports)
+            else "starting"
+        )
         return Health(
             state,  # type: ignore[arg-type] # one of its literals
-            sum(health.slots for health in found),
-            sum(health.slots_busy for health in found),
+            sum(health.slots for health in health_reports),
+            sum(health.slots_busy for health in health_reports),
             (_processes(reports), _silence(reports), *_merged(reports)),
-            min((health.next_due_s for health in found if health.next_due_s is not None), default=None),
+            min(
+                (health.next_due_s for health in health_reports if health.next_due_s is not None),
+                default=None,
+            ),
         )
 
 
@@ -161,8 +170,8 @@ def _merged(reports: Sequence[tuple[Health, float] | None]) -> Iterator[HealthCh
     checks: dict[str, HealthCheck] = {}
     for number, report in enumerate(reports, 1):
         for check in report[0].checks if report is not None else ():
-            known = checks.get(check.name)
-            if known is None or (known.is_ok and not check.is_ok):
+            merged_check = checks.get(check.name)
+            if merged_check is None or (merged_check.is_ok and not check.is_ok):
                 text = check.text if check.is_ok else f"process {number}: {check.text}"
                 checks[check.name] = HealthCheck(check.name, check.is_ok, text, check.probes)
     yield from checks.values()

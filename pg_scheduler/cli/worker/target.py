@@ -47,12 +47,12 @@ def load_targets(targets: Sequence[str]) -> Source | None:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    found = [source for target in targets if (source := _load(target)) is not None]
-    if len(found) > 1:
+    sources = [source for target in targets if (source := _load(target)) is not None]
+    if len(sources) > 1:
         raise UsageError(
-            f"{found[0].name} and {found[1].name} both name a Scheduler; start a worker for each of them"
+            f"{sources[0].name} and {sources[1].name} both name a Scheduler; start a worker for each of them"
         )
-    return found[0] if found else None
+    return sources[0] if sources else None
 
 
 @asynccontextmanager
@@ -104,13 +104,13 @@ def _load(target: str) -> Source | None:
     if not colon:
         return None
     value: Any = module
-    done = module_name
+    prefix = module_name
     for part in path.split("."):
         if not hasattr(value, part):
             hint = hint_at(part, _candidates(value))
-            raise UsageError(f"{done} has no attribute {part!r}{hint}")
+            raise UsageError(f"{prefix} has no attribute {part!r}{hint}")
         value = getattr(value, part)
-        done = f"{done}:{part}" if value is getattr(module, part, None) else f"{done}.{part}"
+        prefix = f"{prefix}:{part}" if value is getattr(module, part, None) else f"{prefix}.{part}"
     if isinstance(value, Scheduler) or (callable(value) and not isinstance(value, SyncScheduler)):
         return Source(value, target)
     raise UsageError(f"{target} is {_kind(value)}; name a Scheduler, or a callable that returns one")
@@ -148,8 +148,8 @@ def _is_user_frame(filename: str) -> bool:
 def _nearest_module(name: str, parent: str) -> str:
     """Return a hint at an existing module of the same package."""
     paths = getattr(sys.modules.get(parent), "__path__", None) if parent else [str(Path.cwd())]
-    known = [each.name for each in pkgutil.iter_modules(list(paths or ()))]
-    near = most_similar(name.rpartition(".")[2], known)
+    names = [module_info.name for module_info in pkgutil.iter_modules(list(paths or ()))]
+    near = most_similar(name.rpartition(".")[2], names)
     return "" if near is None else f"; did you mean {f'{parent}.' if parent else ''}{near}?"
 
 
