@@ -144,21 +144,23 @@ async def read_mutes(
     inspector: InspectorBase, kind: MutedKind, subjects: Iterable[str]
 ) -> dict[str, tuple[Mute, ...]]:
     """Return the records of findings, or of groups of errors by their fingerprints, the newest first."""
-    wanted, found = sorted(set(subjects)), dict[str, tuple[Mute, ...]]()
-    if wanted:
+    unique_subjects, mutes_by_subject = sorted(set(subjects)), dict[str, tuple[Mute, ...]]()
+    if unique_subjects:
         reads = tables_of(inspector).reads.audit_records
-        for record in await reads.newest_records(wanted, [f"mute_{kind}", f"unmute_{kind}"], MAX_RECORDS):
+        for record in await reads.newest_records(
+            unique_subjects, [f"mute_{kind}", f"unmute_{kind}"], MAX_RECORDS
+        ):
             subject = record.subject or ""
-            found[subject] = (*found.get(subject, ()), _mute_of(record))
-    return found
+            mutes_by_subject[subject] = (*mutes_by_subject.get(subject, ()), _mute_of(record))
+    return mutes_by_subject
 
 
 async def read_muted(
     inspector: InspectorBase, kind: MutedKind, subjects: Iterable[str], now: datetime
 ) -> dict[str, Mute]:
     """Return the newest records of those findings or groups of errors that are muted."""
-    found = await read_mutes(inspector, kind, subjects)
-    return {subject: mutes[0] for subject, mutes in found.items() if is_muted(mutes, now)}
+    mutes_by_subject = await read_mutes(inspector, kind, subjects)
+    return {subject: mutes[0] for subject, mutes in mutes_by_subject.items() if is_muted(mutes, now)}
 
 
 def is_muted(mutes: Sequence[Mute], now: datetime) -> bool:

@@ -92,9 +92,9 @@ class BulkRun:
             started, before = self.clock(), progress.cursor
             size = self._size(progress.done)
             read = self._read_ids if self.job_ids is not None else self._search
-            progress, job_ids, conditions, found = await read(progress, size)
+            progress, job_ids, conditions, jobs = await read(progress, size)
             if self.is_dry:
-                progress = _added(progress, [self._judge(each, found.get(each)) for each in job_ids])
+                progress = _added(progress, [self._judge(job_id, jobs.get(job_id)) for job_id in job_ids])
             elif job_ids or self.batch.subject is not None:
                 batch = replace(
                     self.batch,
@@ -129,11 +129,11 @@ class BulkRun:
         job_ids = self.job_ids or ()
         start = 0 if progress.cursor is None else job_ids.index(progress.cursor) + 1
         part = job_ids[start : start + size]
-        found = await self._found(part) if self.is_dry else {}
+        jobs = await self._found(part) if self.is_dry else {}
         end = start + len(part)
         cursor = part[-1] if end < len(job_ids) else None
         after = replace(progress, cursor=cursor, searched=end, total_estimate=len(job_ids), changes=())
-        return after, part, self.batch.conditions, found
+        return after, part, self.batch.conditions, jobs
 
     async def _found(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these ids that fulfil the conditions, by id."""
@@ -146,7 +146,7 @@ class BulkRun:
         self, progress: Progress, size: int
     ) -> tuple[Progress, Sequence[str], Sequence[Condition], dict[str, Job]]:
         page, conditions = await find_page(self.reads, self.wanted, limit=size, after=progress.cursor)
-        found = {
+        jobs = {
             job.job_id: job for job in page.items if self.batch.matches is None or self.batch.matches(job)
         }
         after = replace(
@@ -156,7 +156,7 @@ class BulkRun:
             total_estimate=page.total_estimate,
             changes=(),
         )
-        return after, list(found), conditions, found
+        return after, list(jobs), conditions, jobs
 
     def _judge(self, job_id: str, job: Job | None) -> JobChange:
         """Return what would probably become of a job."""
@@ -168,7 +168,7 @@ class BulkRun:
 
 
 def _added(progress: Progress, changes: Sequence[JobChange]) -> Progress:
-    counts = Counter(each.outcome for each in changes)
+    counts = Counter(change.outcome for change in changes)
     return replace(
         progress,
         done=progress.done + counts[ChangeOutcome.DONE],

@@ -62,10 +62,10 @@ class BulkJobs:
     def of(cls, details: Mapping[str, Any]) -> BulkJobs | None:
         """Return what the row of a run contains; None if it was written by hand."""
         try:
-            found = {each.name: details[each.name] for each in fields(cls)}
+            values = {field.name: details[field.name] for field in fields(cls)}
             for name in ("names", "group"):
-                found[name] = None if found[name] is None else tuple(map(str, found[name]))
-            jobs = cls(**found)
+                values[name] = None if values[name] is None else tuple(map(str, values[name]))
+            jobs = cls(**values)
             is_valid = jobs.verb in get_args(BulkAction) and isinstance(jobs.where, str)
             is_valid = is_valid and isinstance(jobs.rate, int | float | None)
             if jobs.to is not None:

@@ -57,13 +57,13 @@ def clock_effects(
     Raises:
         ValueError: The trigger or a time zone is invalid.
     """
-    found = [
+    effects = [
         effect
         for name in sorted(zones_of(definition))
         for change in _changes(name, since, until)
         if (effect := _effect(definition, anchor, name, change))
     ]
-    return sorted(found, key=lambda effect: effect.at)
+    return sorted(effects, key=lambda effect: effect.at)
 
 
 def mark_fires(trigger: Trigger, anchor: datetime, fires: Sequence[datetime]) -> dict[datetime, str]:
@@ -84,8 +84,8 @@ def mark_fires(trigger: Trigger, anchor: datetime, fires: Sequence[datetime]) ->
 def zones_of(definition: object) -> set[str]:
     """Return the time zones that the JSON of a trigger names."""
     if isinstance(definition, dict):
-        found = {each for key, each in definition.items() if key == "timezone" and isinstance(each, str)}
-        return found.union(*map(zones_of, definition.values()))
+        zones = {value for key, value in definition.items() if key == "timezone" and isinstance(value, str)}
+        return zones.union(*map(zones_of, definition.values()))
     if isinstance(definition, list):
         return set[str]().union(*map(zones_of, definition))
     return set()
@@ -93,15 +93,15 @@ def zones_of(definition: object) -> set[str]:
 
 @lru_cache(maxsize=256)
 def _changes(name: str, since: datetime, until: datetime) -> Sequence[datetime]:
-    zone, found = parse_timezone(name), []
+    zone, changes = parse_timezone(name), []
     for number in range(MAX_STEPS):
         start = since + number * STEP
         if start >= until:
             break
         change = first_change(start, min(start + STEP, until), zone)
         if change is not None:
-            found.append(change)
-    return found
+            changes.append(change)
+    return changes
 
 
 def _effect(definition: object, anchor: datetime, name: str, change: datetime) -> ClockEffect | None:
@@ -142,7 +142,7 @@ def _replaced(value: Any, name: str, other: str) -> Any:
     """Return the JSON of a trigger with another time zone instead of this one."""
     if isinstance(value, dict):
         return {
-            key: other if key == "timezone" and each == name else _replaced(each, name, other)
-            for key, each in value.items()
+            key: other if key == "timezone" and member == name else _replaced(member, name, other)
+            for key, member in value.items()
         }
-    return [_replaced(each, name, other) for each in value] if isinstance(value, list) else value
+    return [_replaced(item, name, other) for item in value] if isinstance(value, list) else value

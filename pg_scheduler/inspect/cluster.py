@@ -88,7 +88,7 @@ class ClusterFigures:
         Yield nothing while no worker claims jobs, or one does not report its names. A worker that drains
         claims its names still, and jobs that are held do not wait for a worker.
         """
-        if not any(each.is_alive for each in self.workers):
+        if not any(worker.is_alive for worker in self.workers):
             return
         for row in self.backlog:
             claiming = count_claiming(self.workers, row.name, with_draining=True)
@@ -112,7 +112,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
     for blocked_on, jobs in (await store.limits.blocked()).jobs.items():
         group = ":".join(blocked_on.split(":", 2)[:2])  # keys and tenants can be personal data
         blocked[group] = blocked.get(group, 0) + jobs
-    workers = [each for each in await store.worker_reads.workers() if each.claims_jobs]
+    workers = [worker for worker in await store.worker_reads.workers() if worker.claims_jobs]
     paused = list(await paused_tasks(store))
     return ClusterFigures(
         backlog=backlog.rows,
@@ -124,7 +124,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         paused=paused,
         schedules=await cluster.schedules(MAX_SCHEDULES),
         jobs=await cluster.totals(MAX_NAMES),
-        tables=[each for each in await store.doctor.tables() if each.name in TABLES],
+        tables=[table for table in await store.doctor.tables() if table.name in TABLES],
         now=server.now,
         clock_skew_s=(server.now - middle).total_seconds(),
         oldest_transaction_s=server.oldest_transaction_s,

@@ -43,33 +43,33 @@ async def read_dependencies(
 
     A job that does not exist has no name, so it is shown only to those who see all of them.
     """
-    found = await tables_of(inspector).reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)
+    jobs_by_side = await tables_of(inspector).reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)
     if (cause_id := cancelled_because_of(job)) is not None:
         cause = (await inspector.get_jobs([cause_id])).get(cause_id)
-        found[True].append(
+        jobs_by_side[True].append(
             LinkedJob(cause_id, None if cause is None else cause.job_name, cause.status if cause else None)
         )
-    seen = {
-        is_parent: [each for each in jobs if sees_name(each.job_name or "")]
-        for is_parent, jobs in found.items()
+    visible_jobs = {
+        is_parent: [linked_job for linked_job in jobs if sees_name(linked_job.job_name or "")]
+        for is_parent, jobs in jobs_by_side.items()
     }
     return Dependencies(
-        tuple(seen[True][:MAX_LINKED]),
-        tuple(seen[False][:MAX_LINKED]),
-        len(found[True]) > len(seen[True][:MAX_LINKED]),
-        len(found[False]) > len(seen[False][:MAX_LINKED]),
+        tuple(visible_jobs[True][:MAX_LINKED]),
+        tuple(visible_jobs[False][:MAX_LINKED]),
+        len(jobs_by_side[True]) > len(visible_jobs[True][:MAX_LINKED]),
+        len(jobs_by_side[False]) > len(visible_jobs[False][:MAX_LINKED]),
     )
 
 
 def cancelled_because_of(job: Job) -> str | None:
     """Return the id of the parent that caused the cancellation of a job; None if no parent did."""
-    last = job.errors[-1] if job.errors else None
-    if job.status is not JobStatus.CANCELLED or last is None or last.outcome != PARENT:
+    newest = job.errors[-1] if job.errors else None
+    if job.status is not JobStatus.CANCELLED or newest is None or newest.outcome != PARENT:
         return None
-    match = _CAUSE.fullmatch(last.message or "")
+    match = _CAUSE.fullmatch(newest.message or "")
     try:
-        found = ast.literal_eval(match[1]) if match is not None else None
-        return check_job_id(found) if isinstance(found, str) else None
+        job_id = ast.literal_eval(match[1]) if match is not None else None
+        return check_job_id(job_id) if isinstance(job_id, str) else None
     except (ValueError, SyntaxError):  # the entry was written by hand
         return None
 
@@ -97,11 +97,11 @@ class Changed:
 
 async def read_blockers(inspector: Inspector, job_ids: Collection[str]) -> dict[str, list[BlockerRow]]:
     """Return the first unfinished jobs that each of these jobs waits for, one more than are shown."""
-    found: dict[str, list[BlockerRow]] = {}
+    blockers: dict[str, list[BlockerRow]] = {}
     reads = tables_of(inspector).reads
-    for each in await reads.inspections.blockers(job_ids, MAX_BLOCKERS + 1):
-        found.setdefault(each.child_id, []).append(each)
-    return found
+    for blocker in await reads.inspections.blockers(job_ids, MAX_BLOCKERS + 1):
+        blockers.setdefault(blocker.child_id, []).append(blocker)
+    return blockers
 
 
 async def read_changed(inspector: Inspector, run_id: str) -> Changed:
@@ -109,10 +109,10 @@ async def read_changed(inspector: Inspector, run_id: str) -> Changed:
     ids: list[str] = []
     for record in (await inspector.audit(subject=run_id, limit=MAX_RECORDS)).items:
         named = record.details.get("jobs")
-        ids += [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
+        ids += [job_id for job_id in named if isinstance(job_id, str)] if isinstance(named, list) else []
     ids = ids[:MAX_CHANGED]
-    found: dict[JobStatus, list[str]] = {}
+    ids_by_status: dict[JobStatus, list[str]] = {}
     reads = tables_of(inspector).reads
     for job_id, status in sorted((await reads.jobs.statuses_of(ids)).items()):
-        found.setdefault(status, []).append(job_id)
-    return Changed(found, len(ids))
+        ids_by_status.setdefault(status, []).append(job_id)
+    return Changed(ids_by_status, len(ids))

@@ -173,14 +173,14 @@ class DeployReport:
     @property
     def severity(self) -> Severity:
         """The severity of the worst finding; ``ok`` without findings."""
-        return worst_of(each.severity for each in self.findings)
+        return worst_of(finding.severity for finding in self.findings)
 
     @property
     def summary(self) -> str:
         """The numbers of findings, and what was examined, in one line."""
         extent = extent_of(self.jobs, self.total, is_complete=self.is_complete, noun="unfinished job")
         return (
-            f"{count_severities([each.severity for each in self.findings])}; "
+            f"{count_severities([finding.severity for finding in self.findings])}; "
             f"examined {extent} and {counted(self.schedules, 'schedule')}"
         )
 
@@ -231,8 +231,10 @@ class _Findings:
         if key not in self._counts and len(self._counts) >= MAX_GROUPS:
             key = code, "", f"names and reasons beyond the first {MAX_GROUPS:,}"
         self._counts[key] += count
-        known = self._ids.setdefault(key, [])
-        known += [each for each in ids if each not in known][: MAX_IDS - len(known)]
+        group_ids = self._ids.setdefault(key, [])
+        group_ids += [object_id for object_id in ids if object_id not in group_ids][
+            : MAX_IDS - len(group_ids)
+        ]
 
     def sorted(self, names: Sequence[str]) -> Iterator[DeployFinding]:
         """Yield the findings, the most severe first, with hints at new names among the registered ones."""
@@ -345,7 +347,7 @@ class _DeployCheck:
         if not named:
             self._add_missing_step(step, job, task)
             return True
-        types = [each.returns for each in named if each.returns is not None]
+        types = [definition.returns for definition in named if definition.returns is not None]
         if step.kind != STEP or len(types) < len(named):
             return True
         if step.value is None and step.size:
@@ -356,7 +358,7 @@ class _DeployCheck:
         except Abort as error:
             self._findings.add(DeployCode.NOT_EXAMINED, job.task, message_of(error), job.job_id)
             return True
-        misfits = [problem for each in types if (problem := _misfit(each, text, value))]
+        misfits = [problem for annotation in types if (problem := _misfit(annotation, text, value))]
         if len(misfits) == len(types):
             self._findings.add(DeployCode.STEP_TYPE, job.task, f"step {text!r}: {misfits[0]}", job.job_id)
         return True
@@ -455,8 +457,8 @@ def _reason(error: BaseException) -> str:
     cause = error.__cause__
     if isinstance(error, PayloadError | Abort) and isinstance(cause, ValidationError):
         root = "value" if isinstance(error, Abort) else None
-        found = list(dict.fromkeys(_INDEX.sub("[]", each) for each in problems(cause, root=root)))
-        return "; ".join(found[:MAX_PROBLEMS])
+        texts = list(dict.fromkeys(_INDEX.sub("[]", problem) for problem in problems(cause, root=root)))
+        return "; ".join(texts[:MAX_PROBLEMS])
     if isinstance(error, SchedulerError | TypeError):
         return message_of(error).partition("; pass ")[0]
     return describe(error)

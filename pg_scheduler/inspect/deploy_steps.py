@@ -88,7 +88,7 @@ def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedS
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in METHODS:
-                args = node.args or [each.value for each in node.keywords if each.arg == "name"]
+                args = node.args or [keyword.value for keyword in node.keywords if keyword.arg == "name"]
                 text, is_prefix = _name_in(args[0]) if args else ("", True)
                 if not args or (not text and not _is_steps(owner, aliases)):
                     continue  # such as asyncio.run(main())

@@ -134,7 +134,7 @@ def normalized(error: str) -> str:
         'UpstreamError: 502 Bad Gateway in # ms'
     """
     line = error.lstrip().partition("\n")[0][:MAX_LENGTH]
-    return _VARIABLE.sub(lambda found: found["code"] or "#", line).rstrip()
+    return _VARIABLE.sub(lambda match: match["code"] or "#", line).rstrip()
 
 
 def fingerprint_of(job_name: str, text: str) -> str:

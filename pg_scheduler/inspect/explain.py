@@ -31,12 +31,14 @@ def explain(facts: Facts) -> Explanation:
     if status is JobStatus.COMPLETED:
         return Explanation(Verdict.COMPLETED, ())
     if status is JobStatus.RUNNING:
-        found = Explanation(Verdict.RUNNING, tuple(_running(facts)), _end_of_attempt(facts))
+        explanation = Explanation(Verdict.RUNNING, tuple(_running(facts)), _end_of_attempt(facts))
     elif status.is_finished:
-        found = Explanation(Verdict.ENDED, tuple(_ended(facts)))
+        explanation = Explanation(Verdict.ENDED, tuple(_ended(facts)))
     else:
-        found = explain_pending(facts)
-    return replace(found, reasons=(*found.reasons, *_about_schedule(facts), *_about_standby(facts)))
+        explanation = explain_pending(facts)
+    return replace(
+        explanation, reasons=(*explanation.reasons, *_about_schedule(facts), *_about_standby(facts))
+    )
 
 
 # -- jobs that run -------------------------------------------------------------------------------------
@@ -44,7 +46,7 @@ def explain(facts: Facts) -> Explanation:
 
 def _running(facts: Facts) -> Iterator[Reason]:
     job = facts.job
-    worker = next((each for each in facts.workers if each.worker_id == job.worker_id), None)
+    worker = next((candidate for candidate in facts.workers if candidate.worker_id == job.worker_id), None)
     if job.lease_until is None or job.lease_until <= facts.now:
         yield _lease_expired(facts, worker)
     if worker is not None and worker.loop_blocked_s is not None:

@@ -98,17 +98,17 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
 
     ``limits`` are those that this process declares; none without a Scheduler.
     """
-    found = await store.inspections.job(job_id)
-    if found is None:
+    row = await store.inspections.job(job_id)
+    if row is None:
         return None
-    job = found.job
+    job = row.job
     if job.status is JobStatus.COMPLETED:
-        return Facts(job=job, task=found.task, now=found.now)
+        return Facts(job=job, task=row.task, now=row.now)
     is_pending = job.status is JobStatus.PENDING
-    is_due = is_pending and job.execution_time <= found.now and job.blocked_on is None
+    is_due = is_pending and job.execution_time <= row.now and job.blocked_on is None
     is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
     is_shared = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
-    waits = await store.inspections.waits(job_id) if is_pending and found.has_steps else []
+    waits = await store.inspections.waits(job_id) if is_pending and row.has_steps else []
     waits_for_jobs = is_pending and job.blocked_on is not None and not is_limited and not is_shared
     has_parents = waits_for_jobs or any(wait.is_open and wait.kind == CHILD for wait in waits)
     workers = [] if job.status.is_finished else await store.worker_reads.workers()
@@ -117,10 +117,10 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
     locks = await store.inspections.locks(job_id) if is_due else []
     return Facts(
         job=job,
-        task=found.task,
-        now=found.now,
+        task=row.task,
+        now=row.now,
         workers=workers,
-        pause=_pause(found.task, pauses, tasks),
+        pause=_pause(row.task, pauses, tasks),
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
         tenant_queue=await store.inspections.tenant_queue(job) if is_shared else None,
         waits=waits,
@@ -131,7 +131,7 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
         run_p95_s=await _run_p95_s(store, job) if job.status is JobStatus.RUNNING else None,
         row_lock=next((lock for lock in locks if lock.kind == "row"), None),
         advisory_lock=next((lock for lock in locks if lock.kind == "advisory"), None),
-        standby_lag_s=found.standby_lag_s,
+        standby_lag_s=row.standby_lag_s,
         slot_use=await _slot_use(store, job),
     )
 
@@ -153,10 +153,12 @@ async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> 
         running=running,
         starts=starts,
         max_running=min(
-            (each.max_running for each in declared if each.max_running is not None), default=None
+            (limit.max_running for limit in declared if limit.max_running is not None), default=None
         ),
-        max_starts=min((each.max_starts for each in declared if each.max_starts is not None), default=None),
-        is_spread=any(each.spread for each in declared),
+        max_starts=min(
+            (limit.max_starts for limit in declared if limit.max_starts is not None), default=None
+        ),
+        is_spread=any(limit.spread for limit in declared),
     )
 
 

@@ -49,7 +49,7 @@ async def search_each(
         limit_s: Seconds after which no further schedule is searched; those with built-in triggers come first.
     """
     ends_at = monotonic() + limit_s
-    found: dict[int, R | None] = {}
+    results: dict[int, R | None] = {}
     places = {
         place: schedule.trigger is None or is_built_in(schedule.trigger)
         for place, schedule in enumerate(schedules)
@@ -60,9 +60,9 @@ async def search_each(
             if monotonic() > ends_at:
                 break
             try:
-                found[place] = search(schedules[place])
+                results[place] = search(schedules[place])
             except ValueError as error:  # the search takes too many steps
-                found[place] = on_error(schedules[place], error)
+                results[place] = on_error(schedules[place], error)
 
     await run_in_thread(search_built_in)
     for place in (place for place, is_ours in places.items() if not is_ours):
@@ -70,7 +70,7 @@ async def search_each(
             break
         schedule = schedules[place]
         try:
-            found[place] = await search_one(schedule.trigger, partial(search, schedule))
+            results[place] = await search_one(schedule.trigger, partial(search, schedule))
         except Exception as error:  # noqa: BLE001 - user code: a trigger of the application
-            found[place] = on_error(schedule, error)
-    return [each for place in sorted(found) if (each := found[place]) is not None]
+            results[place] = on_error(schedule, error)
+    return [result for place in sorted(results) if (result := results[place]) is not None]

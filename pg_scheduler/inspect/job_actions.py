@@ -52,12 +52,20 @@ class BulkOptions(TypedDict, total=False):
 
 def _shows_options(function: Callable[..., Any]) -> Callable[[F], F]:
     """Show the keyword parameters of a function in the signature of a method that passes them to it."""
-    shown = [each for each in signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    options = [
+        parameter
+        for parameter in signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
 
     def decorate(method: F) -> F:
-        own = signature(method)
-        kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
-        method.__signature__ = own.replace(parameters=[*kept, *shown])  # type: ignore[attr-defined]
+        method_signature = signature(method)
+        parameters = [
+            parameter
+            for parameter in method_signature.parameters.values()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        ]
+        method.__signature__ = method_signature.replace(parameters=[*parameters, *options])  # type: ignore[attr-defined]
         return method
 
     return decorate
@@ -261,7 +269,7 @@ def _check_rate(rate: object) -> None:
 
 
 def _checked(ids: Iterable[str], after: str | None) -> tuple[str, ...]:
-    checked = tuple(dict.fromkeys(check_job_id(each) for each in check_list("ids", ids, "list of ids")))
+    checked = tuple(dict.fromkeys(check_job_id(job_id) for job_id in check_list("ids", ids, "list of ids")))
     if after is not None and after not in checked:
         raise ValueError(f"after= is none of the ids: {after[:100]!r}; pass the cursor of a step")
     return checked

@@ -71,7 +71,7 @@ class JobReads(InspectorBase):
         Raises:
             ValueError: There are more ids.
         """
-        ids = [check_job_id(each) for each in check_list("job_ids", job_ids, "list of ids")]
+        ids = [check_job_id(job_id) for job_id in check_list("job_ids", job_ids, "list of ids")]
         if len(ids) > MAX_IDS:
             raise ValueError(f"job_ids must have at most {MAX_IDS} ids, not {len(ids)}; pass them in parts")
         return {job.job_id: job for job in await self._reads.jobs.get_jobs(ids)}
@@ -82,10 +82,10 @@ class JobReads(InspectorBase):
         Raises:
             JobNotFoundError: No job has this id, and no result is kept.
         """
-        found = await self._reads.kept_results.get([check_job_id(job_id)])
-        if job_id not in found:
+        results = await self._reads.kept_results.get([check_job_id(job_id)])
+        if job_id not in results:
             raise JobNotFoundError(job_id)
-        return found[job_id]
+        return results[job_id]
 
     async def parents(self, job_id: str) -> dict[str, JobStatus | None]:
         """Return the jobs that an unfinished job waits for with their statuses, None for one that is missing.
@@ -160,11 +160,11 @@ class JobReads(InspectorBase):
         """
         if sort is not None and sort not in SORTS:
             raise ValueError(f"sort must be one of {', '.join(SORTS)}, not {sort!r}")
-        wanted = Wanted(where, tz, visible=None if names is None else names_term(names), sort=sort)
-        page = await self._search(wanted, limit, after)
+        query = Wanted(where, tz, visible=None if names is None else names_term(names), sort=sort)
+        page = await self._search(query, limit, after)
         items = list(page.items)
         while exhaustive and page.next is not None and len(items) < limit:
-            page = await self._search(wanted, limit - len(items), page.next)
+            page = await self._search(query, limit - len(items), page.next)
             items += page.items
         return replace(page, items=tuple(items))
 
@@ -230,9 +230,9 @@ class JobReads(InspectorBase):
             inspections, now = self._reads.inspections, sizes.now
             return await group_errors(inspections, since, limit, connection, bounds=self._bounds, now=now)
 
-    async def _search(self, wanted: Wanted, limit: int, after: str | None) -> SearchPage:
+    async def _search(self, query: Wanted, limit: int, after: str | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
-        return (await find_page(self._reads, wanted, limit=limit, after=after, bounds=self._bounds))[0]
+        return (await find_page(self._reads, query, limit=limit, after=after, bounds=self._bounds))[0]
 
 
 class StateCount(NamedTuple):
@@ -277,6 +277,6 @@ async def count_states(inspector: InspectorBase) -> dict[str, StateCount]:
         for state in ("failed", "expired", "cancelled"):
             counts[state] = StateCount(getattr(ended, state), ended.is_capped)
     if None not in (totals.jobs, totals.unfinished, totals.blocked, totals.unsuccessful):
-        others = sum(each or 0 for each in (totals.unfinished, totals.blocked, totals.unsuccessful))
-        counts["completed"] = StateCount(max((totals.jobs or 0) - others, 0), is_estimated=True)
+        other_jobs = sum(total or 0 for total in (totals.unfinished, totals.blocked, totals.unsuccessful))
+        counts["completed"] = StateCount(max((totals.jobs or 0) - other_jobs, 0), is_estimated=True)
     return counts

@@ -69,7 +69,7 @@ class LimitList:
     @property
     def summary(self) -> str:
         """The numbers of items and waiting jobs, in one line, as every front end shows them."""
-        by_name = {each.name: each for each in self.items}.values()  # workers may declare different numbers
+        by_name = {item.name: item for item in self.items}.values()  # workers may declare different numbers
         limits = counted(len(self.items), "limit", is_capped=self.is_capped)
         return f"{limits}, {_waiting(by_name, is_capped=self.is_waiting_capped)}"
 
@@ -116,7 +116,7 @@ class LimitKeyList:
 
 
 def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool) -> str:
-    jobs = sum(each.waiting for each in items)
+    jobs = sum(item.waiting for item in items)
     bound = " among the first 20,000 blocked jobs and 500 keys" if is_capped else ""
     return f"{counted(jobs, 'waiting job', is_capped=is_capped)}{bound}"
 
@@ -153,8 +153,8 @@ async def used_limits(reads: InspectionStore) -> tuple[LimitList, Mapping[str, i
     """Return the limits that live workers declare, and the number of waiting jobs by what they wait for."""
     declared = declared_limits(await reads.workers.list_workers())
     blocked = await reads.limits.blocked()
-    found = [await _used(limit, blocked.jobs, reads) for limit in declared[:MAX_LIMITS]]
-    return LimitList(found, len(declared) > MAX_LIMITS, blocked.is_capped), blocked.jobs
+    states = [await _used(limit, blocked.jobs, reads) for limit in declared[:MAX_LIMITS]]
+    return LimitList(states, len(declared) > MAX_LIMITS, blocked.is_capped), blocked.jobs
 
 
 async def _used(limit: LimitState, blocked: Mapping[str, int], reads: InspectionStore) -> LimitState:
@@ -197,8 +197,8 @@ class LimitReads(InspectorBase):
         waiting = {key: jobs for key, jobs in blocked.jobs.items() if key.startswith(prefix)}
         used, is_capped = await limits.keys(prefix)
         plain = {prefix} if any(not limit.by_key for limit in declared) else set()
-        keys = sorted({*waiting, *used, *plain}, key=lambda each: (-waiting.get(each, 0), each))
-        found = []
+        keys = sorted({*waiting, *used, *plain}, key=lambda key: (-waiting.get(key, 0), key))
+        states = []
         for key in keys[:MAX_KEYS]:
             running, starts = await limits.use(key)
             if running or starts or key in waiting or key in plain:
@@ -206,16 +206,16 @@ class LimitReads(InspectorBase):
                 state = LimitKeyState(
                     name, key.removeprefix(prefix), running, starts, waiting.get(key, 0), *numbers
                 )
-                found.append(state)
-        return LimitKeyList(found, is_capped or len(keys) > MAX_KEYS, blocked.is_capped)
+                states.append(state)
+        return LimitKeyList(states, is_capped or len(keys) > MAX_KEYS, blocked.is_capped)
 
 
 def _numbers(declared: Iterable[LimitState], *, by_key: bool) -> tuple[int | None, int | None, float | None]:
     """Return the lowest numbers that are declared for a limit, those that admission control applies."""
     fitting = [limit for limit in declared if limit.by_key == by_key]
-    running = min((each.max_running for each in fitting if each.max_running is not None), default=None)
-    starts = [(each.max_starts, each.per_s) for each in fitting if each.max_starts is not None]
-    return running, *min(starts, key=lambda each: each[0], default=(None, None))
+    running = min((limit.max_running for limit in fitting if limit.max_running is not None), default=None)
+    starts = [(limit.max_starts, limit.per_s) for limit in fitting if limit.max_starts is not None]
+    return running, *min(starts, key=lambda start: start[0], default=(None, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,23 +252,23 @@ async def limit_overview(inspector: InspectorBase) -> LimitOverview:
     """Return the limits that live workers declare, and what is full."""
     limits, blocked = await used_limits(tables_of(inspector).reads)
     full: dict[str, int] = {}
-    for name in {each.name for each in limits.items if each.by_key}:
+    for name in {item.name for item in limits.items if item.by_key}:
         prefix = key_prefix(name)
         full[name] = sum(key.startswith(prefix) and key != prefix for key in blocked)
-    starts = await _next_starts(inspector, ((key_prefix(each.name), each) for each in limits.items))
+    starts = await _next_starts(inspector, ((key_prefix(item.name), item) for item in limits.items))
     return LimitOverview(
-        limits, full, {each.name: at for each in limits.items if (at := starts.get(key_prefix(each.name)))}
+        limits, full, {item.name: at for item in limits.items if (at := starts.get(key_prefix(item.name)))}
     )
 
 
 async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) -> LimitJobs:
     """Return the jobs of the first 10 keys of a limit."""
-    texts = {key_prefix(each.name) + each.key: each for each in keys[:MAX_SHOWN_KEYS]}
+    texts = {key_prefix(state.name) + state.key: state for state in keys[:MAX_SHOWN_KEYS]}
     most = MAX_JOBS if len(texts) == 1 else MAX_JOBS // 10
     reads = tables_of(inspector).reads.limits
-    busy = [text for text, each in texts.items() if each.running]
+    busy = [text for text, state in texts.items() if state.running]
     holders = await reads.holders(busy, most) if busy else []
-    waiting = [text for text, each in texts.items() if each.waiting]
+    waiting = [text for text, state in texts.items() if state.waiting]
     queue = await reads.queue(waiting, most) if waiting else []
     starts = await _next_starts(inspector, texts.items())
     return LimitJobs(
@@ -277,10 +277,10 @@ async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) ->
 
 
 def _by_key(rows: Iterable[LimitJobRow], texts: Mapping[str, LimitKeyState]) -> dict[str, list[LimitJobRow]]:
-    found: dict[str, list[LimitJobRow]] = {}
+    rows_by_key: dict[str, list[LimitJobRow]] = {}
     for row in rows:
-        found.setdefault(texts[row.key].key, []).append(row)
-    return found
+        rows_by_key.setdefault(texts[row.key].key, []).append(row)
+    return rows_by_key
 
 
 async def _next_starts(
@@ -288,13 +288,13 @@ async def _next_starts(
 ) -> dict[str, datetime]:
     """Return when full limits admit their next start, by their texts."""
     full = [
-        (text, int(each.max_starts), float(each.per_s))
-        for text, each in limits
-        if each.starts is not None
-        and each.max_starts is not None
-        and each.per_s is not None
-        and 1 <= each.max_starts <= min(each.starts, MAX_STARTS)
-        and 0 < each.per_s <= MAX_PER.total_seconds()
+        (text, int(limit.max_starts), float(limit.per_s))
+        for text, limit in limits
+        if limit.starts is not None
+        and limit.max_starts is not None
+        and limit.per_s is not None
+        and 1 <= limit.max_starts <= min(limit.starts, MAX_STARTS)
+        and 0 < limit.per_s <= MAX_PER.total_seconds()
     ]
     reads = tables_of(inspector).reads.limits
     return await reads.next_starts(full) if full else {}

@@ -44,10 +44,10 @@ class TaskNames:
     def among(cls, names: Collection[str], aliases: Mapping[str, str]) -> TaskNames:
         """Return the tasks of names; an alias is a task of its own unless the names contain its task."""
         tasks = {name: aliases[name] for name in sorted(names) if aliases.get(name) in names}
-        others: dict[str, list[str]] = {name: [] for name in sorted(names) if name not in tasks}
+        names_by_task: dict[str, list[str]] = {name: [] for name in sorted(names) if name not in tasks}
         for name, task in tasks.items():
-            others[task].append(name)
-        return cls(others, tasks)
+            names_by_task[task].append(name)
+        return cls(names_by_task, tasks)
 
     @property
     def main(self) -> list[str]:
@@ -66,12 +66,12 @@ class TaskNames:
 
 def merge_aliases(reports: Iterable[Mapping[str, str]]) -> dict[str, str]:
     """Return the main name of each alias of which workers report the task; the last report counts."""
-    found: dict[str, str] = {}
+    tasks: dict[str, str] = {}
     for report in reports:
         for alias, task in report.items():
-            found[alias] = task
-            found.pop(task, None)  # an earlier release reported it as an alias; so no name leads to itself
-    return {alias: _last(alias, found) for alias in found}
+            tasks[alias] = task
+            tasks.pop(task, None)  # an earlier release reported it as an alias; so no name leads to itself
+    return {alias: _last(alias, tasks) for alias in tasks}
 
 
 def _last(name: str, tasks: Mapping[str, str]) -> str:
@@ -82,10 +82,10 @@ def _last(name: str, tasks: Mapping[str, str]) -> str:
 
 def _aliases_of(worker: Worker) -> dict[str, str]:
     """Return the aliases that a worker reports; a row may have been written by hand."""
-    found = worker.settings.get("aliases")
-    if not isinstance(found, Mapping):
+    aliases = worker.settings.get("aliases")
+    if not isinstance(aliases, Mapping):
         return {}
-    return {alias: task for alias, task in found.items() if isinstance(task, str)}
+    return {alias: task for alias, task in aliases.items() if isinstance(task, str)}
 
 
 class ReportedOptions(NamedTuple):
@@ -137,21 +137,21 @@ def positional_names(workers: Iterable[Worker], task: str) -> Sequence[str]:
 
     The workers and the task are those of `parameters_of()`.
     """
-    found, number = _reported(workers, task)
-    return [each.name for each in found or ()][:number]
+    parameters, number = _reported(workers, task)
+    return [parameter.name for parameter in parameters or ()][:number]
 
 
 def _reported(workers: Iterable[Worker], task: str) -> tuple[Sequence[Parameter] | None, int]:
     """Return the parameters of a task, and how many of them positional arguments have."""
-    found, number = None, 0
+    parameters, number = None, 0
     for worker in workers:
-        all_given, numbers = (
-            each if worker.is_alive and isinstance(each, Mapping) else {}
-            for each in (worker.settings.get("parameters"), worker.settings.get("positional"))
+        parameters_by_task, numbers = (
+            setting if worker.is_alive and isinstance(setting, Mapping) else {}
+            for setting in (worker.settings.get("parameters"), worker.settings.get("positional"))
         )
-        if isinstance(given := all_given.get(task), list):
-            pairs = [each for each in given if isinstance(each, list)]  # else it was written by hand
-            found = [Parameter(*each) for each in pairs if [*map(type, each)] == [str, bool]]
+        if isinstance(values := parameters_by_task.get(task), list):
+            pairs = [value for value in values if isinstance(value, list)]  # else it was written by hand
+            parameters = [Parameter(*pair) for pair in pairs if [*map(type, pair)] == [str, bool]]
             most = numbers.get(task)
             number = most if isinstance(most, int) and most > 0 else 0
-    return found, number
+    return parameters, number

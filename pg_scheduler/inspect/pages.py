@@ -113,15 +113,17 @@ class PageReader:
             scan = Scan(self.conditions, limit - len(items) + 1, rows)
             examined = await self._examine(segment, position.key, scan, connection)
             is_probe = segment.path is Path.IDS
-            found = [each for each in examined.jobs if is_probe or each[0].job_id not in self.plan.probed]
-            if len(items) + len(found) > limit:
-                found = found[: limit - len(items)]
-                last, count = found[-1]
-                items += [job for job, _ in found]
-                position = self._advanced(position, segment, last, count, len(found))
+            matches = [
+                match for match in examined.jobs if is_probe or match[0].job_id not in self.plan.probed
+            ]
+            if len(items) + len(matches) > limit:
+                matches = matches[: limit - len(items)]
+                last, count = matches[-1]
+                items += [job for job, _ in matches]
+                position = self._advanced(position, segment, last, count, len(matches))
                 break
-            items += [job for job, _ in found]
-            position = self._advanced(position, segment, examined.last, examined.count, len(found))
+            items += [job for job, _ in matches]
+            position = self._advanced(position, segment, examined.last, examined.count, len(matches))
             if is_probe or (examined.count < scan.rows and len(examined.jobs) < scan.limit):
                 position = position._replace(segment=position.segment + 1, key=())
             rows_left -= examined.count * segment.ranges
@@ -131,9 +133,11 @@ class PageReader:
         return self._page(items, position)
 
     @staticmethod
-    def _advanced(position: Position, segment: Segment, last: Job | None, count: int, found: int) -> Position:
+    def _advanced(
+        position: Position, segment: Segment, last: Job | None, count: int, matches: int
+    ) -> Position:
         key = position.key if last is None else segment.path.key_of(last)
-        return Position(position.segment, key, position.searched + count, position.found + found)
+        return Position(position.segment, key, position.searched + count, position.found + matches)
 
     def _page(self, items: Sequence[Job], position: Position) -> SearchPage:
         is_complete = position.segment >= len(self.plan.segments)
@@ -219,7 +223,7 @@ class Wanted:
 
 
 async def find_page(
-    store: InspectionStore, wanted: Wanted, *, limit: int, after: str | None, bounds: Bounds = DEFAULT_BOUNDS
+    store: InspectionStore, query: Wanted, *, limit: int, after: str | None, bounds: Bounds = DEFAULT_BOUNDS
 ) -> tuple[SearchPage, Sequence[Condition]]:
     """Return a page of the jobs that are searched, and the conditions that they fulfil.
 
@@ -234,8 +238,8 @@ async def find_page(
         sizes = await store.searches.sizes(on=connection)
         if after is not None:
             sizes = sizes._replace(now=read_now(after))
-        search, is_list = wanted.search(sizes.now)
-        plan = plan_search(search, sizes.estimates, sort=wanted.sort, is_list=is_list)
+        search, is_list = query.search(sizes.now)
+        plan = plan_search(search, sizes.estimates, sort=query.sort, is_list=is_list)
         position = START if after is None else read_position(after, plan)
         conditions = conditions_of(search)
         reader = PageReader(store.searches, plan, conditions, sizes, bounds)

@@ -243,7 +243,7 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
     relations: list[str] = []
     if kinds & {_Kind.WAITING, _Kind.RUNNING}:
         start, end = _due_range(search, kinds)
-        segments += [Segment(Path.WAITING, start, end, (), each) for each in _priorities(search)]
+        segments += [Segment(Path.WAITING, start, end, (), priority) for priority in _priorities(search)]
         relations.append(CLAIM)
     if _Kind.BLOCKED in kinds:
         segments.append(Segment(Path.BLOCKED, ("", 0, FIRST_INSTANT, "")))
@@ -263,11 +263,13 @@ def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime |
     Scheduled and retrying jobs are due from now on, due and running ones until now.
     """
     due = _hull(search, TimeField.DUE)
-    wanted = [term.statuses for term in search.terms if isinstance(term, StatusTerm) and not term.is_negated]
-    others = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *UNSUCCESSFUL_STATUSES}
-    is_later_only = any(each & _PARTS and each <= _LATER | others for each in wanted)
+    statuses = [
+        term.statuses for term in search.terms if isinstance(term, StatusTerm) and not term.is_negated
+    ]
+    later_statuses = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *UNSUCCESSFUL_STATUSES}
+    is_later_only = any(choice & _PARTS and choice <= _LATER | later_statuses for choice in statuses)
     present = {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
-    is_due_only = _Kind.WAITING not in kinds or any(each <= present for each in wanted)
+    is_due_only = _Kind.WAITING not in kinds or any(choice <= present for choice in statuses)
     start = max(due.since or FIRST_INSTANT, search.now if is_later_only else FIRST_INSTANT)
     ends = [due.until] if due.until else []
     if is_due_only:
@@ -307,9 +309,9 @@ def _ids(search: Search) -> tuple[str, ...] | None:
     """Return the ids that a search names; None if it does not name them all."""
     for term in search.terms:
         if isinstance(term, TextTerm) and term.field is TextField.ID and not term.is_negated:
-            literals = [each.literal for each in term.patterns if not each.is_part]
+            literals = [pattern.literal for pattern in term.patterns if not pattern.is_part]
             if len(literals) == len(term.patterns) and None not in literals:
-                return tuple(each for each in literals if each is not None)
+                return tuple(literal for literal in literals if literal is not None)
     return None
 
 
@@ -339,11 +341,11 @@ def _hull(search: Search, field: TimeField) -> TimeSpan:
     until: datetime | None = None
     for term in search.terms:
         if isinstance(term, TimeTerm) and term.field is field and not term.is_negated:
-            starts, ends = [each.since for each in term.spans], [each.until for each in term.spans]
+            starts, ends = [span.since for span in term.spans], [span.until for span in term.spans]
             if None not in starts:
-                first = min(each for each in starts if each is not None)
+                first = min(start for start in starts if start is not None)
                 since = first if since is None else max(since, first)
             if None not in ends:
-                last = max(each for each in ends if each is not None)
+                last = max(end for end in ends if end is not None)
                 until = last if until is None else min(until, last)
     return TimeSpan(since, until)

@@ -40,7 +40,7 @@ START: Final = Position(0, (), 0, 0)
 
 def write_position(position: Position, now: datetime) -> str:
     """Return the text of a position of a search, whose relative times refer to an instant."""
-    key = [each.isoformat() if isinstance(each, datetime) else each for each in position.key]
+    key = [value.isoformat() if isinstance(value, datetime) else value for value in position.key]
     values = [now.isoformat(), position.searched, position.found, position.segment, *key]
     text = json.dumps(values, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
@@ -88,7 +88,7 @@ def read_position(text: str, plan: Plan) -> Position:
         types = plan.segments[segment].path.key_types
         if key:
             key = [_read(value, kind) for value, kind in zip(key, types, strict=True)]
-        if not all(type(each) is int and each >= 0 for each in (searched, found, segment)):
+        if not all(type(number) is int and number >= 0 for number in (searched, found, segment)):
             raise ValueError(segment)  # noqa: TRY301 - as any other mistake
     except (ValueError, TypeError, LookupError, RecursionError):
         raise _mistake(text) from None

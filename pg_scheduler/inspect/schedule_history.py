@@ -76,7 +76,7 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
     The fire times are those of the trigger since it was changed, and of the triggers before; an interval is
     counted from the instant of the current one, so those before are not sure.
     """
-    found = [
+    fires = [
         PastFire(record.at, job_id, is_manual=True)
         for record in records
         if record.action == "trigger_schedule" and isinstance(job_id := record.details.get("job_id"), str)
@@ -84,14 +84,14 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
     last, trigger = schedule.last_fire_at, schedule.trigger
     is_sure = True
     for since, before in _definitions(schedule, records):
-        if last is None or len(found) >= 2 * RESULTS:
+        if last is None or len(fires) >= 2 * RESULTS:
             break
         times = [] if trigger is None else _between(trigger, since, last, schedule)
         for at in times:
             job_id = fire_time_job_id(schedule.schedule_id, at, owner=schedule.owner)
-            found.append(PastFire(at, job_id, is_sure=is_sure))
+            fires.append(PastFire(at, job_id, is_sure=is_sure))
         last, trigger, is_sure = min(last, since), before, False
-    return sorted(found, key=lambda each: each.at, reverse=True)[: 2 * RESULTS]
+    return sorted(fires, key=lambda fire: fire.at, reverse=True)[: 2 * RESULTS]
 
 
 def _definitions(
@@ -127,20 +127,25 @@ async def newest_results(
     fire times are not computed within half a second, or not at all, are left out. So are fire times without a
     job from before the last change of the trigger, which another trigger may not have had.
     """
-    shown = schedules[:MAX_SCHEDULES]
-    edited = [each.schedule_id for each in shown if each.version > 1]
+    examined = schedules[:MAX_SCHEDULES]
+    edited = [schedule.schedule_id for schedule in examined if schedule.version > 1]
     reads = tables_of(inspector).reads.audit_records
     changes = await reads.trigger_changes(edited, RECORDS) if edited else {}
-    limit = min(RESULTS, MAX_IDS // max(len(shown), 1))
+    limit = min(RESULTS, MAX_IDS // max(len(examined), 1))
 
     def search(schedule: Schedule) -> tuple[str, list[PastFire]]:
         changed_at = changes.get(schedule.schedule_id, schedule.created_at)
         newest = past_fire_times(schedule, ())[:limit]
         return schedule.schedule_id, [replace(fire, is_sure=fire.at >= changed_at) for fire in newest]
 
-    fires = dict(await search_each(shown, search, limit_s=MAX_SEARCH_S))  # the page of one has its error
-    jobs = await inspector.get_jobs({each.job_id for found in fires.values() for each in found})
-    return {schedule_id: _matched(found, jobs, sees_name) for schedule_id, found in fires.items()}
+    fires = dict(await search_each(examined, search, limit_s=MAX_SEARCH_S))  # the page of one has its error
+    jobs = await inspector.get_jobs(
+        {fire.job_id for schedule_fires in fires.values() for fire in schedule_fires}
+    )
+    return {
+        schedule_id: _matched(schedule_fires, jobs, sees_name)
+        for schedule_id, schedule_fires in fires.items()
+    }
 
 
 async def search_past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[PastFire]:
@@ -161,25 +166,25 @@ async def with_statuses(
     inspector: Inspector, fires: Sequence[PastFire], sees_name: Callable[[str], bool] = lambda _: True
 ) -> list[PastFire]:
     """Return the newest 20 fire times with the status of their jobs, without jobs of hidden names."""
-    jobs = await inspector.get_jobs({each.job_id for each in fires if _is_id(each.job_id)})
+    jobs = await inspector.get_jobs({fire.job_id for fire in fires if _is_id(fire.job_id)})
     return _matched(fires, jobs, sees_name)[:RESULTS]
 
 
 def _matched(
     fires: Sequence[PastFire], jobs: Mapping[str, Job], sees_name: Callable[[str], bool]
 ) -> list[PastFire]:
-    found = []
-    for each in fires:
-        job = jobs.get(each.job_id)
+    results = []
+    for fire in fires:
+        job = jobs.get(fire.job_id)
         if job is not None and not sees_name(job.job_name):
             continue
         if job is not None:
-            found.append(
-                replace(each, status=job.status.value, started_at=job.started_at, finished_at=job.finished_at)
+            results.append(
+                replace(fire, status=job.status.value, started_at=job.started_at, finished_at=job.finished_at)
             )
-        elif each.is_sure:
-            found.append(each)
-    return found
+        elif fire.is_sure:
+            results.append(fire)
+    return results
 
 
 def differences(record: AuditRecord) -> Iterator[ChangedPart]:
@@ -202,5 +207,5 @@ def _is_id(text: str) -> bool:
 
 
 def _part(record: AuditRecord, name: str) -> Mapping[str, Any]:
-    found = record.details.get(name)
-    return found if isinstance(found, Mapping) else {}
+    part = record.details.get(name)
+    return part if isinstance(part, Mapping) else {}

@@ -102,7 +102,7 @@ async def list_schedules(
     """
     check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
     filters = ScheduleFilters(
-        None if names is None else [each.like for each in names_term(names).patterns],
+        None if names is None else [pattern.like for pattern in names_term(names).patterns],
         None if task is None else check_text("task", task),
         None if text is None else check_text("text", text),
     )
@@ -110,15 +110,15 @@ async def list_schedules(
     tables = tables_of(inspector).reads
     reads, codec = tables.schedule_lists, tables.statements.codec
     counts, is_capped = await reads.count(filters)
-    found = await reads.find(filters, state, after, limit + 1)
-    rows, following = found.rows[:limit], found.last_id
-    if len(found.rows) > limit:
-        following = rows[-1].row.schedule_id
+    page = await reads.find(filters, state, after, limit + 1)
+    items, following = page.rows[:limit], page.last_id
+    if len(page.rows) > limit:
+        following = items[-1].row.schedule_id
     return ScheduleList(
-        [schedule_from_row(found.row, codec) for found in rows],
-        {found.row.schedule_id: found.paused_by for found in rows if found.paused_by is not None},
+        [schedule_from_row(item.row, codec) for item in items],
+        {item.row.schedule_id: item.paused_by for item in items if item.paused_by is not None},
         following,
-        {found.row.schedule_id: found.state for found in rows},
+        {item.row.schedule_id: item.state for item in items},
         counts,
         is_capped,
     )
@@ -132,7 +132,11 @@ async def read_state(inspector: InspectorBase, schedule_id: str) -> ScheduleStat
 def pauser_of(schedule: Schedule, records: Sequence[AuditRecord]) -> str | None:
     """Return who paused a schedule, of its newest records; None if that is unknown or it is not paused."""
     return next(
-        (each.actor for each in records if each.action == "pause_schedule" and each.at == schedule.paused_at),
+        (
+            record.actor
+            for record in records
+            if record.action == "pause_schedule" and record.at == schedule.paused_at
+        ),
         None,
     )
 
@@ -162,5 +166,7 @@ async def next_after_pause(schedules: Sequence[Schedule], now: datetime) -> dict
         fires = upcoming_after_pause(schedule, 1, now)
         return (schedule.schedule_id, fires[0]) if fires else None
 
-    paused = [each for each in schedules if each.paused_at is not None and each.finished_at is None]
+    paused = [
+        schedule for schedule in schedules if schedule.paused_at is not None and schedule.finished_at is None
+    ]
     return dict(await search_each(paused, search, limit_s=MAX_SEARCH_S))  # the page of one has its error

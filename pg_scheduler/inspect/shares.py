@@ -53,7 +53,7 @@ class ShareList:
     def summary(self) -> str:
         """The numbers of shares, tenants and jobs, in one line, as every front end shows them."""
         shares = counted(len(self.items), "share")
-        tenants = counted(sum(each.tenants for each in self.items), "tenant", is_capped=self.is_capped)
+        tenants = counted(sum(item.tenants for item in self.items), "tenant", is_capped=self.is_capped)
         return f"{shares}, {tenants}, {_jobs(self.items, is_capped=self.is_capped or self.is_waiting_capped)}"
 
 
@@ -92,9 +92,9 @@ class TenantList:
 
 
 def _jobs(items: Iterable[ShareState | TenantState], *, is_capped: bool) -> str:
-    found = list(items)
-    waiting = counted(sum(each.waiting for each in found), "waiting job", is_capped=is_capped)
-    return f"{waiting}, {sum(each.in_flight for each in found):,} in flight"
+    states = list(items)
+    waiting = counted(sum(state.waiting for state in states), "waiting job", is_capped=is_capped)
+    return f"{waiting}, {sum(state.in_flight for state in states):,} in flight"
 
 
 class ShareOverview(NamedTuple):
@@ -130,8 +130,8 @@ class ShareReads(InspectorBase):
                 print(tenant.key, tenant.waiting, tenant.in_flight, tenant.last_turn_at)
         """
         prefix = named_prefix(BLOCKED_BY_SHARE, check_text("name", name))
-        found, is_capped, is_waiting_capped = await _tenants(self._reads, {prefix: name}, prefix)
-        items = found.get(prefix, [])
+        tenants_by_share, is_capped, is_waiting_capped = await _tenants(self._reads, {prefix: name}, prefix)
+        items = tenants_by_share.get(prefix, [])
         return TenantList(items[:MAX_ITEMS], is_capped or len(items) > MAX_ITEMS, is_waiting_capped)
 
 
@@ -139,21 +139,21 @@ async def read_shares(reads: InspectionStore) -> ShareOverview:
     """Return the shares and their tenants."""
     tasks = _declared(await reads.workers.list_workers())
     names = {named_prefix(BLOCKED_BY_SHARE, name): name for name in tasks}
-    found, is_capped, is_waiting_capped = await _tenants(reads, names)
+    tenants_by_share, is_capped, is_waiting_capped = await _tenants(reads, names)
     shares = [
         ShareState(
             name,
             tuple(sorted(tasks.get(name, ()))),
             len(tenants),
-            sum(each.waiting for each in tenants),
-            sum(each.in_flight for each in tenants),
+            sum(tenant.waiting for tenant in tenants),
+            sum(tenant.in_flight for tenant in tenants),
         )
-        for prefix in {*names, *found}
-        for name, tenants in [(_name(prefix, names), found.get(prefix, []))]
+        for prefix in {*names, *tenants_by_share}
+        for name, tenants in [(_name(prefix, names), tenants_by_share.get(prefix, []))]
     ]
-    shares.sort(key=lambda each: each.name)
+    shares.sort(key=lambda share: share.name)
     is_capped = is_capped or len(shares) > MAX_ITEMS
-    by_name = {_name(prefix, names): tenants for prefix, tenants in found.items()}
+    by_name = {_name(prefix, names): tenants for prefix, tenants in tenants_by_share.items()}
     return ShareOverview(ShareList(shares[:MAX_ITEMS], is_capped, is_waiting_capped), by_name)
 
 
@@ -180,15 +180,17 @@ async def _tenants(
     in_flight = await reads.limits.in_flight()
     keys = {key: None for key in (prefix, *waiting, *in_flight) if key.startswith(prefix)}
     rows, is_waiting_capped = await reads.limits.tenants(list(keys))
-    found: dict[str, list[TenantState]] = {}
+    tenants_by_share: dict[str, list[TenantState]] = {}
     for row in rows:
         if not row.jobs and row.key not in in_flight:
             continue
-        own = prefix_of(BLOCKED_BY_SHARE, row.key)
-        found.setdefault(own, []).append(_tenant(row, _name(own, names), in_flight.get(row.key, 0)))
-    for tenants in found.values():
-        tenants.sort(key=lambda each: (-each.waiting, -each.in_flight, each.key))
-    return found, len(waiting) >= MAX_TENANTS, is_waiting_capped
+        share = prefix_of(BLOCKED_BY_SHARE, row.key)
+        tenants_by_share.setdefault(share, []).append(
+            _tenant(row, _name(share, names), in_flight.get(row.key, 0))
+        )
+    for tenants in tenants_by_share.values():
+        tenants.sort(key=lambda tenant: (-tenant.waiting, -tenant.in_flight, tenant.key))
+    return tenants_by_share, len(waiting) >= MAX_TENANTS, is_waiting_capped
 
 
 def _tenant(row: TenantRow, name: str, in_flight: int) -> TenantState:

@@ -87,16 +87,16 @@ class Statistics:
         return self._added(lambda _: None).get(None, JobFigures())
 
     def _added(self, key: Callable[[StatisticsRow], K]) -> dict[K, JobFigures]:
-        found: dict[K, list[JobFigures]] = defaultdict(list)
+        figures_by_key: dict[K, list[JobFigures]] = defaultdict(list)
         for row in self.rows:
-            found[key(row)].append(row.figures)
-        in_order = sorted(found.items(), key=lambda item: (item[0] is not None, item[0]))
+            figures_by_key[key(row)].append(row.figures)
+        in_order = sorted(figures_by_key.items(), key=lambda item: (item[0] is not None, item[0]))
         return {place: JobFigures.added(*figures) for place, figures in in_order}
 
 
 def why_uncounted(workers: Iterable[Worker]) -> str | None:
     """Return which live workers count no attempts; None if all do."""
-    silent = [each for each in workers if each.is_alive and each.settings.get("statistics") is False]
+    silent = [worker for worker in workers if worker.is_alive and worker.settings.get("statistics") is False]
     return f"statistics are off (statistics=False): {hosts(silent)}" if silent else None
 
 
@@ -163,7 +163,7 @@ class StatisticsReads(InspectorBase):
         _check_period(since)
         if check_kind("width", width, timedelta) < MIN_WIDTH:
             raise ValueError(f"width must be at least a minute, not {width}")
-        patterns = None if names is None else [each.like for each in names_term(names).patterns]
+        patterns = None if names is None else [pattern.like for pattern in names_term(names).patterns]
         page = await self._reads.statistics.add_up(since.total_seconds(), width, patterns, MAX_SUMMED_ROWS)
         return await self._described(since, page)
 

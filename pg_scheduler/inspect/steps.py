@@ -92,7 +92,7 @@ class StepReads(InspectorBase):
 
 def has_suspended(steps: Iterable[StepState]) -> bool:
     """Return whether any of the steps of a job has suspended it, or does."""
-    return any(each.until is not None for each in steps)
+    return any(step.until is not None for step in steps)
 
 
 def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepState:

@@ -122,43 +122,43 @@ def fold_tasks(states: Iterable[TaskState], names: TaskNames) -> list[TaskState]
 
     The jobs of their other names count too, and the last pause of any name.
     """
-    found: dict[str, TaskState] = {}
+    tasks: dict[str, TaskState] = {}
     for state in states:
         name = names.task_of(state.name)
-        other = found.get(name)
-        found[name] = replace(state, name=name) if other is None else _added(name, state, other)
-    return [found[name] for name in sorted(found)]
+        other = tasks.get(name)
+        tasks[name] = replace(state, name=name) if other is None else _added(name, state, other)
+    return [tasks[name] for name in sorted(tasks)]
 
 
-def _added(name: str, one: TaskState, other: TaskState) -> TaskState:
+def _added(name: str, state: TaskState, other: TaskState) -> TaskState:
     """Return the state of a task from those of two of its names."""
-    paused = max(one, other, key=lambda each: each.paused_at.timestamp() if each.paused_at else 0.0)
-    oldest = [each.oldest_due_at for each in (one, other) if each.oldest_due_at is not None]
-    unknown = one.workers is None or other.workers is None
+    paused = max(state, other, key=lambda task: task.paused_at.timestamp() if task.paused_at else 0.0)
+    oldest = [task.oldest_due_at for task in (state, other) if task.oldest_due_at is not None]
+    unknown = state.workers is None or other.workers is None
     return replace(
         paused,
         name=name,
-        due=one.due + other.due,
-        running=one.running + other.running,
+        due=state.due + other.due,
+        running=state.running + other.running,
         oldest_due_at=min(oldest, default=None),
-        workers=None if unknown else max(one.workers or 0, other.workers or 0),
+        workers=None if unknown else max(state.workers or 0, other.workers or 0),
     )
 
 
 def claimed_names(workers: Sequence[InspectedWorker]) -> set[str]:
     """Return the main names of the tasks that live workers claim."""
-    names = {name for each in workers if each.is_alive for name in each.names or ()}
+    names = {name for worker in workers if worker.is_alive for name in worker.names or ()}
     return set(TaskNames.among(names, tasks_of_aliases(workers)).main)
 
 
 def tasks_of_aliases(workers: Sequence[InspectedWorker]) -> dict[str, str]:
     """Return the name of the task of each alias that live workers report. A pause holds all of its names."""
-    return merge_aliases(each.aliases for each in workers if each.is_alive)
+    return merge_aliases(worker.aliases for worker in workers if worker.is_alive)
 
 
 async def paused_tasks(reads: InspectionStore) -> dict[str, Pause]:
     """Return the pauses that have not ended by the names of their tasks."""
-    return {each.name: each for each in await reads.pauses.paused() if not each.is_over}
+    return {pause.name: pause for pause in await reads.pauses.paused() if not pause.is_over}
 
 
 def count_claiming(
@@ -166,13 +166,13 @@ def count_claiming(
 ) -> int | None:
     """Return the number of live workers that claim a name; None if one of them does not report its names."""
     alive = [
-        each
-        for each in workers
-        if each.is_alive and each.claims_jobs and (with_draining or not each.is_draining)
+        worker
+        for worker in workers
+        if worker.is_alive and worker.claims_jobs and (with_draining or not worker.is_draining)
     ]
-    if any(each.names is None for each in alive):
+    if any(worker.names is None for worker in alive):
         return None
-    return sum(name in (each.names or ()) for each in alive)
+    return sum(name in (worker.names or ()) for worker in alive)
 
 
 class TaskReads(InspectorBase):

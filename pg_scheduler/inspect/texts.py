@@ -41,8 +41,8 @@ def hosts(workers: Sequence[Worker | InspectedWorker]) -> str:
 
 def listed(texts: Sequence[str], number: int | None = None) -> str:
     """Join texts, of which a long list shows the first; they may be the first of a number."""
-    rest = (len(texts) if number is None else number) - min(len(texts), MAX_LISTED)
-    return ", ".join(texts[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+    remainder = (len(texts) if number is None else number) - min(len(texts), MAX_LISTED)
+    return ", ".join(texts[:MAX_LISTED]) + (f" and {remainder} more" if remainder > 0 else "")
 
 
 def extent_of(searched: int, total: int | None, *, is_complete: bool, noun: str = "job") -> str:

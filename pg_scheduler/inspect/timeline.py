@@ -84,33 +84,33 @@ def attempts_of(job: Job, *, has_suspended: bool = False) -> list[Attempt]:
         job: The job.
         has_suspended: Whether a step has suspended it.
     """
-    kept = [each for each in job.errors if each.outcome != PARENT]
-    found: list[Attempt] = []
-    number = max(kept[0].attempt, 1) if len(job.errors) >= MAX_KEPT and kept else 1  # others were dropped
+    errors = [error for error in job.errors if error.outcome != PARENT]
+    attempts: list[Attempt] = []
+    number = max(errors[0].attempt, 1) if len(job.errors) >= MAX_KEPT and errors else 1  # others were dropped
 
     def held_by(claim: int) -> str:
-        has_others = bool(found) and claim > found[-1].claim + 1
+        has_others = bool(attempts) and claim > attempts[-1].claim + 1
         return ("step" if has_suspended else "limit") if has_others else ""
 
-    for each in kept:
-        found.append(
+    for error in errors:
+        attempts.append(
             Attempt(
-                number + len(found),
-                each.attempt,
-                each.outcome,
-                each.started_at,
-                each.ended_at,
-                each.worker_id,
-                error_text(each),
-                each.traceback,
-                each.log,
-                held_by=held_by(each.attempt),
+                number + len(attempts),
+                error.attempt,
+                error.outcome,
+                error.started_at,
+                error.ended_at,
+                error.worker_id,
+                error_text(error),
+                error.traceback,
+                error.log,
+                held_by=held_by(error.attempt),
             )
         )
     if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
-        found.append(
+        attempts.append(
             Attempt(
-                number + len(found),
+                number + len(attempts),
                 job.attempt,
                 job.status.value if job.finished_at is not None else None,
                 job.started_at,
@@ -119,7 +119,7 @@ def attempts_of(job: Job, *, has_suspended: bool = False) -> list[Attempt]:
                 held_by=held_by(job.attempt),
             )
         )
-    return found
+    return attempts
 
 
 def error_text(error: AttemptError) -> str | None:
@@ -158,7 +158,7 @@ def timeline_of(job: Job, now: datetime, *, has_suspended: bool = False) -> Iter
     if due.is_ahead:
         ahead.insert(0, due)
     else:
-        later = (place for place, each in enumerate(past) if each.at and each.at >= job.execution_time)
+        later = (place for place, event in enumerate(past) if event.at and event.at >= job.execution_time)
         past.insert(next(later, len(past)), due)
     yield from past
     yield from ahead
@@ -171,12 +171,14 @@ def _past(job: Job, attempts: Sequence[Attempt]) -> Iterator[Event]:
         if entry.outcome == PARENT:
             yield Event(entry.ended_at, "not started", entry.worker_id, error_text(entry))
             continue
-        each = next(following)
-        yield from _held(each)
-        yield Event(each.ended_at, each.title, each.worker_id, each.error, each.traceback, each.log)
-    for each in following:
-        yield from _held(each)
-        yield Event(each.started_at, f"attempt {each.number} started", each.worker_id)
+        attempt = next(following)
+        yield from _held(attempt)
+        yield Event(
+            attempt.ended_at, attempt.title, attempt.worker_id, attempt.error, attempt.traceback, attempt.log
+        )
+    for attempt in following:
+        yield from _held(attempt)
+        yield Event(attempt.started_at, f"attempt {attempt.number} started", attempt.worker_id)
     if job.finished_at is not None:
         yield Event(job.finished_at, job.status.value)
 
@@ -189,9 +191,9 @@ def _held(attempt: Attempt) -> Iterator[Event]:
 def _ahead(job: Job, now: datetime) -> Iterator[Event]:
     if job.status is JobStatus.PENDING:
         yield from _conditions(job, now)
-    left = job.max_retries - job.retry_count
-    if left > 0:
-        yield Event(None, f"{left} {'retry' if left == 1 else 'retries'} left", is_ahead=True)
+    retries = job.max_retries - job.retry_count
+    if retries > 0:
+        yield Event(None, f"{retries} {'retry' if retries == 1 else 'retries'} left", is_ahead=True)
 
 
 def _conditions(job: Job, now: datetime) -> Iterator[Event]:
@@ -220,5 +222,5 @@ def last_attempt(job: Job) -> int:
 
     Attempts that were released, snoozed, or made before a call of `retry_job()` use no retry.
     """
-    left = max(job.max_retries - job.retry_count, 0)
-    return left + (job.attempt + 1 if job.started_at is None else max(job.attempt, 1))
+    retries = max(job.max_retries - job.retry_count, 0)
+    return retries + (job.attempt + 1 if job.started_at is None else max(job.attempt, 1))

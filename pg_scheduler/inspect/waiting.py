@@ -91,8 +91,10 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
 
 def _waits_for_jobs(facts: Facts, since: datetime) -> Reason:
     parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
-    about = f"{counted(len(parents), 'job')}: {listed(parents)}" if parents else "other jobs"
-    return Reason(ReasonCode.AFTER, f"waits for {about}", "let these jobs end, or cancel this one", since)
+    parents_text = f"{counted(len(parents), 'job')}: {listed(parents)}" if parents else "other jobs"
+    return Reason(
+        ReasonCode.AFTER, f"waits for {parents_text}", "let these jobs end, or cancel this one", since
+    )
 
 
 def _waits_for_its_turn(facts: Facts) -> Reason:
@@ -135,23 +137,23 @@ def _timing(facts: Facts) -> Iterator[Reason]:
 
 def _suspended(facts: Facts) -> Iterator[Reason]:
     """Yield what a job waits for whose last attempt was suspended."""
-    signals = [each for each in facts.waits if each.is_open and each.kind == SIGNAL]
-    sleeps = [each for each in facts.waits if each.is_open and each.kind == SLEEP]
+    signals = [wait for wait in facts.waits if wait.is_open and wait.kind == SIGNAL]
+    sleeps = [wait for wait in facts.waits if wait.is_open and wait.kind == SLEEP]
     children = [wait for wait in facts.waits if wait.is_open and wait.kind == CHILD]
     if signals:
-        early = [repr(each.name) for each in facts.waits if not each.is_open]
+        early = [repr(wait.name) for wait in facts.waits if not wait.is_open]
         came = f"; other signals, sent before a wait: {listed(early)}" if early else ""
         send = command("jobs", "signal", facts.job.job_id, signals[0].name)
         yield Reason(
             ReasonCode.SIGNAL,
-            f"waits for the signal {listed([_described(each, facts.now) for each in signals])}{came}",
+            f"waits for the signal {listed([_described(signal, facts.now) for signal in signals])}{came}",
             f"send the signal: {send} JSON",
             signals[0].since,
         )
     if sleeps:
         yield Reason(
             ReasonCode.SLEEPING,
-            f"sleeps in the step {listed([_described(each, facts.now) for each in sleeps])}",
+            f"sleeps in the step {listed([_described(sleep, facts.now) for sleep in sleeps])}",
             None,
             sleeps[0].since,
         )
@@ -213,8 +215,8 @@ def _name_unknown(facts: Facts, alive: Sequence[InspectedWorker]) -> Reason:
             f"no live worker claims {facts.task!r}: the executor {executor!r} is missing on {hosts(lacking)}",
             f"pass executors={{{executor!r}: ...}} to the Scheduler of a worker",
         )
-    known = sorted(claimed_names(alive))
-    similar = likely_new_name(facts.task, known)
+    names = sorted(claimed_names(alive))
+    similar = likely_new_name(facts.task, names)
     meant = (
         f"; or is {similar!r} its new name? then write aliases=[{facts.task!r}] in its @job"
         if similar is not None
@@ -222,7 +224,7 @@ def _name_unknown(facts: Facts, alive: Sequence[InspectedWorker]) -> Reason:
     )
     return Reason(
         ReasonCode.NAME_UNKNOWN,
-        f"no live worker claims {facts.task!r}; {counted(len(known), 'other task')} claimed",
+        f"no live worker claims {facts.task!r}; {counted(len(names), 'other task')} claimed",
         f"import the module that defines it in a worker, or check only= and skip={meant}",
     )
 
@@ -303,15 +305,15 @@ def _near_expiry(facts: Facts, eta: datetime | None, *, is_held: bool) -> Iterat
     job = facts.job
     if job.expires_at is None or job.blocked_on is not None:
         return
-    left = job.expires_at - facts.now
+    time_left = job.expires_at - facts.now
     shortest = HELD_GRACE if is_held else SHORT_GRACE
     soon = max(shortest, timedelta(seconds=(job.misfire_grace_time or 0) / 10))
-    is_late = job.execution_time <= facts.now and left <= soon
+    is_late = job.execution_time <= facts.now and time_left <= soon
     if is_late or (eta is not None and eta > job.expires_at):
         yield Reason(
             ReasonCode.NEARLY_EXPIRED,
-            f"expires at {instant(job.expires_at)}, in {length(left)}, unless it starts before"
-            if left > timedelta(0)
+            f"expires at {instant(job.expires_at)}, in {length(time_left)}, unless it starts before"
+            if time_left > timedelta(0)
             else f"expires now: its misfire grace time ended at {instant(job.expires_at)}",
             f"{'remove what holds it, or ' if is_held else ''}schedule it with a longer misfire_grace_time=",
             job.execution_time,

@@ -49,18 +49,18 @@ class WorkerMethods(InspectorBase):
         Raises:
             ConfigurationError: No live worker reports one, or they differ.
         """
-        found = {
+        policies = {
             json.dumps(values, sort_keys=True): values
             for worker in await self.workers()
             if worker.is_alive and isinstance(values := worker.settings.get("vacuum"), Mapping)
         }
-        if not found:
+        if not policies:
             raise ConfigurationError(
                 "no live worker reports its retention, and the default may delete more; start a worker"
             )
-        if len(found) > 1:
+        if len(policies) > 1:
             raise ConfigurationError("live workers have different retention policies; finish the deployment")
-        return _config_of(next(iter(found.values())))
+        return _config_of(next(iter(policies.values())))
 
     async def drain_workers(self, worker_ids: Iterable[str]) -> list[str]:
         """Request of workers to claim no more jobs; running ones continue. Return the ids that exist.
@@ -94,14 +94,14 @@ class WorkerMethods(InspectorBase):
         """
         return await self._request(worker_ids, None)
 
-    async def _request(self, worker_ids: Iterable[str], wanted: str | None) -> list[str]:
+    async def _request(self, worker_ids: Iterable[str], state: str | None) -> list[str]:
         ids = _checked(worker_ids)
         with acting_as(self._author()):
-            return await self._store.workers.request_state(ids, wanted)
+            return await self._store.workers.request_state(ids, state)
 
 
 def _checked(worker_ids: Iterable[str]) -> list[str]:
-    ids = [check_text("worker_id", each) for each in check_list("worker_ids", worker_ids)]
+    ids = [check_text("worker_id", worker_id) for worker_id in check_list("worker_ids", worker_ids)]
     if len(ids) > MAX_WORKERS:
         raise ValueError(
             f"worker_ids must have at most {MAX_WORKERS} ids, not {len(ids)}; pass them in parts"
@@ -142,14 +142,14 @@ class Attempt:
 async def running_attempts(inspector: InspectorBase) -> dict[str, list[Attempt]]:
     """Return the running attempts by their workers, the oldest first."""
     rows = await tables_of(inspector).reads.worker_reads.running()
-    found: dict[str, list[Attempt]] = {}
+    attempts_by_worker: dict[str, list[Attempt]] = {}
     for row in rows:
         if row.worker_id is not None and row.started_at is not None:
             attempt = Attempt(row.job_id, row.job_name, row.status, row.started_at)
-            found.setdefault(row.worker_id, []).append(attempt)
-    for attempts in found.values():
-        attempts.sort(key=lambda each: each.started_at)
-    return found
+            attempts_by_worker.setdefault(row.worker_id, []).append(attempt)
+    for attempts in attempts_by_worker.values():
+        attempts.sort(key=lambda attempt: attempt.started_at)
+    return attempts_by_worker
 
 
 async def ended_attempts(
@@ -165,23 +165,28 @@ async def ended_attempts(
         for row in await reads.cluster.schedules(MAX_SCHEDULES)
         if row.last_fire_at is not None and row.last_fire_at >= since
     ]
-    prefixes = [job_id_prefix(each, owner) for each in fired for owner in ("code", "api")]
+    prefixes = [job_id_prefix(schedule_id, owner) for schedule_id in fired for owner in ("code", "api")]
     stamp = f"{int((now + timedelta(seconds=1)).timestamp() * 1000):012x}"  # workers and this process differ
     ranges = [IdRange("0", f"{stamp[:8]}-{stamp[8:]}", MAX_GENERATED)]
-    ranges += [IdRange(each, f"{each}A", MAX_FIRED) for each in prefixes]
+    ranges += [IdRange(prefix, f"{prefix}A", MAX_FIRED) for prefix in prefixes]
     rows = [
         *await reads.worker_reads.unsuccessful(worker_id, since),
         *await reads.worker_reads.completed(worker_id, since, ranges),
     ]
-    found = {each for row in rows for each in _attempts_of(row) if each.ended_at and each.ended_at >= since}
-    return sorted(found, key=lambda each: each.started_at)
+    attempts = {
+        attempt
+        for row in rows
+        for attempt in _attempts_of(row)
+        if attempt.ended_at and attempt.ended_at >= since
+    }
+    return sorted(attempts, key=lambda attempt: attempt.started_at)
 
 
 def _attempts_of(row: AttemptRow) -> Iterator[Attempt]:
     history = errors_from(row.history)
-    for each in history:
-        if each.started_at is not None and each.ended_at is not None:
-            yield Attempt(row.job_id, row.job_name, each.outcome, each.started_at, each.ended_at)
-    has_entry = any(each.attempt == row.attempt for each in history)
+    for error in history:
+        if error.started_at is not None and error.ended_at is not None:
+            yield Attempt(row.job_id, row.job_name, error.outcome, error.started_at, error.ended_at)
+    has_entry = any(error.attempt == row.attempt for error in history)
     if row.started_at is not None and row.finished_at is not None and not has_entry:
         yield Attempt(row.job_id, row.job_name, row.status, row.started_at, row.finished_at)

@@ -34,15 +34,15 @@ class SharedFacts:
         """Return what a method returns, which is called for the first check that judges it."""
         if read not in self._known:
             self._known[read] = await read()
-        found: T = self._known[read]
-        return found
+        result: T = self._known[read]
+        return result
 
     async def backlog(self) -> BacklogRows:
         """Return the due jobs that are not held by the pause of their task."""
-        found = await self.store.inspections.backlog()
+        backlog = await self.store.inspections.backlog()
         tasks = tasks_of_aliases(await self.once(self.store.worker_reads.workers))
-        held = held_names((row.name for row in found.rows), await paused_tasks(self.store), tasks)
-        return found._replace(rows=[row for row in found.rows if row.name not in held])
+        held = held_names((row.name for row in backlog.rows), await paused_tasks(self.store), tasks)
+        return backlog._replace(rows=[row for row in backlog.rows if row.name not in held])
 
 
 class Check(NamedTuple):
@@ -85,7 +85,7 @@ def number_of(value: object) -> float:
         return 0.0
 
 
-def hint_at_new_name(name: str, known: Sequence[str]) -> str:
+def hint_at_new_name(name: str, candidates: Sequence[str]) -> str:
     """Return how to declare the name that a function probably has now; empty if none is likely."""
-    near = likely_new_name(name, known)
+    near = likely_new_name(name, candidates)
     return f"; or is {near!r} its new name? then @job(name={near!r}, aliases=[{name!r}])" if near else ""

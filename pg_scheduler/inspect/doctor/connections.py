@@ -98,7 +98,7 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
 
 @check(FindingCode.POOL_SMALL, FindingCode.CONNECTIONS)
 async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
-    workers = [each for each in await facts.once(facts.store.workers.list_workers) if each.is_alive]
+    workers = [worker for worker in await facts.once(facts.store.workers.list_workers) if worker.is_alive]
     settings = await facts.once(facts.store.doctor.settings)
     for finding in judge_server(workers, settings, await facts.store.server.connections()):
         yield finding
@@ -125,18 +125,18 @@ def judge_server(
     """Yield a finding if the pools can exceed the connections of the server, or if few are left."""
     most = int(settings["max_connections"].value)
     usable = most - sum(int(settings[name].value) for name in RESERVED if name in settings)
-    sizes = [size for each in workers if (size := _pool_size(each)) is not None]
-    wanted = sum(sizes) + OUTSIDE * len(sizes)
+    sizes = [size for worker in workers if (size := _pool_size(worker)) is not None]
+    demand = sum(sizes) + OUTSIDE * len(sizes)
     used = sum(group.connections for group in groups)
     holders = listed([f"{group.connections} of {group.role} {group.application}".strip() for group in groups])
-    if wanted > usable:
+    if demand > usable:
         yield warning(
             FindingCode.CONNECTIONS,
             "pools",
-            f"the pools of {counted(len(sizes), 'live worker')} may open {wanted} connections; the server "
+            f"the pools of {counted(len(sizes), 'live worker')} may open {demand} connections; the server "
             f"has {usable} for ordinary roles, of which {max(usable - used, 0)} are left; in use: {holders}",
             f"max_size={max(usable // max(len(sizes), 1) - OUTSIDE, 1)} for each pool at most, a pooler, or "
-            f"max_connections = {wanted + most - usable}",
+            f"max_connections = {demand + most - usable}",
         )
     elif usable - used < MIN_LEFT:
         yield warning(

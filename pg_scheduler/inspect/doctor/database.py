@@ -36,11 +36,11 @@ async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
 
 @check(FindingCode.DB_COPY)
 async def _check_copy(facts: SharedFacts, _: Thresholds) -> Found:
-    this, recorded = await facts.store.identity.read()
-    if recorded is not None and not this.is_same(recorded):
+    database, recorded = await facts.store.identity.read()
+    if recorded is not None and not database.is_same(recorded):
         yield error(
             FindingCode.DB_COPY,
-            this.name,
+            database.name,
             f"workers used these tables in another database, {recorded.name!r}; none starts here",
             "pg-scheduler adopt if this database replaces that one; pg-scheduler adopt --hold to pause all "
             "tasks and schedules",
@@ -225,11 +225,11 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
     evidence = describe_missing(schema, role, missing)
     if hidden:
         evidence += f" and may not read {hidden} of them, so checks are not made"
-    granted = {each.table: set(each.privileges) for each in rights}
-    if same := next((each for each in OTHERS if _is_exactly(each, granted)), None):
+    granted = {right.table: set(right.privileges) for right in rights}
+    if matching_role := next((other for other in OTHERS if _is_exactly(other, granted)), None):
         severity, evidence = (
             Severity.INFO,
-            f"{evidence}; it has those of the role {same.value}, and no others",
+            f"{evidence}; it has those of the role {matching_role.value}, and no others",
         )
     yield Finding(FindingCode.RIGHTS, severity, role.name, evidence, missing_grants(schema, role, missing))
 
@@ -237,7 +237,7 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
 def missing_privileges(rights: Sequence[RightsRow]) -> dict[str, set[str]]:
     """Return the privileges of a worker that a role lacks, by table."""
     needed = privileges_of(Role.WORKER)
-    return {each.table: needed[each.table] - set(each.privileges) for each in rights}
+    return {right.table: needed[right.table] - set(right.privileges) for right in rights}
 
 
 def describe_missing(schema: str, role: RoleRow, missing: Mapping[str, set[str]]) -> str:
@@ -257,9 +257,9 @@ def missing_grants(schema: str, role: RoleRow, missing: Mapping[str, set[str]]) 
 def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> Iterator[Finding]:
     home = quote_identifier(schema)
     needed = privileges_of(Role.WORKER)
-    further = {each.table: set(each.privileges) - needed[each.table] for each in rights}
-    may_create = any(each.may_create for each in rights)
-    owned = sum(each.is_owned for each in rights)
+    further = {right.table: set(right.privileges) - needed[right.table] for right in rights}
+    may_create = any(right.may_create for right in rights)
+    owned = sum(right.is_owned for right in rights)
     if role.is_superuser or owned:
         excess = "is a superuser" if role.is_superuser else f"owns {counted(owned, 'table')}"
         separate = quote_identifier(f"{schema}_{Role.WORKER.value}")
@@ -298,7 +298,7 @@ def _grouped(home: str, rights: Mapping[str, Iterable[str]]) -> list[tuple[str, 
     """Return lists of privileges, each with the tables that it belongs to."""
     groups: dict[str, list[str]] = {}
     for table, privileges in rights.items():
-        names = ", ".join(each for each in PRIVILEGES if each in privileges)
+        names = ", ".join(privilege for privilege in PRIVILEGES if privilege in privileges)
         if names:
             groups.setdefault(names, []).append(f"{home}.{table}")
     return [(names, ", ".join(tables)) for names, tables in groups.items()]

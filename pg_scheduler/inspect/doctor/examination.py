@@ -28,21 +28,21 @@ from pg_scheduler.inspect.texts import command
 MODULES: Final = (table, workers, jobs, database, connections, schedules, retention)
 
 CHECKS: Final[tuple[Check, ...]] = tuple(
-    each for module in MODULES for each in vars(module).values() if isinstance(each, Check)
+    value for module in MODULES for value in vars(module).values() if isinstance(value, Check)
 )
 """Every check; each code belongs to one."""
 
 
 async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thresholds) -> Diagnosis:
     """Make the checks of these codes, or all of them, and return what they found."""
-    asked, facts = read_codes(only), SharedFacts(store)
+    codes, facts = read_codes(only), SharedFacts(store)
     findings: list[Finding] = []
     not_made: list[UnmadeCheck] = []
     for check in CHECKS:
-        if not asked & set(check.codes):
+        if not codes & set(check.codes):
             continue
         try:
-            found = [each async for each in check.run(facts, thresholds)]
+            results = [result async for result in check.run(facts, thresholds)]
         except SchemaMissingError as error:
             reason = await _describe_missing(store, error)
             not_made += [UnmadeCheck(code, reason) for code in check.codes]
@@ -57,9 +57,9 @@ async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thres
                 raise
             not_made += [UnmadeCheck(code, f"the server cancelled it: {error}") for code in check.codes]
         else:
-            for each in found:
-                (findings if isinstance(each, Finding) else not_made).append(each)  # type: ignore[arg-type]
-    return Diagnosis.of(findings, asked, not_made)
+            for result in results:
+                (findings if isinstance(result, Finding) else not_made).append(result)  # type: ignore[arg-type]
+    return Diagnosis.of(findings, codes, not_made)
 
 
 async def _describe_missing(store: InspectionStore, error: SchemaMissingError) -> str:

@@ -38,18 +38,18 @@ class Finding:
 
 def worst_of(severities: Iterable[Severity]) -> Severity:
     """Return the worst severity; ``ok`` for none."""
-    return max(severities, key=lambda each: each.rank, default=Severity.OK)
+    return max(severities, key=lambda severity: severity.rank, default=Severity.OK)
 
 
 def count_severities(severities: Sequence[Severity]) -> str:
     """Return the numbers of findings by severity, the worst first, as every front end shows them."""
     counts = {severity: severities.count(severity) for severity in reversed(Severity)}
-    found = (
+    texts = (
         f"{number:,} {severity.value}{'s' if number > 1 and severity is not Severity.INFO else ''}"
         for severity, number in counts.items()
         if number
     )
-    return ", ".join(found) or "no findings"
+    return ", ".join(texts) or "no findings"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +75,30 @@ class Diagnosis:
 
     @classmethod
     def of(
-        cls, findings: Iterable[Finding], asked: Iterable[FindingCode], not_made: Iterable[UnmadeCheck]
+        cls, findings: Iterable[Finding], asked_codes: Iterable[FindingCode], not_made: Iterable[UnmadeCheck]
     ) -> Diagnosis:
         """Return a diagnosis with the findings in their order, for the codes that were asked for."""
-        codes = tuple(code for code in FindingCode if code in set(asked))
-        unmade = tuple(each for each in not_made if each.code in codes)
-        found = [each for each in findings if each.code in codes]
+        codes = tuple(code for code in FindingCode if code in set(asked_codes))
+        unmade = tuple(check for check in not_made if check.code in codes)
+        kept_findings = [finding for finding in findings if finding.code in codes]
         places = {code: place for place, code in enumerate(FindingCode)}
-        found.sort(key=lambda each: (-each.severity.rank, places[each.code], each.subject))
-        missing = {each.code for each in unmade}
-        return cls(tuple(found), tuple(code for code in codes if code not in missing), unmade)
+        kept_findings.sort(
+            key=lambda finding: (-finding.severity.rank, places[finding.code], finding.subject)
+        )
+        missing = {check.code for check in unmade}
+        return cls(tuple(kept_findings), tuple(code for code in codes if code not in missing), unmade)
 
     @property
     def severity(self) -> Severity:
         """The severity of the worst finding; ``ok`` without findings."""
-        return worst_of(each.severity for each in self.findings)
+        return worst_of(finding.severity for finding in self.findings)
 
     @property
     def summary(self) -> str:
         """The numbers of findings and checks in one line, as every front end shows them."""
-        found = count_severities([each.severity for each in self.findings])
-        unmade = f", {len({each.code for each in self.not_made})} not made" if self.not_made else ""
-        return f"{found}; {counted(len(self.made), 'check')} made{unmade}"
+        counts = count_severities([finding.severity for finding in self.findings])
+        unmade = f", {len({check.code for check in self.not_made})} not made" if self.not_made else ""
+        return f"{counts}; {counted(len(self.made), 'check')} made{unmade}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +161,9 @@ class Thresholds:
     """Days within which the table of jobs has that many bytes: RETENTION."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
+        for field in fields(self):
+            value = getattr(self, field.name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-                raise TypeError(f"{each.name} must be a number, not {value!r}")
+                raise TypeError(f"{field.name} must be a number, not {value!r}")
             if value is not None and not value >= 0:
-                raise ValueError(f"{each.name} must not be negative, not {value!r}")
+                raise ValueError(f"{field.name} must not be negative, not {value!r}")

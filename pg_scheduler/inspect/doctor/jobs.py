@@ -39,20 +39,20 @@ MIN_DURATIONS: Final = 20
 async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
     backlog, workers = await facts.once(facts.backlog), await facts.once(facts.store.worker_reads.workers)
     now = await facts.store.schedules.now()
-    claiming = [each for each in workers if each.is_alive and each.claims_jobs]
+    claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
     if not claiming:
         return  # WORKER-NONE
-    known = sorted(claimed_names(claiming))
+    names = sorted(claimed_names(claiming))
     for row in backlog.rows:
         if not row.due or row.oldest_due_at is None:
             continue
         if count_claiming(workers, row.name, with_draining=True) == 0:
-            yield _unknown(row, backlog, known, claiming)
+            yield _unknown(row, backlog, names, claiming)
             continue
         able = [
-            each
-            for each in claiming
-            if not each.is_draining and (each.names is None or row.name in each.names)
+            worker
+            for worker in claiming
+            if not worker.is_draining and (worker.names is None or row.name in worker.names)
         ]
         # If all of them drain, the finding is WORKER-DRAINING.
         if able and is_late(row.oldest_due_at, now, thresholds.late_s):
@@ -72,8 +72,8 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
         together[row.finished_at].append(row.job_id)
     for name, jobs in by_name.items():
         ids = [job.job_id for job in jobs]
-        others = sorted({each for job in jobs for each in together[job.finished_at]} - set(ids))
-        beside = f"; {listed(others)} ran on the same worker" if others else ""
+        neighbours = sorted({job_id for job in jobs for job_id in together[job.finished_at]} - set(ids))
+        beside = f"; {listed(neighbours)} ran on the same worker" if neighbours else ""
         yield warning(
             FindingCode.QUARANTINE,
             name,
@@ -154,26 +154,26 @@ async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 
 def _unknown(
-    row: BacklogRow, backlog: BacklogRows, known: Sequence[str], workers: Sequence[InspectedWorker]
+    row: BacklogRow, backlog: BacklogRows, names: Sequence[str], workers: Sequence[InspectedWorker]
 ) -> Finding:
-    missing = next(filter(None, (each.missing_executor(row.name) for each in workers)), None)
+    missing = next(filter(None, (worker.missing_executor(row.name) for worker in workers)), None)
     return error(
         FindingCode.NAME_UNKNOWN,
         row.name,
         f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the oldest "
         f"since {instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that "
         "name" + ("" if missing is None else f": the executor {missing!r} is missing"),
-        f"import the module of the function in a worker{hint_at_new_name(row.name, known)}"
+        f"import the module of the function in a worker{hint_at_new_name(row.name, names)}"
         if missing is None
         else f"pass executors={{{missing!r}: ...}} to the Scheduler of a worker",
     )
 
 
 def _late(row: BacklogRow, backlog: BacklogRows, late: float, workers: Sequence[InspectedWorker]) -> Finding:
-    slots = sum(each.slots for each in workers)
-    free = sum(max(each.slots - each.running_jobs, 0) for each in workers)
-    found = command("jobs", "list", "status:due", term("name", row.name), "--limit", "1")
-    explain = f"{found}, then pg-scheduler jobs explain its id"
+    slots = sum(worker.slots for worker in workers)
+    free = sum(max(worker.slots - worker.running_jobs, 0) for worker in workers)
+    search = command("jobs", "list", "status:due", term("name", row.name), "--limit", "1")
+    explain = f"{search}, then pg-scheduler jobs explain its id"
     return warning(
         FindingCode.LATE,
         row.name,
@@ -186,13 +186,15 @@ def _late(row: BacklogRow, backlog: BacklogRows, late: float, workers: Sequence[
 def _ahead(row: BacklogRow, backlog: BacklogRows) -> str:
     """Describe what runs, and what has been due for longer; the rows are sorted by that."""
     rows, plus = backlog.rows, "+" if backlog.is_capped else ""
-    running = sorted((each for each in rows if each.running), key=lambda each: -each.running)
-    before = [each for each in rows[: rows.index(row)] if each.due]
+    running = sorted((entry for entry in rows if entry.running), key=lambda entry: -entry.running)
+    before = [entry for entry in rows[: rows.index(row)] if entry.due]
     texts = []
     if running:
-        texts.append(f"running: {listed([f'{each.running:,}{plus} of {each.name!r}' for each in running])}")
+        texts.append(
+            f"running: {listed([f'{entry.running:,}{plus} of {entry.name!r}' for entry in running])}"
+        )
     if before:
-        texts.append(f"due before: {listed([f'{each.due:,}{plus} of {each.name!r}' for each in before])}")
+        texts.append(f"due before: {listed([f'{entry.due:,}{plus} of {entry.name!r}' for entry in before])}")
     return "".join(f"; {text}" for text in texts)
 
 

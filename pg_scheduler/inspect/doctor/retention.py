@@ -68,8 +68,8 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
                 f"the table {table.name} has {table.bytes / 1e9:.1f} GB, without its indexes",
                 "vacuum_enabled=True with a shorter retention; VACUUM FULL or pg_repack gives the space back",
             )
-    async for each in _check_growth(facts, thresholds):
-        yield each
+    async for finding in _check_growth(facts, thresholds):
+        yield finding
     if UNSUCCESSFUL in await facts.once(facts.store.doctor.missing_indexes):
         reason = f"the age of failed jobs needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         yield UnmadeCheck(FindingCode.RETENTION, reason)
@@ -107,11 +107,11 @@ async def _check_steps(facts: SharedFacts, _: Thresholds) -> Found:
 async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
     """Yield a finding if the table of jobs becomes large soon, or why that is unknown."""
     tables = await facts.once(facts.store.doctor.tables)
-    size = next((each.bytes for each in tables if each.name == TABLE), 0)
+    size = next((table.bytes for table in tables if table.name == TABLE), 0)
     if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:
         return
     reporting = await facts.once(facts.store.workers.list_workers)
-    workers = [each for each in reporting if each.is_alive and each.settings]
+    workers = [worker for worker in reporting if worker.is_alive and worker.settings]
     try:
         ended, since_s = await facts.store.doctor.endings(WEEK_S)
     except SchemaForbiddenError as error:  # the forecast alone needs the table of statistics
@@ -144,17 +144,17 @@ async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Finding]:
     """Yield a finding if the table will have ``most`` bytes within these days."""
-    kept = [*growth.ended.values()]
+    additions = [*growth.ended.values()]
     fitting = most / (growth.bytes / growth.rows)
-    now = _age(growth.rows - growth.unfinished, kept)
-    then = _age(fitting - growth.unfinished, kept)
+    now = _age(growth.rows - growth.unfinished, additions)
+    then = _age(fitting - growth.unfinished, additions)
     if math.isinf(now) or then - now > within_days:
         return
     yield warning(
         FindingCode.RETENTION,
         TABLE,
         f"the table {TABLE} has {two_digits(growth.bytes / 1e9)} GB in about {growth.rows:,} rows; with "
-        f"{sum(number for number, _ in kept):,.0f} jobs a day, as in the last {length(growth.since_s)}, "
+        f"{sum(number for number, _ in additions):,.0f} jobs a day, as in the last {length(growth.since_s)}, "
         f"it has {two_digits(most / 1e9)} GB in about {length((then - now) * DAY_S)}",
         "vacuum_enabled=True on a worker with a shorter retention, or pg-scheduler vacuum from cron",
     )
@@ -180,16 +180,16 @@ def _policy(worker: Worker, status: str) -> Mapping[str, Any]:
     return policy if isinstance(policy, dict) else {}
 
 
-def _age(rows: float, kept: Sequence[tuple[float, float]]) -> float:
+def _age(rows: float, additions: Sequence[tuple[float, float]]) -> float:
     """Return after how many days there are so many rows of finished jobs; infinity if there never are.
 
     Args:
         rows: The number of rows.
-        kept: The rows that are added in a day, and the days for which they are kept, by status.
+        additions: The rows that are added in a day, and the days for which they are kept, by status.
     """
     passed = 0.0
-    for until in sorted({days for _, days in kept}):
-        by_day = sum(number for number, days in kept if days > passed)
+    for until in sorted({days for _, days in additions}):
+        by_day = sum(number for number, days in additions if days > passed)
         if by_day and rows <= by_day * (until - passed):
             return passed + max(rows, 0) / by_day
         rows -= by_day * (until - passed) if by_day else 0

@@ -38,8 +38,8 @@ async def _check_indexes(facts: SharedFacts, _: Thresholds) -> Found:
     schema = await facts.store.schema()
     missing = await facts.once(facts.store.doctor.missing_indexes)
     indexes = await facts.once(facts.store.doctor.indexes)
-    invalid = [each for each in indexes if not each.is_valid]
-    names = {each.name for each in invalid}
+    invalid = [index for index in indexes if not index.is_valid]
+    names = {index.name for index in invalid}
     for name in missing:
         if name not in names:
             severity, effect = _effect_without(name)
@@ -140,7 +140,7 @@ def judge_hot(
     schema: str, indexes: Sequence[IndexRow], tables: Sequence[TableRow], server_version: int
 ) -> Iterator[Finding]:
     """Yield indexes that contain a column which claims change."""
-    jobs = next((each for each in tables if each.name == "scheduled_jobs"), None)
+    jobs = next((table for table in tables if table.name == "scheduled_jobs"), None)
     ratio = ""
     if jobs is not None and jobs.updates:
         ratio = f"; {jobs.hot_updates / jobs.updates:.0%} of the table's updates were HOT"

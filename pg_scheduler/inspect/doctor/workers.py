@@ -59,8 +59,8 @@ ZONE_DATA: Final = "tzdata"
 async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
     workers = await facts.once(facts.store.workers.list_workers)
     now = await facts.store.schedules.now()
-    alive = [each for each in workers if each.is_alive and not each.is_stopping]
-    draining = [each for each in workers if _drains(each)][:MAX_DRAINING]
+    alive = [worker for worker in workers if worker.is_alive and not worker.is_stopping]
+    draining = [worker for worker in workers if _drains(worker)][:MAX_DRAINING]
     requested: Mapping[str, datetime] = {}
     try:
         requested = await _read_requests(facts, draining)
@@ -108,15 +108,17 @@ def how_to_start(settings: Mapping[str, SettingRow]) -> str:
 
 def judge_lives(workers: Sequence[Worker], now: datetime, remedy: str = START) -> Iterator[Finding]:
     """Yield findings about missing and dead workers; the remedy is that of a missing one."""
-    claiming = [each for each in workers if each.is_alive and not each.is_stopping and _runs_jobs(each)]
+    claiming = [
+        worker for worker in workers if worker.is_alive and not worker.is_stopping and _runs_jobs(worker)
+    ]
     if not claiming:
-        idle = [each for each in workers if each.is_alive and not each.is_stopping]
-        roles = listed(sorted({each.role for each in idle}))
-        others = f": the {len(idle)} live ones have the roles {roles}" if idle else ""
+        idle = [worker for worker in workers if worker.is_alive and not worker.is_stopping]
+        roles = listed(sorted({worker.role for worker in idle}))
+        role_note = f": the {len(idle)} live ones have the roles {roles}" if idle else ""
         yield error(
             FindingCode.WORKER_NONE,
             "workers",
-            f"no live worker runs jobs{others}",
+            f"no live worker runs jobs{role_note}",
             remedy,
         )
     for worker in workers:
@@ -139,15 +141,15 @@ def judge_drained_names(
     backlog: BacklogRows, alive: Sequence[Worker], now: datetime, late_s: float
 ) -> Iterator[Finding]:
     """Yield a finding if late jobs wait because every live worker that claims their names drains."""
-    running = [each for each in alive if _runs_jobs(each)]
+    running = [worker for worker in alive if _runs_jobs(worker)]
     waiting, draining = list[BacklogRow](), dict[str, Worker]()
     for row in backlog.rows:
         if not is_late(row.oldest_due_at, now, late_s):
             continue
-        able = [each for each in running if each.names is None or row.name in each.names]
+        able = [worker for worker in running if worker.names is None or row.name in worker.names]
         if able and all(map(_drains, able)):
             waiting.append(row)
-            draining |= {each.worker_id: each for each in able}
+            draining |= {worker.worker_id: worker for worker in able}
     if not waiting:
         return
     oldest = min(row.oldest_due_at or now for row in waiting)
@@ -188,23 +190,23 @@ def judge_drains(
 def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield a finding for each version, release or setting in which live workers differ."""
     for subject, stated in (
-        ("version", [(each.version, each.hostname) for each in alive]),
-        ("release", [(release_of(each.metadata) or "none", each.hostname) for each in alive]),
+        ("version", [(worker.version, worker.hostname) for worker in alive]),
+        ("release", [(release_of(worker.metadata) or "none", worker.hostname) for worker in alive]),
     ):
-        if shown := _differing(stated):
+        if differences := _differing(stated):
             yield warning(
                 FindingCode.WORKER_MIXED,
                 subject,
-                f"live workers have different {subject}s: {shown}",
+                f"live workers have different {subject}s: {differences}",
                 "finish the deployment",
             )
-    reporting = [each for each in alive if each.settings]
+    reporting = [worker for worker in alive if worker.settings]
     names = sorted(
         {name for worker in reporting for name in worker.settings}
         - {ZONE_DATA, DECLARED, DECLARED_FUNCTIONS, CODE, LEFT_OUT}
     )
     for name in names:
-        values = {_shown(each.settings.get(name)) for each in reporting}
+        values = {_shown(worker.settings.get(name)) for worker in reporting}
         if len(values) > 1:
             yield info(
                 FindingCode.WORKER_MIXED,
@@ -220,7 +222,7 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
     Two releases of one service have that too, for the time of a deployment.
     """
     judged: set[tuple[str, ...]] = set()
-    for worker, other in combinations([each for each in alive if _runs_jobs(each)][:MAX_COMPARED], 2):
+    for worker, other in combinations([worker for worker in alive if _runs_jobs(worker)][:MAX_COMPARED], 2):
         shared = shared_names(worker.settings, other.settings)
         is_lasting = now - max(worker.started_at, other.started_at) > DEPLOYMENT
         names = tuple(shared.names)
@@ -240,13 +242,15 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
 def judge_zones(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield a finding if live workers have different time zone data; not all machines state their version."""
     stated = [
-        (_cut(str(each.settings[ZONE_DATA])), each.hostname) for each in alive if each.settings.get(ZONE_DATA)
+        (_cut(str(worker.settings[ZONE_DATA])), worker.hostname)
+        for worker in alive
+        if worker.settings.get(ZONE_DATA)
     ]
-    if shown := _differing(stated):
+    if differences := _differing(stated):
         yield warning(
             FindingCode.TZDATA,
             "time zone data",
-            f"live workers have different time zone data: {shown}",
+            f"live workers have different time zone data: {differences}",
             "install the newest tzdata on every host, then restart its workers",
         )
 
@@ -348,12 +352,12 @@ def _shown(value: Any) -> str:
 
 def _differing(values: Sequence[tuple[str, str]]) -> str | None:
     """Return each value with its hosts; None unless there are several."""
-    found = defaultdict[str, set[str]](set)
+    hosts_by_value = defaultdict[str, set[str]](set)
     for value, host in values:
-        found[value].add(host)
+        hosts_by_value[value].add(host)
     return (
-        listed([f"{value} on {listed(sorted(hosts))}" for value, hosts in sorted(found.items())])
-        if len(found) > 1
+        listed([f"{value} on {listed(sorted(hosts))}" for value, hosts in sorted(hosts_by_value.items())])
+        if len(hosts_by_value) > 1
         else None
     )
 

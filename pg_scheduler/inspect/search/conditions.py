@@ -39,19 +39,20 @@ def _condition(term: Term, search: Search) -> Condition:
         case StatusTerm():
             name, values = "status", (sorted(term.statuses), search.now)
         case PriorityTerm():
-            name, values = "priority", (sorted(each.db_value for each in term.priorities),)
+            name, values = "priority", (sorted(priority.db_value for priority in term.priorities),)
         case TextTerm(field=TextField.LIMIT):
-            name, values = "limit", _patterns([limit for each in term.patterns for limit in _limits(each)])
+            limits = [limit for pattern in term.patterns for limit in _limits(pattern)]
+            name, values = "limit", _patterns(limits)
         case TextTerm():
             name, values = term.field.value, _patterns(term.patterns)
         case JsonTerm():
             name, values = "json", (list(term.path), *_patterns(term.patterns))
         case NumberTerm():
-            lows = [MIN_INTEGER if each.low is None else each.low for each in term.spans]
-            highs = [MAX_INTEGER if each.high is None else each.high for each in term.spans]
+            lows = [MIN_INTEGER if span.low is None else span.low for span in term.spans]
+            highs = [MAX_INTEGER if span.high is None else span.high for span in term.spans]
             name, values = term.field.value, (lows, highs)
         case TimeTerm():
-            sinces, untils = [each.since for each in term.spans], [each.until for each in term.spans]
+            sinces, untils = [span.since for span in term.spans], [span.until for span in term.spans]
             name, values = term.field.value, (sinces, untils)
         case _:
             assert_never(term)
@@ -61,8 +62,8 @@ def _condition(term: Term, search: Search) -> Condition:
 def _patterns(patterns: Sequence[Pattern]) -> tuple[list[str], list[str]]:
     """Return the patterns of whole texts, and those of parts, which ignore case."""
     return (
-        [each.like for each in patterns if not each.is_part],
-        [each.like for each in patterns if each.is_part],
+        [pattern.like for pattern in patterns if not pattern.is_part],
+        [pattern.like for pattern in patterns if pattern.is_part],
     )
 
 

@@ -125,7 +125,7 @@ def _term(part: Part, context: _Context) -> Term:
     _, field, value, negated = part
     if field is None:
         return TextTerm(TextField.WORDS, read_patterns(value, is_part=True), negated)
-    path = [each.text for each in field.split(".")]
+    path = [word.text for word in field.split(".")]
     name = path[0].lower()
     if len(path) > 1 and name in JSON_ROOTS:
         return JsonTerm(_json_path(name, field), read_patterns(value), negated)
@@ -154,14 +154,16 @@ def _read_text(name: str, value: Word, negated: bool, _context: _Context) -> Ter
 
 
 def _read_status(_name: str, value: Word, negated: bool, _context: _Context) -> Term:
-    known = {status.value: status for status in SearchStatus}
-    return StatusTerm(frozenset(read_values(value, lambda part: read_choice("status", part, known))), negated)
+    statuses = {status.value: status for status in SearchStatus}
+    return StatusTerm(
+        frozenset(read_values(value, lambda part: read_choice("status", part, statuses))), negated
+    )
 
 
 def _read_priority(_name: str, value: Word, negated: bool, _context: _Context) -> Term:
-    known = {priority.value: priority for priority in JobPriority}
+    priorities = {priority.value: priority for priority in JobPriority}
     return PriorityTerm(
-        frozenset(read_values(value, lambda part: read_choice("priority", part, known))), negated
+        frozenset(read_values(value, lambda part: read_choice("priority", part, priorities))), negated
     )
 
 
@@ -180,11 +182,11 @@ def _number_span(field: NumberField, word: Word) -> NumberSpan:
     if (index := word.find("..")) is None:
         number = _number(field, word)
         return NumberSpan(number, number)
-    left, right = word.before(index), word.after(index + 2)
-    if not left.chars and not right.chars:
+    lower, upper = word.before(index), word.after(index + 2)
+    if not lower.chars and not upper.chars:
         raise SearchError("the range has no bound; write 2..5, 2.. or ..5", word.start)
-    low = _number(field, left) if left.chars else None
-    high = _number(field, right) if right.chars else None
+    low = _number(field, lower) if lower.chars else None
+    high = _number(field, upper) if upper.chars else None
     if low is not None and high is not None and high < low:
         raise SearchError("the range ends before it starts; exchange its bounds", word.start)
     return NumberSpan(low, high)

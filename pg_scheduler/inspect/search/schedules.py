@@ -78,12 +78,12 @@ def _positive(part: Part, now: datetime, tz: tzinfo | None) -> ScheduleFilter:
     if part.field is None:
         words = read_patterns(part.value, is_part=True)
         return lambda schedule: _is_any(words, schedule.schedule_id) or _is_any(words, schedule.task)
-    name, *path = [each.text for each in part.field.split(".")]
+    name, *path = [word.text for word in part.field.split(".")]
     name = name.lower()
     if name == ROOT and path and all(path):
         return _text_filter(part.value, lambda schedule: _text_at(schedule.metadata, path))
     if path or name not in SCHEDULE_FIELDS:
-        raise unknown_field(part, [each for each in SCHEDULE_FIELDS if "." not in each], [ROOT])
+        raise unknown_field(part, [field for field in SCHEDULE_FIELDS if "." not in field], [ROOT])
     match name:
         case "owner":
             owners = read_values(part.value, lambda word: read_choice("owner", word, OWNERS))
@@ -107,8 +107,8 @@ def _next_filter(value: Word, now: datetime, tz: tzinfo | None) -> ScheduleFilte
     def matches(schedule: Schedule) -> bool:
         at = schedule.next_fire_at
         return at is not None and any(
-            (each.since is None or each.since <= at) and (each.until is None or at < each.until)
-            for each in spans
+            (span.since is None or span.since <= at) and (span.until is None or at < span.until)
+            for span in spans
         )
 
     return matches
@@ -131,18 +131,18 @@ def _is_like(pattern: Pattern, text: str) -> bool:
     """Return whether a text matches a pattern, as LIKE decides it."""
     parts = _literals(pattern.like)
     if pattern.is_part:
-        parts, text = [each.lower() for each in parts], text.lower()
-    first, *others = parts
-    if not others:
+        parts, text = [part.lower() for part in parts], text.lower()
+    first, *following = parts
+    if not following:
         return text == first
-    *middle, last = others
+    *middle, last = following
     if not text.startswith(first):
         return False
     place = len(first)
-    for each in middle:
-        if (found := text.find(each, place)) < 0:
+    for literal in middle:
+        if (index := text.find(literal, place)) < 0:
             return False
-        place = found + len(each)
+        place = index + len(literal)
     return text.endswith(last) and len(text) - len(last) >= place
 
 

@@ -64,12 +64,12 @@ def _part(word: Word) -> Part:
     return Part(word, word.before(colon), word.after(colon + 1), is_negated)
 
 
-def unknown_field(part: Part, known: Collection[str], roots: Collection[str]) -> SearchError:
+def unknown_field(part: Part, fields: Collection[str], roots: Collection[str]) -> SearchError:
     """Return the error about the field of a term.
 
     Args:
         part: The term.
-        known: The fields of the search.
+        fields: The fields of the search.
         roots: Those that a path follows.
     """
     field = part.value if part.field is None else part.field
@@ -83,8 +83,8 @@ def unknown_field(part: Part, known: Collection[str], roots: Collection[str]) ->
             field.start,
         )
     suggestion = SYNONYMS.get(name)
-    if suggestion not in known:
-        suggestion = most_similar(name, [*known, *(f"{root}." for root in roots)])
+    if suggestion not in fields:
+        suggestion = most_similar(name, [*fields, *(f"{root}." for root in roots)])
     quoted = part.word.text if len(part.word.text) <= 40 else f"{part.word.text[:40]}..."
     argument = f"for an argument, write arg.{name[:40]}:<value>; " if "arg" in roots else ""
     return SearchError(
@@ -128,14 +128,14 @@ def _pattern(word: Word, *, is_part: bool) -> Pattern:
     return Pattern(f"%{like}%" if is_part else like, literal, is_part)
 
 
-def read_choice(what: str, word: Word, known: Mapping[str, T]) -> T:
+def read_choice(what: str, word: Word, choices: Mapping[str, T]) -> T:
     """Return the value of one of some words."""
     text = word.text.lower()
-    if text in known:
-        return known[text]
-    suggestion = most_similar(text, list(known))
+    if text in choices:
+        return choices[text]
+    suggestion = most_similar(text, list(choices))
     raise SearchError(
-        f"unknown {what} {text[:40]!r}; write one of {', '.join(known)}", word.start, suggestion
+        f"unknown {what} {text[:40]!r}; write one of {', '.join(choices)}", word.start, suggestion
     )
 
 
@@ -173,11 +173,11 @@ def read_time(word: Word, now: datetime, tz: tzinfo | None) -> TimeSpan:
 
 
 def _range(word: Word, index: int, now: datetime, tz: tzinfo | None) -> TimeSpan:
-    left, right = word.before(index), word.after(index + 2)
-    if not left.chars and not right.chars:
+    start, end = word.before(index), word.after(index + 2)
+    if not start.chars and not end.chars:
         raise SearchError("the range has no bound; " + HELP, word.start)
-    since = _bounds(left, now, tz)[0] if left.chars else None
-    until = _bounds(right, now, tz, left.text)[1] if right.chars else None
+    since = _bounds(start, now, tz)[0] if start.chars else None
+    until = _bounds(end, now, tz, start.text)[1] if end.chars else None
     if since is not None and until is not None and until < since:
         raise SearchError("the range ends before it starts; exchange its bounds", word.start)
     return TimeSpan(since, until)

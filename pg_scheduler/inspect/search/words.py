@@ -82,11 +82,11 @@ class Word:
 
     def split(self, mark: str) -> list[Word]:
         """Return the parts between unquoted marks."""
-        parts, rest = [], self
-        while (index := rest.find(mark)) is not None:
-            parts.append(rest.before(index))
-            rest = rest.after(index + len(mark))
-        return [*parts, rest]
+        parts, remainder = [], self
+        while (index := remainder.find(mark)) is not None:
+            parts.append(remainder.before(index))
+            remainder = remainder.after(index + len(mark))
+        return [*parts, remainder]
 
     def _has(self, mark: str, index: int) -> bool:
         part = self.chars[index : index + len(mark)]

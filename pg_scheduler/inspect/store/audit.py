@@ -60,12 +60,12 @@ class AuditReadRepository(Repository):
         """
         args = before, limit, rows, *filters
         if subject is None:
-            found = await self._statements.fetch("inspect_audit", *args)
+            audit_rows = await self._statements.fetch("inspect_audit", *args)
         else:
-            found = await self._statements.fetch("inspect_audit_of", *args, subject)
-        records = [_record_from(row) for row in found if row["matches"]]
-        is_capped = bool(found) and found[-1]["place"] == rows
-        return records, _record_from(found[-1]) if is_capped else None
+            audit_rows = await self._statements.fetch("inspect_audit_of", *args, subject)
+        records = [_record_from(row) for row in audit_rows if row["matches"]]
+        is_capped = bool(audit_rows) and audit_rows[-1]["place"] == rows
+        return records, _record_from(audit_rows[-1]) if is_capped else None
 
     async def trigger_changes(self, schedule_ids: Sequence[str], rows: int) -> dict[str, datetime]:
         """Return when the triggers of schedules were last changed; omit those without such a record.
@@ -74,8 +74,8 @@ class AuditReadRepository(Repository):
             schedule_ids: The schedules.
             rows: The records of each that are examined at most, the newest ones.
         """
-        found = await self._statements.fetch("inspect_trigger_changes", schedule_ids, rows)
-        return {row["id"]: row["at"] for row in found}
+        changes = await self._statements.fetch("inspect_trigger_changes", schedule_ids, rows)
+        return {row["id"]: row["at"] for row in changes}
 
     async def newest_records(
         self, subjects: Sequence[str], actions: Sequence[str], rows: int
@@ -87,8 +87,8 @@ class AuditReadRepository(Repository):
             actions: The actions.
             rows: The records of each subject that are examined at most, the newest ones.
         """
-        found = await self._statements.fetch("inspect_newest_records", subjects, actions, rows)
-        return [_record_from(row) for row in found]
+        records = await self._statements.fetch("inspect_newest_records", subjects, actions, rows)
+        return [_record_from(row) for row in records]
 
 
 def _record_from(row: asyncpg.Record) -> AuditRecord:

@@ -160,14 +160,14 @@ class BulkRepository:
             await self._audit.record(f"{batch.action}_jobs", subject, on=connection, **details)
         if effects.messages:
             await self._locks.notify(effects.messages, connection=connection)
-        found = {row["job_id"]: row for row in rows}
-        changed, kept = frozenset(effects.job_ids), frozenset(searched)
+        rows_by_id = {row["job_id"]: row for row in rows}
+        changed, searched_ids = frozenset(effects.job_ids), frozenset(searched)
         jobs = []
         for job_id in batch.job_ids:
-            outcome = ChangeOutcome.REFUSED if job_id in kept else ChangeOutcome.SKIPPED
+            outcome = ChangeOutcome.REFUSED if job_id in searched_ids else ChangeOutcome.SKIPPED
             if job_id in changed:
                 outcome = ChangeOutcome.DONE
-            row = found.get(job_id)
+            row = rows_by_id.get(job_id)
             name, status = (None, None) if row is None else (row["job_name"], JobStatus(row["status"]))
             jobs.append(JobChange(job_id, name, status, outcome))
         return jobs
@@ -176,7 +176,7 @@ class BulkRepository:
         self, run_id: str, batch: Batch, changed: int, connection: Connection
     ) -> Mapping[str, Any]:
         """Write how far the run is behind this batch; return that for the record."""
-        done = await self._statements.value(
+        done_jobs = await self._statements.value(
             "advance_run",
             run_id,
             batch.after,
@@ -188,12 +188,12 @@ class BulkRepository:
             self._statements.now,
             on=connection,
         )
-        if done is None:
+        if done_jobs is None:
             raise StaleRunError(
                 f"another call has continued the bulk run {run_id!r} since this one read how far it was; "
                 "continue at the next of its newest record in the audit"
             )
-        return {"done": done - changed, "searched": batch.searched, "next": batch.next}
+        return {"done": done_jobs - changed, "searched": batch.searched, "next": batch.next}
 
     async def _still_searched(
         self, batch: Batch, job_ids: Sequence[str], connection: Connection
@@ -226,8 +226,8 @@ class BulkRepository:
     ) -> list[asyncpg.Record]:
         """Retry jobs; those that have stored a step, and without it and the later ones, if one is given."""
         if from_step is not None:
-            found = await self._statements.fetch("find_steps", job_ids, from_step, on=connection)
-            job_ids = [row["job_id"] for row in found]
+            steps = await self._statements.fetch("find_steps", job_ids, from_step, on=connection)
+            job_ids = [row["job_id"] for row in steps]
         rows = await self._statements.fetch("retry_jobs", job_ids, self._statements.now, on=connection)
         if from_step is not None:
             retried = [row["job_id"] for row in rows]
@@ -260,10 +260,11 @@ def _due(rows: Sequence[asyncpg.Record]) -> _Effects:
 
 def _checks(worker_ids: Iterable[str | None]) -> list[str]:
     """Return the messages that workers are to look at their jobs."""
+    ids = {worker_id for worker_id in worker_ids if worker_id is not None}
     return [
-        f"{HEARTBEAT_REQUEST} {each}"
-        for each in sorted({each for each in worker_ids if each is not None})
-        if len(each.encode()) <= MAX_WORKER_ID_BYTES
+        f"{HEARTBEAT_REQUEST} {worker_id}"
+        for worker_id in sorted(ids)
+        if len(worker_id.encode()) <= MAX_WORKER_ID_BYTES
     ]
 
 

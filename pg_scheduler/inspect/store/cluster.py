@@ -83,8 +83,8 @@ class ClusterRepository(Repository):
 
     async def unfinished(self, rows: int, *, on: Connection) -> UnfinishedRow:
         """Count so many blocked jobs, and of each priority so many due and so many later ones."""
-        found = await self._rows(UnfinishedRow, "inspect_unfinished", rows, self._statements.now, on=on)
-        return found[0]
+        counts = await self._rows(UnfinishedRow, "inspect_unfinished", rows, self._statements.now, on=on)
+        return counts[0]
 
     async def unsuccessful(self, rows: int, *, on: Connection) -> UnsuccessfulRow:
         """Count the newest unsuccessful jobs."""

@@ -116,13 +116,13 @@ class DeployRepository(Repository):
 
     async def steps(self, job_ids: Sequence[str]) -> AsyncIterator[Sequence[CheckedStep]]:
         """Yield the steps of jobs in pages."""
-        after, rest = "", list(job_ids)
-        while rest:
-            page = await self._rows(CheckedStep, "check_steps", PAGE_ROWS, rest, after)
+        after, remaining_ids = "", list(job_ids)
+        while remaining_ids:
+            page = await self._rows(CheckedStep, "check_steps", PAGE_ROWS, remaining_ids, after)
             yield page
             if len(page) < PAGE_ROWS:
                 return
-            rest, after = rest[rest.index(page[-1].job_id) :], page[-1].name
+            remaining_ids, after = remaining_ids[remaining_ids.index(page[-1].job_id) :], page[-1].name
 
     async def with_values(self, steps: Iterable[CheckedStep]) -> AsyncIterator[CheckedStep]:
         """Yield steps that have large values with these, unless they were deleted meanwhile."""

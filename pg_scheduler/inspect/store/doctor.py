@@ -230,7 +230,7 @@ class DoctorRepository(Repository):
         """Return the tables with their settings and statistics."""
         rows = await self._statements.fetch("doctor_tables", await self._statements.schema(), list(TABLES))
         return [
-            TableRow(**{**row, "options": dict(each.split("=", 1) for each in row["options"] or ())})
+            TableRow(**{**row, "options": dict(option.split("=", 1) for option in row["options"] or ())})
             for row in rows
         ]
 

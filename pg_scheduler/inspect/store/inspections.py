@@ -212,12 +212,12 @@ class InspectionRepository(Repository):
 
     async def backlog(self) -> BacklogRows:
         """Count the due jobs by name, among the first 50,000 unfinished ones."""
-        found = await self._statements.fetch(
+        groups = await self._statements.fetch(
             "inspect_backlog", MAX_BACKLOG_ROWS, self._statements.now, MAX_GROUPS
         )
-        rows = [BacklogRow(row["name"], row["due"], row["running"], row["oldest_due_at"]) for row in found]
-        is_capped = bool(found) and found[0]["examined"] >= MAX_BACKLOG_ROWS
-        return BacklogRows(rows, is_capped, len(found) == MAX_GROUPS)
+        rows = [BacklogRow(row["name"], row["due"], row["running"], row["oldest_due_at"]) for row in groups]
+        is_capped = bool(groups) and groups[0]["examined"] >= MAX_BACKLOG_ROWS
+        return BacklogRows(rows, is_capped, len(groups) == MAX_GROUPS)
 
     async def expiring(self, names: Collection[str], until: datetime | None) -> tuple[int, bool]:
         """Count the jobs of some names that expire before an instant unless they start; None for any instant.
@@ -267,11 +267,13 @@ class InspectionRepository(Repository):
 
     async def linked_jobs(self, job_id: str, limit: int) -> dict[bool, list[LinkedJob]]:
         """Return jobs that a job waits for (True), and jobs that wait for it: at most so many of each."""
-        found: dict[bool, list[LinkedJob]] = {True: [], False: []}
+        jobs_by_side: dict[bool, list[LinkedJob]] = {True: [], False: []}
         rows = await self._statements.fetch("inspect_linked_jobs", job_id, limit)
         for is_parent, other_id, name, status in rows:
-            found[is_parent].append(LinkedJob(other_id, name, None if status is None else JobStatus(status)))
-        return found
+            jobs_by_side[is_parent].append(
+                LinkedJob(other_id, name, None if status is None else JobStatus(status))
+            )
+        return jobs_by_side
 
     async def steps(self, job_id: str, name: str | None = None) -> list[StepRow]:
         """Return the steps of a job, or the one of a name with its whole value.

@@ -70,10 +70,10 @@ class LimitReadRepository(Repository):
 
     async def blocked(self) -> BlockedJobs:
         """Count the first 20,000 blocked jobs by what they wait for."""
-        found = await self._statements.fetch("inspect_blocked", MAX_BLOCKED_ROWS, MAX_BLOCKED_KEYS)
-        is_capped = bool(found) and found[0]["examined"] >= MAX_BLOCKED_ROWS
-        jobs = {row["blocked_on"]: row["jobs"] for row in found}
-        return BlockedJobs(jobs, is_capped or len(found) == MAX_BLOCKED_KEYS)
+        rows = await self._statements.fetch("inspect_blocked", MAX_BLOCKED_ROWS, MAX_BLOCKED_KEYS)
+        is_capped = bool(rows) and rows[0]["examined"] >= MAX_BLOCKED_ROWS
+        jobs = {row["blocked_on"]: row["jobs"] for row in rows}
+        return BlockedJobs(jobs, is_capped or len(rows) == MAX_BLOCKED_KEYS)
 
     async def use(self, blocked_on: str) -> tuple[int, int]:
         """Return the attempts of a limit that run, and its starts that still count."""

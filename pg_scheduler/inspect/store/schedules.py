@@ -78,13 +78,13 @@ class ScheduleListRepository(Repository):
             after,
             limit,
         )
-        found, last_id = list[FoundSchedule](), None
+        schedules, last_id = list[FoundSchedule](), None
         for row in rows:
             values = dict(row)
             last_id, paused_by, state = (values.pop(name) for name in ("last_id", "paused_by", "state"))
             if values["schedule_id"] is not None:
-                found.append(FoundSchedule(schedule_from(values), state, paused_by))
-        return FoundSchedules(found, last_id)
+                schedules.append(FoundSchedule(schedule_from(values), state, paused_by))
+        return FoundSchedules(schedules, last_id)
 
     async def state(self, schedule_id: str) -> ScheduleState | None:
         """Return the state of a schedule; None if it does not exist."""

@@ -162,13 +162,15 @@ class SearchRepository(Repository):
 
     async def _examine(self, name: str, position: Sequence[object], scan: Scan, on: Connection) -> Examined:
         schema = await self._statements.schema(on=on)
-        query = load_search(schema, name, tuple((each.name, each.is_negated) for each in scan.conditions))
-        values = [value for each in scan.conditions for value in each.values]
+        query = load_search(
+            schema, name, tuple((condition.name, condition.is_negated) for condition in scan.conditions)
+        )
+        values = [value for condition in scan.conditions for value in condition.values]
         with translated():
-            found = await on.fetch(
+            rows = await on.fetch(
                 query.text, scan.limit, scan.rows, *position, *values, timeout=self._statements.call_timeout_s
             )
-        return _examined(found, self._statements.codec)
+        return _examined(rows, self._statements.codec)
 
 
 @lru_cache(maxsize=256)
@@ -182,21 +184,21 @@ def load_search(schema: str, name: str, conditions: Sequence[tuple[str, bool]]) 
             the statement, in this order.
     """
     plain = load_query(schema, name)
-    taken = _last_parameter(plain.text)
+    offset = _last_parameter(plain.text)
     texts = []
     for condition, is_negated in conditions:
         text = load_fragment(f"search_{condition}")
-        texts.append(f"({_moved(text, taken)}) {'IS NOT TRUE' if is_negated else 'IS TRUE'}")
-        taken += _last_parameter(text)
+        texts.append(f"({_moved(text, offset)}) {'IS NOT TRUE' if is_negated else 'IS TRUE'}")
+        offset += _last_parameter(text)
     return compose_query(schema, name, search_conditions=" AND ".join(texts)) if texts else plain
 
 
 def _last_parameter(text: str) -> int:
-    return max((int(found[1]) for found in _PARAMETER.finditer(text)), default=0)
+    return max((int(match[1]) for match in _PARAMETER.finditer(text)), default=0)
 
 
 def _moved(text: str, by: int) -> str:
-    return _PARAMETER.sub(lambda found: f"${int(found[1]) + by}", text)
+    return _PARAMETER.sub(lambda match: f"${int(match[1]) + by}", text)
 
 
 def _examined(rows: Sequence[Any], codec: PayloadCodec | None) -> Examined:

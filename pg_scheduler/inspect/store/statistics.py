@@ -66,24 +66,27 @@ class StatisticsReadRepository(Repository):
             limit: The maximum number of rows that are read of each span.
         """
         rows: list[StatisticsRow] = []
-        found: Sequence[asyncpg.Record] = ()
+        records: Sequence[asyncpg.Record] = ()
         is_complete = True
         for span_s in SPANS_S:
-            left, position = limit, (None, None)
+            capacity, position = limit, (None, None)
             while True:
-                size = min(left, PAGE_SIZE)
-                found = await self._statements.fetch(
+                size = min(capacity, PAGE_SIZE)
+                records = await self._statements.fetch(
                     "read_statistics", span_s, seconds, names, *position, size, self._statements.now
                 )
-                kept = [row for row in found if row["bucket"] is not None]
+                bucket_rows = [row for row in records if row["bucket"] is not None]
                 span = timedelta(seconds=span_s)
-                rows += [StatisticsRow(row["bucket"], span, row["job_name"], figures_of(row)) for row in kept]
-                left -= len(kept)
-                if len(kept) < size or not left:
+                rows += [
+                    StatisticsRow(row["bucket"], span, row["job_name"], figures_of(row))
+                    for row in bucket_rows
+                ]
+                capacity -= len(bucket_rows)
+                if len(bucket_rows) < size or not capacity:
                     break
-                position = kept[-1]["bucket"], kept[-1]["job_name"]
-            is_complete = is_complete and left > 0
-        return StatisticsPage(found[0]["now"], rows, is_complete)
+                position = bucket_rows[-1]["bucket"], bucket_rows[-1]["job_name"]
+            is_complete = is_complete and capacity > 0
+        return StatisticsPage(records[0]["now"], rows, is_complete)
 
     async def add_up(
         self, seconds: float, width: timedelta, patterns: Sequence[str] | None, limit: int
@@ -97,13 +100,13 @@ class StatisticsReadRepository(Repository):
             limit: The maximum number of rows that are added up of each span.
         """
         parts = defaultdict[datetime, list[JobFigures]](list)
-        found: Sequence[asyncpg.Record] = ()
+        records: Sequence[asyncpg.Record] = ()
         is_complete = True
         for span_s in SPANS_S:
-            left, position = limit, (None, None)
+            capacity, position = limit, (None, None)
             while True:
-                size = min(left, SUM_SIZE)
-                found = await self._statements.fetch(
+                size = min(capacity, SUM_SIZE)
+                records = await self._statements.fetch(
                     "sum_statistics",
                     span_s,
                     seconds,
@@ -113,16 +116,16 @@ class StatisticsReadRepository(Repository):
                     self._statements.now,
                     width.total_seconds(),
                 )
-                for row in found:
+                for row in records:
                     if row["start"] is not None:
                         parts[row["start"]].append(figures_of(row))
-                left -= found[0]["examined"]
-                if found[0]["examined"] < size or not left:
+                capacity -= records[0]["examined"]
+                if records[0]["examined"] < size or not capacity:
                     break
-                position = found[0]["last_bucket"], found[0]["last_name"]
-            is_complete = is_complete and left > 0
-        rows = [StatisticsRow(at, width, "", JobFigures.added(*each)) for at, each in parts.items()]
-        return StatisticsPage(found[0]["now"], rows, is_complete)
+                position = records[0]["last_bucket"], records[0]["last_name"]
+            is_complete = is_complete and capacity > 0
+        rows = [StatisticsRow(at, width, "", JobFigures.added(*figures)) for at, figures in parts.items()]
+        return StatisticsPage(records[0]["now"], rows, is_complete)
 
     async def starts_per_s(self, seconds: float) -> float | None:
         """Return how many attempts started per second of late; None if no worker counted any.
@@ -153,5 +156,5 @@ def figures_of(row: asyncpg.Record) -> JobFigures:
 
 def _fitted(values: Sequence[N | None], length: int, zero: N) -> tuple[N, ...]:
     """Return so many elements, with zero for each that is missing."""
-    found = [zero if value is None else value for value in values[:length]]
-    return (*found, *[zero] * (length - len(found)))
+    numbers = [zero if value is None else value for value in values[:length]]
+    return (*numbers, *[zero] * (length - len(numbers)))

@@ -51,20 +51,20 @@ class InspectedWorker:
     @property
     def loop_blocked_s(self) -> float | None:
         """Seconds for which its event loop has been blocked; None if it is not."""
-        found = self.health.get("loop_blocked_s")
-        return float(found) if isinstance(found, int | float) else None
+        value = self.health.get("loop_blocked_s")
+        return float(value) if isinstance(value, int | float) else None
 
     @property
     def blocking_job_id(self) -> str | None:
         """The job that blocks the event loop; None if that is unknown."""
-        found = self.health.get("blocking_job_id")
-        return found if isinstance(found, str) else None
+        value = self.health.get("blocking_job_id")
+        return value if isinstance(value, str) else None
 
     def missing_executor(self, name: str) -> str | None:
         """Return the executor of a function that it has registered without it, or None."""
         missing = self.health.get("missing_executors")
-        found = missing.get(name) if isinstance(missing, dict) else None
-        return found if isinstance(found, str) else None
+        value = missing.get(name) if isinstance(missing, dict) else None
+        return value if isinstance(value, str) else None
 
 
 class AttemptRow(NamedTuple):
