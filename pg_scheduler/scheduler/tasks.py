@@ -93,15 +93,19 @@ class Tasks:
         """Return the registered tasks and the paused names, in the order of the names."""
         pauses = [pause for pause in await self._parts.store.pauses.paused() if not pause.is_over]
         tasks = {task.identity: task for task in self._parts.tasks.tasks()}
-        paused = {task.identity: each for each in pauses if (task := self._parts.tasks.resolve(each.name))}
-        found = [self._info(task.name, task, paused.get(identity)) for identity, task in tasks.items()]
-        found += [
-            self._info(each.name, None, each) for each in pauses if not self._parts.tasks.resolve(each.name)
+        paused = {task.identity: pause for pause in pauses if (task := self._parts.tasks.resolve(pause.name))}
+        infos = [self._info(task.name, task, paused.get(identity)) for identity, task in tasks.items()]
+        infos += [
+            self._info(pause.name, None, pause)
+            for pause in pauses
+            if not self._parts.tasks.resolve(pause.name)
         ]
-        return sorted(found, key=lambda info: info.name)
+        return sorted(infos, key=lambda info: info.name)
 
     def _info(self, name: str, task: Task | None, pause: Pause | None) -> TaskInfo:
-        about: dict[str, Any] = {} if pause is None else {each: getattr(pause, each) for each in OF_PAUSE}
+        pause_fields: dict[str, Any] = (
+            {} if pause is None else {field: getattr(pause, field) for field in OF_PAUSE}
+        )
         if task is None:
             return TaskInfo(
                 name,
@@ -111,7 +115,7 @@ class Tasks:
                 self._parts.config.misfire_grace_time,
                 0,
                 JobPriority.NORMAL,
-                **about,
+                **pause_fields,
             )
         grace, keep = task.misfire_grace_time, task.keep_result
         return TaskInfo(
@@ -130,7 +134,7 @@ class Tasks:
             metadata=deepcopy(dict(task.metadata)),
             unique=task.unique,
             on_failure=task.on_failure,
-            **about,
+            **pause_fields,
         )
 
 
