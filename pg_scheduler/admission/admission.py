@@ -76,14 +76,14 @@ class Admission(Service):
         limited = self._tasks.lists.limited
         if limited.keys().isdisjoint(claim.function for claim in claims):
             return claims
-        others = []
+        unlimited_claims = []
         for claim in claims:
             if claim.function in limited:
                 self._waiting.append(self._executor.take_slot(claim))
             else:
-                others.append(claim)
+                unlimited_claims.append(claim)
         self.wake()
-        return others
+        return unlimited_claims
 
     async def run_once(self) -> float:
         """Decide about one batch of attempts."""
@@ -127,9 +127,9 @@ class Admission(Service):
     async def _decide(self, requests: Sequence[AdmissionRequest], attempts: dict[str, Attempt]) -> None:
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
         book = self._unblocker.book()
-        keys = {key for each in requests for key, _ in each.limits}
+        keys = {key for request in requests for key, _ in request.limits}
         try:
-            decided = await self._limits.admit(
+            decisions = await self._limits.admit(
                 self._worker_id, requests, {key: book.longest_per_s(key) for key in sorted(keys)}
             )
         except (DatabaseUnavailableError, *REFUSALS) as error:
@@ -149,7 +149,7 @@ class Admission(Service):
         lost_lease = sent_at < trusted_until < time.monotonic()  # the event loop was blocked meanwhile
         for request in requests:
             attempt = attempts[request.claim.job_id]
-            blocked_on = decided.get(request.claim.job_id, "")
+            blocked_on = decisions.get(request.claim.job_id, "")
             if blocked_on:
                 self._block(attempt, request, blocked_on)
                 self._note_surplus(attempt.claim, blocked_on)
@@ -205,7 +205,7 @@ class Admission(Service):
     async def _block_surplus(self) -> None:
         """Block a number of due jobs that would be claimed in vain and delay those of other tasks."""
         key, (task, position) = self._surplus.popitem()
-        names = [name for name, each in self._tasks.lists.limited.items() if each is task]
+        names = [name for name, limited_task in self._tasks.lists.limited.items() if limited_task is task]
         job_ids = None
         if not is_shared_by_all(task.limits, task.name, key):
             jobs = await self._limits.read_surplus(names, position, SURPLUS_SIZE, MAX_KEYED_BYTES)
@@ -216,8 +216,8 @@ class Admission(Service):
         if blocked:
             self._unblocker.blocked([key])  # it may have got room meanwhile
         if len(blocked) >= SURPLUS_SIZE // 2:
-            last = max(blocked, key=lambda job: (job.execution_time, job.job_id))
-            position = SurplusPosition(position.priority, last.execution_time, last.job_id)
+            last_job = max(blocked, key=lambda job: (job.execution_time, job.job_id))
+            position = SurplusPosition(position.priority, last_job.execution_time, last_job.job_id)
             self._surplus.setdefault(key, (task, position))
 
     def _keys_of(self, task: Task, job_name: str, task_data: str) -> dict[str, LimitRow]:

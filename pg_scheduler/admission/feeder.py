@@ -95,13 +95,13 @@ class Feeder(BlockedJobs):
         """Return the names of tasks that this worker claims, by their shares."""
         names = self._names()
         if names is not self._known[0]:
-            found: defaultdict[str, list[str]] = defaultdict(list)
+            names_by_share: defaultdict[str, list[str]] = defaultdict(list)
             shared = self._tasks.lists.shared
             for name in names:
                 task = shared.get(name)
                 if task is not None and task.share is not None:
-                    found[share_prefix(task.share, task.name)].append(name)
-            self._known = (names, found)
+                    names_by_share[share_prefix(task.share, task.name)].append(name)
+            self._known = (names, names_by_share)
         return self._known[1]
 
     async def _feed(self, shares: Mapping[str, Sequence[str]]) -> bool:
@@ -140,12 +140,12 @@ class Feeder(BlockedJobs):
         """Unblock jobs of a page of tenants that wait in vain; return whether there are more."""
         keys = await self._shares_of.tenants(since, self.batch_size)
         if keys:
-            known = {
+            declared_shares = {
                 share_prefix(task.share, task.name)
                 for task in self._tasks.lists.shared.values()
                 if task.share
             }
-            if forgotten := [key for key in keys if prefix_of(BLOCKED_BY_SHARE, key) not in known]:
+            if forgotten := [key for key in keys if prefix_of(BLOCKED_BY_SHARE, key) not in declared_shares]:
                 await self._unblock_forgotten(forgotten)
             await self._unblock_late(keys)
         if len(keys) == self.batch_size:

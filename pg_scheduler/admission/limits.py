@@ -84,9 +84,10 @@ class LimitRepository(Repository):
             By job id, None for an admitted attempt, else the limit that blocks the job. An attempt that this
             worker does not hold any more is missing, and one whose job has a new definition waiting.
         """
-        wanted = [(key, n) for n, each in enumerate(requests, 1) for key in dict(each.limits)]
-        different = {id(each.limits): each.limits for each in requests}.values()  # most jobs share theirs
-        declared = list(dict.fromkeys(pair for limits in different for pair in limits))
+        requested_keys = [(key, n) for n, request in enumerate(requests, 1) for key in dict(request.limits)]
+        # Most jobs share the object of their limits.
+        distinct_limits = {id(request.limits): request.limits for request in requests}.values()
+        declared = list(dict.fromkeys(pair for limits in distinct_limits for pair in limits))
         keys = list(keep_s)
         async with self._statements.connections.admission() as connection:
             await self._statements.fetch("lock_limits", LOCK_CLASS, keys, on=connection)
@@ -94,10 +95,10 @@ class LimitRepository(Repository):
                 "admit_attempts",
                 worker_id,
                 self._statements.now,
-                [each.claim.job_id for each in requests],
-                [each.claim.attempt for each in requests],
-                [key for key, _ in wanted],
-                [n for _, n in wanted],
+                [request.claim.job_id for request in requests],
+                [request.claim.attempt for request in requests],
+                [key for key, _ in requested_keys],
+                [n for _, n in requested_keys],
                 keys,
                 list(keep_s.values()),
                 [key for key, _ in declared],
@@ -152,13 +153,13 @@ class LimitRepository(Repository):
             limits: The numbers of each limit, in sets of which the one with the most room decides.
             most: The maximum number of jobs of each limit.
         """
-        declared = [
+        limit_rows = [
             (key, number, *row)
             for key, options in limits.items()
             for number, option in enumerate(options)
             for row in option
         ]
-        columns = [[each[n] for each in declared] for n in range(5)]
+        columns = [[limit_row[n] for limit_row in limit_rows] for n in range(5)]
         rows = await self._statements.fetch("unblock_limited", self._statements.now, *columns, most)
         return [Unblocked(*(row[name] for name in Unblocked._fields)) for row in rows]
 
@@ -181,21 +182,21 @@ class LimitRepository(Repository):
             How many jobs were unblocked, and the position at which to continue; None at the end.
         """
         start = since or LatePosition("", 0, None, "")
-        rest = len(keys) - 1
+        later_count = len(keys) - 1
         rows = await self._statements.fetch(
             "unblock_late",
             keys,
-            [start.priority, *[0] * rest],
-            [start.execution_time, *[None] * rest],
-            [start.job_id, *[""] * rest],
+            [start.priority, *[0] * later_count],
+            [start.execution_time, *[None] * later_count],
+            [start.job_id, *[""] * later_count],
             limit,
             self._statements.now,
         )
         if not rows:
             return 0, None
         (row,) = rows
-        last = LatePosition(row["blocked_on"], row["priority"], row["execution_time"], row["job_id"])
-        return row["jobs"], last if row["n"] == limit else None
+        last_position = LatePosition(row["blocked_on"], row["priority"], row["execution_time"], row["job_id"])
+        return row["jobs"], last_position if row["n"] == limit else None
 
     async def unblock_forgotten(self, keys: Sequence[str], names: Sequence[str], limit: int) -> int:
         """Unblock jobs of these names that wait for limits or shares that are gone from their code."""

@@ -58,9 +58,9 @@ class ShareRepository(Repository):
             left_out: The ids of jobs that are not moved, because their rows are locked.
         """
         share_of = {key: prefix_of(BLOCKED_BY_SHARE, key) for key in tenants}
-        wanted = [prefix for prefix in dict.fromkeys(share_of.values()) if prefix in shares]
+        prefixes = [prefix for prefix in dict.fromkeys(share_of.values()) if prefix in shares]
         async with self._statements.connections.admission() as connection:
-            rows = await self._statements.fetch("lock_shares", LOCK_CLASS, wanted, on=connection)
+            rows = await self._statements.fetch("lock_shares", LOCK_CLASS, prefixes, on=connection)
             locked = {row[0] for row in rows}
             if not locked:
                 return Fed(0, None, 0, is_complete=False)
@@ -77,7 +77,7 @@ class ShareRepository(Repository):
                 json.dumps(dict.fromkeys(left_out)),
                 on=connection,
             )
-        is_complete = len(locked) == len(wanted)
+        is_complete = len(locked) == len(prefixes)
         return Fed(fed["jobs"], fed["due"], fed["room"], is_complete, tuple(fed["locked"]))
 
     async def find_locked(self, job_ids: Collection[str]) -> set[str]:

@@ -104,9 +104,9 @@ class Unblocker(BlockedJobs):
 
     def book(self) -> LimitBook:
         """Return the limits of the registered tasks."""
-        known, book = self._book
+        tasks_of_book, book = self._book
         limited = self._tasks.lists.limited
-        if known is not limited:
+        if tasks_of_book is not limited:
             book = LimitBook({task.name: task.limits for task in limited.values()}.items())
             self._book = (limited, book)
         return book
@@ -188,17 +188,17 @@ class Unblocker(BlockedJobs):
         if not limits:
             return False
         size, is_behind = self.batch_size, False
-        checked = await self._limits.unblock(limits, size)
-        for each in checked:
-            if each.late or each.jobs == size:  # late jobs expire, which leaves room for others
-                self._freed[each.key] = None
+        results = await self._limits.unblock(limits, size)
+        for result in results:
+            if result.late or result.jobs == size:  # late jobs expire, which leaves room for others
+                self._freed[result.key] = None
                 is_behind = True
-            if each.free_in is not None:
-                self._free_at[each.key] = time.monotonic() + each.free_in
-            room_in = self.scan_interval_s if each.free_in is None else each.free_in
+            if result.free_in is not None:
+                self._free_at[result.key] = time.monotonic() + result.free_in
+            room_in = self.scan_interval_s if result.free_in is None else result.free_in
             self.next_room_in = room_in if self.next_room_in is None else min(self.next_room_in, room_in)
-        due = min((each.due for each in checked if each.due is not None), default=None)
-        self._report(sum(each.jobs for each in checked), sum(each.late for each in checked), due)
+        due = min((result.due for result in results if result.due is not None), default=None)
+        self._report(sum(result.jobs for result in results), sum(result.late for result in results), due)
         return is_behind
 
     async def _scan(self) -> bool:
@@ -208,9 +208,9 @@ class Unblocker(BlockedJobs):
         keys = await self._limits.blocked_keys(self._scanned, self.batch_size)
         if keys:
             book = self.book()
-            known = {key: sets for key in keys if (sets := book.options(key))}
-            await self._unblock(known)
-            if forgotten := [key for key in keys if key not in known]:
+            options_by_key = {key: sets for key in keys if (sets := book.options(key))}
+            await self._unblock(options_by_key)
+            if forgotten := [key for key in keys if key not in options_by_key]:
                 await self._unblock_forgotten(forgotten)
             await self._unblock_late(keys)
         if len(keys) == self.batch_size:
@@ -218,9 +218,11 @@ class Unblocker(BlockedJobs):
             return True
         self._scanned = FIRST
         self._is_scan_requested = False
-        held = self._in_flight.unreported()
-        for job_id in [each for each, (attempt, _) in self._admitted.items() if held.get(each) != attempt]:
-            del self._admitted[job_id]  # it was cancelled or lost
+        held_attempts = self._in_flight.unreported()
+        # Attempts that were cancelled or lost do not count any more.
+        admitted = self._admitted.items()
+        for job_id in [job_id for job_id, (attempt, _) in admitted if held_attempts.get(job_id) != attempt]:
+            del self._admitted[job_id]
         await self._end_scan()
         return False
 
