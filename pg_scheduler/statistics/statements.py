@@ -25,8 +25,8 @@ class StatisticsRepository(Repository):
         """
         rows = json.dumps([_row(name, figures) for name, figures in jobs.items()])
         now = self._statements.now
-        found: bool = await self._statements.value("add_statistics", worker_id, batch, rows, now)
-        return found
+        is_added: bool = await self._statements.value("add_statistics", worker_id, batch, rows, now)
+        return is_added
 
     async def fold(self, span_s: int, longer_s: int | None, days: float, limit: int) -> int:
         """Merge rows of a span that are older than these days into a longer one; return their number.
