@@ -127,8 +127,8 @@ class EventRelay(Service):
         """Publish the events of a notification of another node."""
         if not self._own_kinds:
             return
-        sender, _, rest = message.partition(" ")
-        number, _, text = rest.partition(" ")
+        sender, _, remainder = message.partition(" ")
+        number, _, text = remainder.partition(" ")
         is_valid = len(sender) <= MAX_SENDER_LENGTH and len(number) <= MAX_NUMBER_LENGTH
         if sender == self._sender or not is_valid or not (number.isascii() and number.isdigit()):
             return
@@ -145,12 +145,12 @@ class EventRelay(Service):
 
     def _note_received(self, sender: str, number: int) -> None:
         now = datetime.now(UTC)
-        former = self._last_received.pop(sender, None)
+        previous_message = self._last_received.pop(sender, None)
         self._last_received[sender] = (number, now)
         if len(self._last_received) > MAX_SENDERS:
             self._last_received.popitem(last=False)
-        if former is not None and number > former[0] + 1:
-            self._cluster.publish(EventsMissed(former[1]))
+        if previous_message is not None and number > previous_message[0] + 1:
+            self._cluster.publish(EventsMissed(previous_message[1]))
 
     def _subscribers_changed(self) -> None:
         kinds = names_of(self._cluster.kinds)
@@ -161,19 +161,19 @@ class EventRelay(Service):
             self.wake()
 
     async def _announce(self) -> float:
-        wanted = self._own_kinds
-        if wanted == self._announced:
+        kinds = self._own_kinds
+        if kinds == self._announced:
             return NEVER
-        if wanted < self._announced:
-            left = self._withdraw_at - time.monotonic()
-            if left > 0:
-                return left
+        if kinds < self._announced:
+            wait_s = self._withdraw_at - time.monotonic()
+            if wait_s > 0:
+                return wait_s
         else:
-            wanted |= self._announced
+            kinds |= self._announced
         message = f"{SUBSCRIPTIONS} {self._worker_id}"
-        await self._store.workers.announce_subscriptions(self._worker_id, sorted(wanted), message)
-        self._announced = wanted
-        return 0 if wanted != self._own_kinds else NEVER
+        await self._store.workers.announce_subscriptions(self._worker_id, sorted(kinds), message)
+        self._announced = kinds
+        return 0 if kinds != self._own_kinds else NEVER
 
     async def _send(self, *, now: bool = False) -> float:
         if not self._waiting:

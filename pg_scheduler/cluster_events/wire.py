@@ -61,17 +61,17 @@ def carried_kinds() -> Mapping[str, type[Event]]:
 
 def names_of(kinds: Iterable[type[Event]]) -> frozenset[str]:
     """Return the names of the classes that can be sent, among these and their subclasses."""
-    wanted = tuple(kinds)
-    return frozenset(name for name, kind in carried_kinds().items() if issubclass(kind, wanted))
+    classes = tuple(kinds)
+    return frozenset(name for name, kind in carried_kinds().items() if issubclass(kind, classes))
 
 
 def encode(event: Event) -> str:
     """Return an event as JSON in ASCII."""
     kind: Any = type(event)
     values = {
-        each.name: value
-        for each in _carried_fields(kind)
-        if (value := _packed(getattr(event, each.name), is_whole=each.is_whole)) is not None
+        field.name: value
+        for field in _carried_fields(kind)
+        if (value := _packed(getattr(event, field.name), is_whole=field.is_whole)) is not None
     }
     return json.dumps([type(event).__name__, values], separators=(",", ":"))
 
@@ -79,12 +79,12 @@ def encode(event: Event) -> str:
 def decode(text: str) -> list[Event]:
     """Return the events of a JSON array, without those that this version cannot read."""
     try:
-        found = json.loads(text, parse_constant=_reject)
+        document = json.loads(text, parse_constant=_reject)
     except (ValueError, RecursionError):
         return []
-    if not isinstance(found, list):
+    if not isinstance(document, list):
         return []
-    return [event for each in found if (event := _event_from(each)) is not None]
+    return [event for item in document if (event := _event_from(item)) is not None]
 
 
 def without_details(event: Event) -> Event | None:
@@ -96,9 +96,9 @@ def without_details(event: Event) -> Event | None:
 def _carried_fields(kind: Any) -> tuple[_Field, ...]:
     """Return the fields of a class that are sent; their annotations are text in ``types.py``."""
     return tuple(
-        _Field(each.name, _READERS[each.type.removesuffix(" | None")], each.name.endswith(WHOLE))
-        for each in fields(kind)
-        if each.repr
+        _Field(field.name, _READERS[field.type.removesuffix(" | None")], field.name.endswith(WHOLE))
+        for field in fields(kind)
+        if field.repr
     )
 
 
@@ -106,10 +106,10 @@ def _carried_fields(kind: Any) -> tuple[_Field, ...]:
 def _stand_ins(kind: Any) -> dict[str, object]:
     """Return the values of fields that have no default and that the text may lack."""
     return {
-        each.name: "" if each.type == "str" else None
-        for each in fields(kind)
-        if each.default is each.default_factory is MISSING
-        and (not each.repr or each.type.endswith(" | None"))
+        field.name: "" if field.type == "str" else None
+        for field in fields(kind)
+        if field.default is field.default_factory is MISSING
+        and (not field.repr or field.type.endswith(" | None"))
     }
 
 
@@ -124,22 +124,22 @@ def _packed(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - one 
         case BaseException():
             return f"{type(value).__name__}: {value}"[:MAX_TEXT_LENGTH]
         case tuple():
-            return [each for each in value[:MAX_IDS] if isinstance(each, str)]
+            return [text for text in value[:MAX_IDS] if isinstance(text, str)]
         case float() if not math.isfinite(value):
             return None
     return value
 
 
-def _event_from(found: object) -> Event | None:
-    match found:
+def _event_from(item: object) -> Event | None:
+    match item:
         case [str() as name, dict() as values] if name in carried_kinds():
             kind: Any = carried_kinds()[name]
         case _:
             return None
-    carried = [each for each in _carried_fields(kind) if each.name in values]
+    carried_fields = [field for field in _carried_fields(kind) if field.name in values]
     try:
-        known = {each.name: each.read(values[each.name]) for each in carried}
-        event: Event = kind(**_stand_ins(kind) | known)
+        arguments = {field.name: field.read(values[field.name]) for field in carried_fields}
+        event: Event = kind(**_stand_ins(kind) | arguments)
     except (TypeError, ValueError, OverflowError):  # a wrong value, or a field is missing
         return None
     return event
@@ -183,7 +183,7 @@ def _instant(value: object) -> datetime:
 def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError("not an array")
-    return tuple(_text(each) for each in value)
+    return tuple(_text(item) for item in value)
 
 
 _READERS: Final[Mapping[str, Callable[[object], object]]] = {
