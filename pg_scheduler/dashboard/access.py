@@ -191,14 +191,14 @@ async def decide(authorize: Authorize, request: Request) -> Access | Response | 
     Raises:
         TypeError: It is not a decision.
     """
-    found: Any = authorize(request)
-    if inspect.isawaitable(found):
-        found = await found
-    if isinstance(found, Access | Response):
-        return found
-    if not found:  # `user and Access(...)`
+    decision: Any = authorize(request)
+    if inspect.isawaitable(decision):
+        decision = await decision
+    if isinstance(decision, Access | Response):
+        return decision
+    if not decision:  # `user and Access(...)`
         return None
-    raise TypeError(f"authorize must return an Access, a Response or None, not {type(found).__name__}")
+    raise TypeError(f"authorize must return an Access, a Response or None, not {type(decision).__name__}")
 
 
 def allow_anyone(_request: Request) -> Access:
@@ -230,10 +230,10 @@ def basic_auth(user: str, password: str, *, access: Access | None = None) -> Aut
 
     def authorize(request: Request) -> Access | Response:
         try:
-            given = base64.b64decode(_credentials(request, "basic"), validate=True)
+            credentials = base64.b64decode(_credentials(request, "basic"), validate=True)
         except ValueError:  # also one of binascii
-            given = b""
-        if compare_digest(given, expected):
+            credentials = b""
+        if compare_digest(credentials, expected):
             return granted
         return _challenge(request, 'Basic realm="pg_scheduler", charset="UTF-8"')
 
@@ -294,8 +294,8 @@ def _check_secret(name: str, secret: object) -> None:
 
 
 def _credentials(request: Request, scheme: str) -> str:
-    given, _, value = request.headers.get("authorization", "").partition(" ")
-    return value.strip() if given.lower() == scheme else ""
+    header_scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    return value.strip() if header_scheme.lower() == scheme else ""
 
 
 def _challenge(request: Request, scheme: str) -> Response:

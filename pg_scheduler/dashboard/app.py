@@ -145,10 +145,10 @@ def dashboard(
         app = Starlette()
         app.mount("/jobs", dashboard(scheduler, authorize=basic_auth("admin", "a long password")))
     """
-    for each in source.values() if isinstance(source, Mapping) else [source]:
-        if not isinstance(each, Scheduler) and not callable(each):
+    for candidate in source.values() if isinstance(source, Mapping) else [source]:
+        if not isinstance(candidate, Scheduler) and not callable(candidate):
             raise TypeError(
-                f"source must be a Scheduler or a function that returns one, not {type(each).__name__}"
+                f"source must be a Scheduler or a function that returns one, not {type(candidate).__name__}"
             )
     settings = Settings(
         authorize=check_authorize(authorize),
@@ -305,9 +305,9 @@ def _parameters(request: Request) -> dict[str, str]:
 
     A form without a script sends each term of a search by itself.
     """
-    last, given = request.headers.get("last-event-id"), request.query_params
-    found = {name: " ".join(given.getlist(name)) if name in REPEATED else given[name] for name in given}
-    return found | ({} if last is None else {"seen": last})
+    last, query = request.headers.get("last-event-id"), request.query_params
+    parameters = {name: " ".join(query.getlist(name)) if name in REPEATED else query[name] for name in query}
+    return parameters | ({} if last is None else {"seen": last})
 
 
 async def _build(path: str, http: Request, request: PageRequest, *, is_json: bool) -> Response:
@@ -323,9 +323,9 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
         if page is None:
             raise NotFoundError("there is no such page")
         request = await request.dated()
-        found = await page.build(request)
-        status = getattr(found, "_status", 200)
-        return await render(found, page.template, request, path, is_json=is_json, status=status)
+        view = await page.build(request)
+        status = getattr(view, "_status", 200)
+        return await render(view, page.template, request, path, is_json=is_json, status=status)
     except RejectedError as error:
         status, text = error.status, str(error)
     except PayloadError as error:  # a text of the address has characters that the database lacks

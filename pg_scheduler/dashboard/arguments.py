@@ -25,29 +25,29 @@ class FieldError(ValueError):
 
 
 def read_fields(
-    fields: Mapping[str, str], parameters: Sequence[Parameter], others: Mapping[str, Any]
+    fields: Mapping[str, str], parameters: Sequence[Parameter], json_arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the arguments that were entered in fields; an empty one leaves its parameter out.
 
     Args:
         fields: The texts of the fields.
         parameters: The parameters of the task.
-        others: Arguments that were entered as JSON.
+        json_arguments: Arguments that were entered as JSON.
 
     Raises:
         FieldError: A required one is missing, one was entered twice, or a field is that of another task, as
             after another one was chosen.
     """
-    given = {name.removeprefix(FIELD): text for name, text in fields.items() if text}
+    texts = {name.removeprefix(FIELD): text for name, text in fields.items() if text}
     for name, is_required in parameters:
-        if name in given and name in others:
+        if name in texts and name in json_arguments:
             raise FieldError(FIELD + name, "it is among the other arguments too; remove one of them")
-        if is_required and name not in given and name not in others:
+        if is_required and name not in texts and name not in json_arguments:
             raise FieldError(FIELD + name, "enter a value")
-    for name in given.keys() - {each.name for each in parameters}:
+    for name in texts.keys() - {parameter.name for parameter in parameters}:
         text = f"no live worker reports that the task has the parameter {name[:100]!r}"
         raise FieldError("kwargs", text)
-    return {name: value_of(text) for name, text in given.items()}
+    return {name: value_of(text) for name, text in texts.items()}
 
 
 def value_of(text: str) -> Any:
@@ -82,10 +82,10 @@ def fields_of(kwargs: Mapping[str, Any], parameters: Sequence[Parameter]) -> tup
     Raises:
         TypeError: As in `json_of()`, as is ValueError.
     """
-    names = {each.name for each in parameters}
-    others = {name: value for name, value in kwargs.items() if name not in names}
+    names = {parameter.name for parameter in parameters}
+    other_arguments = {name: value for name, value in kwargs.items() if name not in names}
     fields = {FIELD + name: text_of(value) for name, value in kwargs.items() if name in names}
-    return fields, json_of(others, 2) if others else ""
+    return fields, json_of(other_arguments, 2) if other_arguments else ""
 
 
 def _reject(name: str) -> None:

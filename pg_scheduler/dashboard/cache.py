@@ -69,12 +69,12 @@ class Cache:
                 entry.value = await read()
                 entry.read_at = now = self._clock()
                 entry.expires_at = now + max(age_s, SLOWDOWN * (now - started))
-            found: T = entry.value
-            return found, self._clock() - entry.read_at
+            value: T = entry.value
+            return value, self._clock() - entry.read_at
 
     def forget_recent(self) -> None:
         """Drop the values that are kept for less than a minute, and those that are being read."""
-        self._entries = {key: each for key, each in self._entries.items() if each.age_s >= MINUTE_S}
+        self._entries = {key: entry for key, entry in self._entries.items() if entry.age_s >= MINUTE_S}
 
     def _make_room(self) -> None:
         """Drop expired values, and the one that was used longest ago while there are too many."""

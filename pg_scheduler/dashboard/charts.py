@@ -40,7 +40,7 @@ TONES: Final[Mapping[str, str]] = {
     "lost": "bad",
     "expired": "held",
     "oldest waiting": "old",
-} | {each: each for each in QUANTILES}
+} | {quantile: quantile for quantile in QUANTILES}
 """The colours of series by their labels: the end of a class of the stylesheet."""
 
 
@@ -165,22 +165,25 @@ class Chart:
     @property
     def has_values(self) -> bool:
         """Whether any value is above 0."""
-        return any(value for each in self.series for value in each.values)
+        return any(value for series in self.series for value in series.values)
 
     @property
     def summary(self) -> str:
         """The last complete values, as a sentence for those who do not see the plot."""
         if len(self.times) < 2:
             return f"{self.title}: no data"
-        said = [f"{each.label} {self.text_of(each.values[-2])}" for each in self.series]
-        return f"{self.title}, at {self.times[-2]:%H:%M} UTC: {', '.join(said)}"
+        values = [f"{series.label} {self.text_of(series.values[-2])}" for series in self.series]
+        return f"{self.title}, at {self.times[-2]:%H:%M} UTC: {', '.join(values)}"
 
     @property
     def legend(self) -> list[tuple[Series, str]]:
         """The series with their last complete values, that of the oldest waiting job as of now."""
         if len(self.times) < 2:
-            return [(each, "-") for each in self.series]
-        return [(each, self.text_of(each.values[-1 if each.tone == "old" else -2])) for each in self.series]
+            return [(series, "-") for series in self.series]
+        return [
+            (series, self.text_of(series.values[-1 if series.tone == "old" else -2]))
+            for series in self.series
+        ]
 
     @property
     def width(self) -> timedelta:
@@ -191,19 +194,19 @@ class Chart:
     def slots(self) -> list[Slot]:
         """The slots, the oldest first."""
         number, width, step, marks = len(self.times), self.width, self._tick_step(), self._scale()
-        releases, flags = {place for place, _ in self._releases()}, {each.slot: each for each in self.flags}
+        releases, flags = {place for place, _ in self._releases()}, {flag.slot: flag for flag in self.flags}
         return [
             Slot(
                 at,
                 at + width,
                 self._label(at) + (", so far" if place == number - 1 else ""),
                 () if self.is_log else self._bars(place, marks),
-                [(each.name, self.text_of(each.values[place])) for each in self.series],
+                [(series.name, self.text_of(series.values[place])) for series in self.series],
                 self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.9 else "",
                 int(at.timestamp()) // step % 2 == 1,
                 place == number - 1,
                 place >= number / 2,
-                any(each.values[place] for each in self.series if each.label in FAILED_JOBS),
+                any(series.values[place] for series in self.series if series.label in FAILED_JOBS),
                 place in releases,
                 flags.get(place),
             )
@@ -214,7 +217,7 @@ class Chart:
     def lines(self) -> list[Line]:
         """The lines of the series; none if they are stacked."""
         marks = self._scale()
-        return [self._line(each, marks) for each in self.series] if self.is_log else []
+        return [self._line(series, marks) for series in self.series] if self.is_log else []
 
     @property
     def y_ticks(self) -> list[Place]:
@@ -231,16 +234,16 @@ class Chart:
     @property
     def flags(self) -> list[Flag]:
         """The flags of the releases within the times, without any that overlap."""
-        found, free_from, wide = list[Flag](), -math.inf, 100 / max(len(self.times), 1)
+        flags, free_from, wide = list[Flag](), -math.inf, 100 / max(len(self.times), 1)
         for place, label in self._releases():
             is_left = place * wide + FLAG_WIDTH > 100
             start = place * wide - FLAG_WIDTH if is_left else place * wide
             if start < free_from:
-                found[-1] = found[-1]._replace(labels=[*found[-1].labels, label])
+                flags[-1] = flags[-1]._replace(labels=[*flags[-1].labels, label])
             else:
-                found.append(Flag(place, [label], is_left))
+                flags.append(Flag(place, [label], is_left))
                 free_from = start + FLAG_WIDTH
-        return found
+        return flags
 
     def text_of(self, value: float | None) -> str:
         """Return a value with its unit."""
@@ -258,7 +261,7 @@ class Chart:
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
         """Yield the values as rows of a table, the newest first."""
         for place in reversed(range(len(self.times))):
-            yield self.times[place], [self.text_of(each.values[place]) for each in self.series]
+            yield self.times[place], [self.text_of(series.values[place]) for series in self.series]
 
     def _releases(self) -> list[tuple[int, str]]:
         """Return the slots in which releases first started, and their names."""
@@ -272,7 +275,7 @@ class Chart:
     def _tick_step(self) -> int:
         """Return the seconds between two labels of the axis of time."""
         span = self.width * len(self.times)
-        step = next((each for each in STEPS if span / each <= MAX_TICKS), STEPS[-1])
+        step = next((step for step in STEPS if span / step <= MAX_TICKS), STEPS[-1])
         return int(step.total_seconds())
 
     def _tick(self, at: datetime) -> str:
@@ -284,14 +287,14 @@ class Chart:
         return f"{at:%m-%d %H:%M}" if self.width * len(self.times) > timedelta(days=2) else f"{at:%H:%M}"
 
     def _bars(self, place: int, marks: Sequence[float]) -> list[Bar]:
-        found, below = list[Bar](), 0.0
-        for each in self.series:
-            value = each.values[place]
+        bars, below = list[Bar](), 0.0
+        for series in self.series:
+            value = series.values[place]
             if value:
                 top, bottom = self._y(below + value, marks), self._y(below, marks)
-                found.append(Bar(each.tone, round(top, 1), round(bottom - top, 1)))
+                bars.append(Bar(series.tone, round(top, 1), round(bottom - top, 1)))
                 below += value
-        return found
+        return bars
 
     def _line(self, series: Series, marks: Sequence[float]) -> Line:
         points = [
@@ -313,14 +316,14 @@ class Chart:
         """Return the values at which the axis has labels; the first and the last are its ends."""
         if self.is_log:
             most = max(
-                (value for each in self.series for value in each.values if value is not None), default=0
+                (value for series in self.series for value in series.values if value is not None), default=0
             )
             decades = max(math.ceil(math.log10(max(most, 10 * LEAST_LOG_S) / LEAST_LOG_S) - 1e-9), 1)
             stride = max(math.ceil(decades / 6), 1)
             return [LEAST_LOG_S * 10.0**power for power in range(0, decades + stride, stride)]
         sums = (
             sum(value or 0 for value in values)
-            for values in zip(*(each.values for each in self.series), strict=True)
+            for values in zip(*(series.values for series in self.series), strict=True)
         )
         most = max(sums, default=0)
         step = _nice(max(most, 1) / 4)
@@ -366,7 +369,9 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
 
 def finished(start: datetime, end: datetime) -> str:
     """Return the term of a search for the jobs that ended between two full minutes."""
-    first, last = (f"{each.astimezone(UTC):%Y-%m-%dT%H:%MZ}" for each in (start, end - timedelta(minutes=1)))
+    first, last = (
+        f"{instant.astimezone(UTC):%Y-%m-%dT%H:%MZ}" for instant in (start, end - timedelta(minutes=1))
+    )
     return f"finished:{first}" if first == last else f"finished:{first}..{last}"
 
 

@@ -197,7 +197,7 @@ class PageRequest:
             args=(),
             kwargs={},
             metadata={},
-            errors=tuple(replace(each, log=()) for each in errors),
+            errors=tuple(replace(error, log=()) for error in errors),
             progress=None if job.progress is None else replace(job.progress, note=None),
             unique_key=job.unique_key and HIDDEN,
             blocked_on=without_key(job.blocked_on),
@@ -236,17 +236,17 @@ class PageRequest:
             NotFoundError: It does not exist, or is hidden.
         """
         try:
-            found = await read(key)
+            item = await read(key)
         except ValueError as error:  # no id that a row can have
             raise NotFoundError.of(kind, key) from error
-        if found is None or not sees(found):
+        if item is None or not sees(item):
             raise NotFoundError.of(kind, key)
-        return found
+        return item
 
     async def task_names(self) -> TaskNames:
         """Return the visible tasks that live workers claim, whose main names every page offers and lists."""
         workers = await self.workers()
-        return TaskNames.of((each for each in workers if each.is_alive), self.access.sees_name)
+        return TaskNames.of((worker for worker in workers if worker.is_alive), self.access.sees_name)
 
     async def task_parameters(self, task: str | None) -> Sequence[Parameter]:
         """Return the parameters of a visible task that live workers report; none if arguments are hidden."""
@@ -271,7 +271,7 @@ class PageRequest:
 
     async def worker_names(self) -> dict[str, str]:
         """Return the names of workers that have one, by their ids."""
-        return {each.worker_id: each.identity for each in await self.workers() if each.identity}
+        return {worker.worker_id: worker.identity for worker in await self.workers() if worker.identity}
 
     def uncounted(self, text: str | None) -> str | None:
         """Return which live workers count nothing, without their names if only some job names are visible."""
@@ -283,8 +283,8 @@ class PageRequest:
 
     def url(self, path: str, /, **parameters: object) -> str:
         """Return the address of a page."""
-        given = {key: str(value) for key, value in parameters.items() if value not in {None, ""}}
-        query = urlencode(given, quote_via=quote)
+        query_fields = {key: str(value) for key, value in parameters.items() if value not in {None, ""}}
+        query = urlencode(query_fields, quote_via=quote)
         return f"{self.base}{path}{'?' if query else ''}{query}"
 
     def source_url(self, name: str) -> str:
@@ -306,18 +306,18 @@ class PageRequest:
             raise RejectedError(f"the parameter {name!r} is missing in the address")
         return value
 
-    def choice(self, name: str, known: Collection[Text], default: str = "") -> Text:
+    def choice(self, name: str, choices: Collection[Text], default: str = "") -> Text:
         """Return the value of a parameter, which must be one of the known values.
 
         Raises:
             RejectedError: The value is not a known one.
         """
         value = self.parameters.get(name) or default
-        found = next((each for each in known if each == value), None)
-        if found is None:
-            shown = ", ".join(filter(None, known))
+        choice = next((option for option in choices if option == value), None)
+        if choice is None:
+            shown = ", ".join(filter(None, choices))
             raise RejectedError(f"{name} must be one of {shown}, not {value[:50]!r}")
-        return found
+        return choice
 
 
 def base_of(request: Request, *, trust_forwarded: bool) -> str:
@@ -365,13 +365,13 @@ def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> date
         raise RejectedError(str(error)) from error
     day = text.removesuffix(MORNING)
     try:
-        found: datetime | None = read_instant(day, now, tz)
-        if found is not None and day != text:
-            found = found.astimezone(tz).replace(hour=8).astimezone(UTC)
+        instant: datetime | None = read_instant(day, now, tz)
+        if instant is not None and day != text:
+            instant = instant.astimezone(tz).replace(hour=8).astimezone(UTC)
     except OutOfRangeError:
-        found = None
+        instant = None
     except TimeError as error:
         raise RejectedError(f"{name} must be a time such as 2027-01-31T09:00, not {text[:50]!r}") from error
-    if found is None or not EARLIEST <= found <= LATEST:
+    if instant is None or not EARLIEST <= instant <= LATEST:
         raise RejectedError(f"{name} must be between 0001-01-02 and 9999-12-30, not {text[:50]!r}")
-    return found
+    return instant

@@ -24,13 +24,13 @@ def check_origins(origins: Iterable[str]) -> frozenset[str]:
     """
     if isinstance(origins, str):
         raise TypeError(f"trusted_origins must be several origins, not a str; write ({origins!r},)")
-    found: list[object] = list(origins)
-    for origin in found:
+    candidates: list[object] = list(origins)
+    for origin in candidates:
         if not isinstance(origin, str) or not _ORIGIN.fullmatch(origin):
             raise ValueError(
                 f'each of trusted_origins must be an origin such as "https://example.org", not {origin!r}'
             )
-    return frozenset(str(origin).lower() for origin in found)
+    return frozenset(str(origin).lower() for origin in candidates)
 
 
 def is_own_request(request: Request, trusted: frozenset[str]) -> bool:

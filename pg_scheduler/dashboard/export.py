@@ -62,7 +62,7 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
         page: SearchPage | AuditPage | None = first
         while page is not None:
             if page.items:
-                yield write(_row(request, each) for each in page.items)
+                yield write(_row(request, item) for item in page.items)
             page = None if page.next is None else await read(page.next)
 
     return StreamingResponse(body(), media_type=media_type, headers=headers)

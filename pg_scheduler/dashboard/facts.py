@@ -61,33 +61,35 @@ async def read_facts(request: PageRequest) -> Facts:
         inspector = request.inspector
         now = request.now
         groups = (await inspector.error_groups(since=now - ERRORS_SINCE, limit=MAX_READ)).items
-        muted = await read_muted(inspector, "error", (each.fingerprint for each in groups), now)
+        muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
         findings = problems_of((await inspector.doctor(only=STATUS_CODES)).findings)
         muted |= await read_muted(inspector, "finding", map(finding_id, findings), now)
         limit_tasks: dict[str, list[str]] = {}  # by name: workers may declare several numbers
         for limit in (await inspector.limits()).items:
             limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
         schedules = await inspector.schedules(limit=MAX_READ)
-        found = await in_time(inspector.tasks())
-        tasks = () if found is None else found.items
+        task_list = await in_time(inspector.tasks())
+        tasks = () if task_list is None else task_list.items
         return Facts(
             jobs=(await inspector.totals()).jobs,
             error_names=[
-                each.job_name
-                for each in groups
-                if each.status is not JobStatus.CANCELLED and each.fingerprint not in muted
+                group.job_name
+                for group in groups
+                if group.status is not JobStatus.CANCELLED and group.fingerprint not in muted
             ],
-            schedules={each.schedule_id: each.task for each in schedules},
-            tasks=[each.name for each in tasks],
+            schedules={schedule.schedule_id: schedule.task for schedule in schedules},
+            tasks=[task.name for task in tasks],
             workers={
-                each.worker_id: each.identity or each.worker_id
-                for each in await inspector.workers()
-                if each.is_alive
+                worker.worker_id: worker.identity or worker.worker_id
+                for worker in await inspector.workers()
+                if worker.is_alive
             },
             limit_tasks=list(limit_tasks.values()),
-            paused_schedules=frozenset(each.schedule_id for each in schedules if each.paused_at is not None),
-            paused_tasks=frozenset(each.name for each in tasks if each.paused_at is not None),
-            findings=[each for each in findings if finding_id(each) not in muted],
+            paused_schedules=frozenset(
+                schedule.schedule_id for schedule in schedules if schedule.paused_at is not None
+            ),
+            paused_tasks=frozenset(task.name for task in tasks if task.paused_at is not None),
+            findings=[finding for finding in findings if finding_id(finding) not in muted],
         )
 
     return await request.cache.get("facts", AGE_S, read, is_data=False)
@@ -121,8 +123,10 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
         return f"{count}+" if count >= MAX_READ else str(count)
 
     errors = number(facts.error_names)
-    findings = [each for each in facts.findings if each.code not in ABOUT_NAMES or sees(each.subject)]
-    is_error = any(each.severity is Severity.ERROR for each in findings)
+    findings = [
+        finding for finding in facts.findings if finding.code not in ABOUT_NAMES or sees(finding.subject)
+    ]
+    is_error = any(finding.severity is Severity.ERROR for finding in findings)
     limits = sum(any(map(sees, tasks)) for tasks in facts.limit_tasks)
     counts = {
         "/errors": Count(errors, "groups of errors in the last 24 hours", "bad"),

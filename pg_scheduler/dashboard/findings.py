@@ -159,22 +159,22 @@ class FindingRow:
     @property
     def parts(self) -> tuple[str, str, str]:
         """The title around its subject, which is the second part."""
-        before, found, after = TITLES[FindingCode(self.code)].partition("{}")
-        return (before, self.name or "", after) if found and self.name else (self.title, "", "")
+        before, placeholder, after = TITLES[FindingCode(self.code)].partition("{}")
+        return (before, self.name or "", after) if placeholder and self.name else (self.title, "", "")
 
     @property
     def steps(self) -> list[Step]:
         """The steps of the remedy."""
         steps = steps_of(self.remedy or "")
         is_start = self.code == FindingCode.WORKER_NONE
-        return [each._replace(code=START) for each in steps] if is_start else steps
+        return [step._replace(code=START) for step in steps] if is_start else steps
 
 
 async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
     """Return findings with their mutes, each row once: without subjects, those of a code are equal."""
     mutes = await read_mutes(request.inspector, "finding", map(finding_id, findings))
     names = await request.worker_names()
-    rows = (_row(each, mutes.get(finding_id(each), ()), names, request) for each in findings)
+    rows = (_row(finding, mutes.get(finding_id(finding), ()), names, request) for finding in findings)
     return list(dict.fromkeys(rows))
 
 
@@ -233,8 +233,8 @@ def _own_evidence(finding: Finding) -> str | None:
     """Return the evidence of a finding as far as it concerns the name that is its subject."""
     if finding.code in ABOUT_ONE_NAME:
         return finding.evidence
-    own, found, _ = finding.evidence.partition(SLOTS_FREE)
-    return own + found if found and finding.code is FindingCode.LATE else None
+    beginning, marker, _ = finding.evidence.partition(SLOTS_FREE)
+    return beginning + marker if marker and finding.code is FindingCode.LATE else None
 
 
 def steps_of(remedy: str) -> list[Step]:
@@ -243,10 +243,10 @@ def steps_of(remedy: str) -> list[Step]:
     for text in _STEP.findall(remedy):
         words = text.strip(" ,;")
         words = words.removeprefix("then ").removeprefix("and ")
-        found = _CODE.search(words)
-        if found is None:
+        match = _CODE.search(words)
+        if match is None:
             steps.append(Step(sentence(words), "", ""))
         else:
-            before, rest = words[: found.start()].strip(" ,"), words[found.end() :].strip(" ,")
-            steps.append(Step(sentence(before), found[0].strip(), rest))
+            before, after = words[: match.start()].strip(" ,"), words[match.end() :].strip(" ,")
+            steps.append(Step(sentence(before), match[0].strip(), after))
     return steps

@@ -116,7 +116,7 @@ def gantt_of(
     begin, end = job.created_at, now
     if job.status is JobStatus.PENDING:
         end = max(now, _due(job))
-    first = next((each.started_at for each in attempts if each.started_at is not None), None)
+    first = next((attempt.started_at for attempt in attempts if attempt.started_at is not None), None)
     first = first or min(job.execution_time, end)
     if first - begin > LONGEST_WAIT * (end - first) > timedelta():
         begin = first - (end - first) / LONGEST_WAIT
@@ -158,21 +158,21 @@ def _rounded(now: datetime, since: datetime) -> datetime:
 def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
     if job.finished_at is None:
         return ""
-    ran_s = sum(each.seconds or 0.0 for each in attempts)
+    ran_s = sum(attempt.seconds or 0.0 for attempt in attempts)
     ran = f", {length(ran_s)} of it running" if ran_s else ""
     return f"{length(job.finished_at - job.created_at)} from its creation to its end{ran}"
 
 
 def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, has_suspended: bool) -> Iterator[Span]:
     at, before = job.created_at, None
-    for each in attempts:
-        if each.started_at is None:
+    for attempt in attempts:
+        if attempt.started_at is None:
             continue
-        yield from _wait(at, each.started_at, before, each.held_by)
-        at, before = each.ended_at or now, each
-        ran = "" if each.ended_at is None else f", {length(at - each.started_at)}"
-        title = f"attempt {each.number}: {each.outcome or 'running'}{ran}"
-        yield state_of(each), each.started_at, at, title, str(each.number)
+        yield from _wait(at, attempt.started_at, before, attempt.held_by)
+        at, before = attempt.ended_at or now, attempt
+        ran = "" if attempt.ended_at is None else f", {length(at - attempt.started_at)}"
+        title = f"attempt {attempt.number}: {attempt.outcome or 'running'}{ran}"
+        yield state_of(attempt), attempt.started_at, at, title, str(attempt.number)
     if job.status is JobStatus.PENDING:
         due = max(_due(job), at)
         is_suspended = has_suspended and before is not None and job.attempt > before.claim

@@ -129,8 +129,8 @@ def sorted_rows(rows: Sequence[JobRow], sort: str) -> Sequence[JobRow]:
     if not sort:
         return rows
     key = SORTS[sort.removeprefix("-")]
-    found = sorted((row for row in rows if key(row) is not None), key=key, reverse=sort.startswith("-"))
-    return [*found, *(row for row in rows if key(row) is None)]
+    valued_rows = sorted((row for row in rows if key(row) is not None), key=key, reverse=sort.startswith("-"))
+    return [*valued_rows, *(row for row in rows if key(row) is None)]
 
 
 def tags_of(job: Job, request: PageRequest) -> list[str]:
@@ -150,14 +150,14 @@ def share_done(job: Job) -> float | None:
 async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:
     """Return jobs as the list shows them, with those that they wait for, which may have other names."""
     ids = [job.job_id for job in jobs if job.blocked_on == AFTER]
-    found: Mapping[str, Sequence[BlockerRow]] = {}
+    blockers: Mapping[str, Sequence[BlockerRow]] = {}
     if ids and request.access.visible_names is None:
-        found = await read_blockers(request.inspector, ids)
+        blockers = await read_blockers(request.inspector, ids)
     workers = await request.worker_names() if any(job.worker_id for job in jobs) else {}
     pending = [job.job_name for job in jobs if job.status is JobStatus.PENDING]
     pauses = await pauses_of(pending, request) if pending else {}
     return [
-        row_of(job, request, found.get(job.job_id, ()), workers, pauses.get(job.job_name)) for job in jobs
+        row_of(job, request, blockers.get(job.job_id, ()), workers, pauses.get(job.job_name)) for job in jobs
     ]
 
 
@@ -230,10 +230,10 @@ def arguments_line(args: Sequence[Any], kwargs: Mapping[str, Any], is_hidden: Ca
     """
 
     def parts() -> Iterator[str]:
-        for place, each in enumerate(args):
-            yield "hidden" if is_hidden(str(place)) else _brief(each, is_quoted=True)
-        for key, each in kwargs.items():
-            value = "hidden" if is_hidden(key) else _brief(each, is_quoted=not _is_word(each))
+        for place, argument in enumerate(args):
+            yield "hidden" if is_hidden(str(place)) else _brief(argument, is_quoted=True)
+        for key, argument in kwargs.items():
+            value = "hidden" if is_hidden(key) else _brief(argument, is_quoted=not _is_word(argument))
             yield f"{short(key, MAX_ARGUMENTS_LENGTH)}={value}"
 
     line = ""

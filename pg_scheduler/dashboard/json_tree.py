@@ -80,8 +80,8 @@ class _Writer:
         yield Markup('<details{}><summary data-size="{} {}">{}{}</summary>').format(
             Markup(" open") if is_open else "", number, end, key, begin
         )
-        members: Any = value.items() if isinstance(value, dict) else ((None, each) for each in value)
-        for place, (name, each) in enumerate(members):
+        members: Any = value.items() if isinstance(value, dict) else ((None, item) for item in value)
+        for place, (name, member) in enumerate(members):
             if place >= MAX_ITEMS or self._left <= 0:
                 self.is_cut = True
                 yield Markup('<div class="cut">{:,} more</div>').format(len(value) - place)
@@ -91,7 +91,7 @@ class _Writer:
             if place < len(names):
                 before = Markup('<span class="nt" data-name="{}"></span>').format(visible(names[place]))
             named = self._names if (level, name) == (0, "args") else ()
-            yield from self.write(before, each, comma, level + 1, named)
+            yield from self.write(before, member, comma, level + 1, named)
         yield Markup("<div>{}{}</div></details>").format(end, tail)
         if not is_open:
             self._lines = lines
@@ -103,10 +103,10 @@ class _Writer:
         """Return a scalar, or a list or an object of a few scalars."""
         if isinstance(value, dict):
             return Markup("{{{}}}").format(
-                Markup(", ").join(self._key(name) + self._inline(each) for name, each in value.items())
+                Markup(", ").join(self._key(name) + self._inline(member) for name, member in value.items())
             )
         if isinstance(value, list):
-            return Markup("[{}]").format(Markup(", ").join(self._inline(each) for each in value))
+            return Markup("[{}]").format(Markup(", ").join(self._inline(member) for member in value))
         if value == HIDDEN:
             return Markup('<span class="hidden-value">{}</span>').format(self._text(value))
         if isinstance(value, str):
@@ -116,10 +116,10 @@ class _Writer:
         return Markup('<span class="{}">{}</span>').format(_CLASSES[type(value)], text)
 
     def _text(self, text: str) -> str:
-        rest = len(text) - MAX_TEXT_LENGTH
-        if rest > 0:
+        excess = len(text) - MAX_TEXT_LENGTH
+        if excess > 0:
             self.is_cut = True
-            text = f"{text[:MAX_TEXT_LENGTH]}… {counted(rest, 'more character')}"
+            text = f"{text[:MAX_TEXT_LENGTH]}… {counted(excess, 'more character')}"
         shown = _escaped(json.dumps(text, ensure_ascii=False))
         self._left -= len(shown)
         return shown
@@ -129,12 +129,14 @@ def _escaped(text: str) -> str:
     """Return JSON with the escapes of JSON for characters that reorder or hide text."""
     if visible(text) == text:
         return text
-    return "".join(each if visible(each) == each else json.dumps(each)[1:-1] for each in text)
+    return "".join(
+        character if visible(character) == character else json.dumps(character)[1:-1] for character in text
+    )
 
 
 def _is_short(value: dict[str, Any] | list[Any]) -> bool:
     """Return whether a list or an object fits into a line."""
     members = value.values() if isinstance(value, dict) else value
-    if len(value) > INLINE_LENGTH // 2 or any(isinstance(each, dict | list) for each in members):
+    if len(value) > INLINE_LENGTH // 2 or any(isinstance(member, dict | list) for member in members):
         return False
     return len(json.dumps(value, ensure_ascii=False)) <= INLINE_LENGTH

@@ -77,22 +77,28 @@ def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
     """Return where the attempts of the last hour are drawn: the longest as bars, the others by minute."""
     now -= (now - datetime.fromtimestamp(0, UTC)) % STEP  # so that a live page does not change all the time
     since = now - SPAN
-    found = [each for each in attempts if each.started_at < now and _end(each, now) > since]
-    found.sort(key=lambda each: _end(each, now) - each.started_at, reverse=True)
-    long = [each for each in found[:MAX_BARS] if _end(each, now) - each.started_at >= SHORTEST]
+    recent_attempts = [
+        attempt for attempt in attempts if attempt.started_at < now and _end(attempt, now) > since
+    ]
+    recent_attempts.sort(key=lambda attempt: _end(attempt, now) - attempt.started_at, reverse=True)
+    long = [
+        attempt
+        for attempt in recent_attempts[:MAX_BARS]
+        if _end(attempt, now) - attempt.started_at >= SHORTEST
+    ]
     ends: list[datetime] = []  # when each lane becomes free
-    bars, rest = [], found[len(long) :]
-    for each in sorted(long, key=lambda each: (each.started_at, each.job_id)):
-        lane = next((place for place, end in enumerate(ends) if end <= each.started_at), len(ends))
-        ends[lane : lane + 1] = [_end(each, now)]
+    bars, other_attempts = [], recent_attempts[len(long) :]
+    for attempt in sorted(long, key=lambda attempt: (attempt.started_at, attempt.job_id)):
+        lane = next((place for place, end in enumerate(ends) if end <= attempt.started_at), len(ends))
+        ends[lane : lane + 1] = [_end(attempt, now)]
         if lane < MAX_LANES:
-            bars.append(_bar(each, lane, since, now))
+            bars.append(_bar(attempt, lane, since, now))
         else:
-            rest.append(each)
-    summary = counted(len(found), "attempt") + (
-        f", bars for the {len(bars):,} longest" if rest and bars else ""
+            other_attempts.append(attempt)
+    summary = counted(len(recent_attempts), "attempt") + (
+        f", bars for the {len(bars):,} longest" if other_attempts and bars else ""
     )
-    return Lanes(since, now, min(len(ends), MAX_LANES), bars, _minutes(rest, since, now), summary)
+    return Lanes(since, now, min(len(ends), MAX_LANES), bars, _minutes(other_attempts, since, now), summary)
 
 
 def _end(attempt: Attempt, now: datetime) -> datetime:
@@ -110,10 +116,10 @@ def _bar(attempt: Attempt, lane: int, since: datetime, now: datetime) -> Bar:
 
 def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime) -> list[Minute]:
     counts, failures = Counter[int](), Counter[int]()
-    for each in attempts:
-        place = min(max(int((_end(each, now) - since) * MINUTES / SPAN), 0), MINUTES - 1)
+    for attempt in attempts:
+        place = min(max(int((_end(attempt, now) - since) * MINUTES / SPAN), 0), MINUTES - 1)
         counts[place] += 1
-        failures[place] += each.outcome in FAILED
+        failures[place] += attempt.outcome in FAILED
     most = max(counts.values(), default=1)
     return [
         Minute(

@@ -44,8 +44,8 @@ class OneTimeLink:
 
     def __call__(self, request: Request) -> Access | Response:
         """Decide about a request."""
-        given = request.cookies.get(self._name, "")
-        if compare_digest(given.encode(), self._cookie.encode()):
+        cookie = request.cookies.get(self._name, "")
+        if compare_digest(cookie.encode(), self._cookie.encode()):
             return self._access
         text = "open the link that the terminal shows; it works once, so start the dashboard again"
         return refusal(request, 403, text)

@@ -55,23 +55,23 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
 
     async def events() -> AsyncIterator[str]:
         ends_at, shown = monotonic() + MAX_SECONDS, parameters.get("seen", "")
-        known: Mapping[str, str] = {}  # the parts as the browser shows them
+        shown_parts: Mapping[str, str] = {}  # the parts as the browser shows them
         yield "retry: 1000\n\n"
         while monotonic() < ends_at:
             try:
-                found = await request.cache.get(key, request.settings.refresh_s, read)
+                snapshot = await request.cache.get(key, request.settings.refresh_s, read)
             except RejectedError as error:  # what the page shows does not exist any more
                 yield _event("problem", str(error))
                 return
             except SchedulerError:  # the database is unavailable: the page keeps what it shows
                 yield _event("problem", "the database did not answer in time")
             else:
-                if changed := found.since(shown, request.operations.now):
-                    shown = found.versions
-                    parts = {name: thinned(html, known.get(name, "")) for name, html in changed.items()}
-                    yield _event("parts", {**parts, "read": found.read}, shown)
-                if found.is_shown(shown):
-                    known = found.parts
+                if changed := snapshot.since(shown, request.operations.now):
+                    shown = snapshot.versions
+                    parts = {name: thinned(html, shown_parts.get(name, "")) for name, html in changed.items()}
+                    yield _event("parts", {**parts, "read": snapshot.read}, shown)
+                if snapshot.is_shown(shown):
+                    shown_parts = snapshot.parts
             await asyncio.sleep(request.settings.refresh_s)
 
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})

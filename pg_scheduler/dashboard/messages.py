@@ -115,10 +115,10 @@ def _written(code: str, undo: Undo | None, job_id: str) -> str:
 
 def undo_of(message: str) -> Undo | None:
     """Return the action of a message; None if it has none."""
-    path, _, rest = unquote(message.partition("~")[2]).partition("?")
+    path, _, query = unquote(message.partition("~")[2]).partition("?")
     if path not in INVERSES:
         return None
-    parameters, _, fields = rest.partition("#")
+    parameters, _, fields = query.partition("#")
     return Undo(path, {name: texts[0] for name, texts in parse_qs(parameters).items()}, parse_qs(fields))
 
 
@@ -134,19 +134,19 @@ def code_of(action: str, *numbers: int) -> str:
 
 def message_of(message: str) -> str | None:
     """Return the sentence of a message; None for a code that no action makes."""
-    found = _CODE.fullmatch(message.partition("~")[0].partition("!")[0])
-    if found is None:
+    match = _CODE.fullmatch(message.partition("~")[0].partition("!")[0])
+    if match is None:
         return None
-    action, numbers = found[1], [int(each) for each in found[2].split(".")[1:]]
+    action, numbers = match[1], [int(number) for number in match[2].split(".")[1:]]
     if action in _MANY and len(numbers) in ({3, 4} if action.startswith("schedules_") else {3}):
         return _many_message(action, *numbers)
     text = _TEXTS.get(action)
     return None if text is None else text.format(*numbers, *[0] * 3)
 
 
-def _many_message(action: str, done: int, refused: int, missing: int, failed: int = 0) -> str:
+def _many_message(action: str, changed: int, refused: int, missing: int, failed: int = 0) -> str:
     noun, past, rule = _MANY[action]
-    parts = [f"{done:,} {noun if done == 1 else f'{noun}s'} {past}"]
+    parts = [f"{changed:,} {noun if changed == 1 else f'{noun}s'} {past}"]
     if refused:
         parts.append(f"{refused:,} {'refused' if noun == 'job' else 'left as they are'} ({rule})")
     if missing:

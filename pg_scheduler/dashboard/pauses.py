@@ -40,9 +40,9 @@ class PauseForm(NamedTuple):
     wrong: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> PauseForm:
+    def of(cls, parameters: Mapping[str, str]) -> PauseForm:
         """Return the form with the fields of an address."""
-        return cls(*(given.get(name, "") for name in FIELDS))
+        return cls(*(parameters.get(name, "") for name in FIELDS))
 
     def ends_at(self, now: datetime) -> datetime | None:
         """Return the end of the pause; None for none.
@@ -57,10 +57,10 @@ async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, 
     """Return the pauses of tasks that the request sees, by those of the names that they hold."""
     reads = tables_of(request.inspector).reads
     pauses = await request.cache.get("paused tasks", PAUSES_AGE_S, partial(paused_tasks, reads))
-    found = {}
+    pauses_by_name = {}
     for name in set(names) if pauses else ():
-        held = sorted(request.operations.names_of(name) & pauses.keys())
-        pause = next((pauses[each] for each in held if request.access.sees_name(each)), None)
+        aliases = sorted(request.operations.names_of(name) & pauses.keys())
+        pause = next((pauses[alias] for alias in aliases if request.access.sees_name(alias)), None)
         if pause is not None:
-            found[name] = pause
-    return found
+            pauses_by_name[name] = pause
+    return pauses_by_name

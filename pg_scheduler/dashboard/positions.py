@@ -54,7 +54,7 @@ async def write_next(request: PageRequest, position: str | None) -> str | None:
 async def _key(request: PageRequest) -> bytes:
     async def derive() -> bytes:
         times = await request.inspector.migrated_at()
-        secret = " ".join(each.isoformat() for each in times).encode()
+        secret = " ".join(instant.isoformat() for instant in times).encode()
         return await run_in_thread(hashlib.pbkdf2_hmac, "sha256", secret, b"positions", ITERATIONS)
 
     return await request.cache.get("key of positions", KEY_AGE_S, derive, is_data=False)

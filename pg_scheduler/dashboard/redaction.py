@@ -60,11 +60,11 @@ class Redaction:
             return "…"
         if isinstance(value, Mapping):
             return {
-                key: HIDDEN if self.is_hidden(str(key)) else self._member(key, each, depth + 1)
-                for key, each in value.items()
+                key: HIDDEN if self.is_hidden(str(key)) else self._member(key, member, depth + 1)
+                for key, member in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self.value(each, depth + 1) for each in value]
+            return [self.value(item, depth + 1) for item in value]
         return value
 
     def _member(self, key: object, value: Any, depth: int) -> Any:
@@ -74,8 +74,8 @@ class Redaction:
 
     def _arguments(self, values: Iterable[Any], depth: int) -> list[Any]:
         return [
-            HIDDEN if self.is_hidden(str(place)) else self.value(each, depth)
-            for place, each in enumerate(values)
+            HIDDEN if self.is_hidden(str(place)) else self.value(argument, depth)
+            for place, argument in enumerate(values)
         ]
 
     def shows(self, values: Mapping[str, Any]) -> bool:
@@ -116,7 +116,10 @@ class Redaction:
         if any(self.is_hidden(key) for key in term.path[1:]):
             raise SearchError("this value is hidden, so it cannot be searched; remove the term", 0)
         # The text of an object or a list contains what is hidden in it, so it is compared with no pattern.
-        if any(each.literal is None or each.is_part or each.literal[:1] in "{[" for each in term.patterns):
+        if any(
+            pattern.literal is None or pattern.is_part or pattern.literal[:1] in "{["
+            for pattern in term.patterns
+        ):
             raise SearchError("some values are hidden, so write arg. and metadata. with whole values", 0)
 
 

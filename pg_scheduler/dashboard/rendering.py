@@ -83,11 +83,11 @@ class StaticFile(NamedTuple):
 @cache
 def static_files() -> dict[str, StaticFile]:
     """Return the files of ``static/`` by name."""
-    found = files("pg_scheduler.dashboard") / "static"
+    directory = files("pg_scheduler.dashboard") / "static"
     return {
-        each.name: StaticFile(each.read_bytes(), MEDIA_TYPES[each.name.rpartition(".")[2]])
-        for each in found.iterdir()
-        if each.name.rpartition(".")[2] in MEDIA_TYPES
+        path.name: StaticFile(path.read_bytes(), MEDIA_TYPES[path.name.rpartition(".")[2]])
+        for path in directory.iterdir()
+        if path.name.rpartition(".")[2] in MEDIA_TYPES
     }
 
 
@@ -125,13 +125,13 @@ async def render(
         return JsonAnswer(document, status_code=status, headers=vary)
     counts = {} if status == UNAVAILABLE else await read_counts(request)
     names = _names(page, request, path) | {"counts": counts}
-    found = _environment().get_template(f"{template}.html")
+    page_template = _environment().get_template(f"{template}.html")
     is_live = path in PAGES and PAGES[path].is_live and PAGES[path].template == template
-    parts = _render_blocks(found, names)
+    parts = _render_blocks(page_template, names)
     names |= {"versions": Snapshot(parts, "", request.now).versions, "is_live": is_live}
-    context = found.new_context(names)
+    context = page_template.new_context(names)
     context.blocks |= {f"{LIVE}{name}": [partial(_yield, html)] for name, html in parts.items()}
-    html = "".join(found.root_render_func(context))
+    html = "".join(page_template.root_render_func(context))
     return HTMLResponse(html, status_code=status, headers=vary)
 
 
@@ -213,7 +213,7 @@ def _environment() -> Environment:
         "version": __version__,
         "zones": zone_names,
     }
-    environment.filters |= {each.__name__: each for each in FILTERS} | {
+    environment.filters |= {function.__name__: function for function in FILTERS} | {
         "attempt_state": state_of,
         "frames": blocks_of,
         "jobs_of_group": errors.search_of,

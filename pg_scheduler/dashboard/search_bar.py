@@ -70,12 +70,12 @@ def terms_of(q: str) -> list[Term]:
     Raises:
         SearchError: The search is invalid.
     """
-    words = [q[each.start : each.end] for each in split_words(q)]
+    words = [q[word.start : word.end] for word in split_words(q)]
     terms = []
     for place, part in enumerate(split_search(q)):
         field = "" if part.field is None else part.field.text.lower()
-        rest = " ".join(words[:place] + words[place + 1 :])
-        terms.append(Term(words[place], field, part.value.text, part.is_negated, rest))
+        remainder = " ".join(words[:place] + words[place + 1 :])
+        terms.append(Term(words[place], field, part.value.text, part.is_negated, remainder))
     return terms
 
 
@@ -84,37 +84,40 @@ class Words(NamedTuple):
 
     value: str
     """All of them, as the value of a term."""
-    others: str
+    other_terms: str
     """The search without them."""
 
 
 def words_of(terms: Sequence[Term], fields: Collection[str] = ("",)) -> Words | None:
     """Return the words of a search whose field is one of these; None if there are none."""
-    words = [each for each in terms if each.field in fields and not each.is_negated]
+    words = [term for term in terms if term.field in fields and not term.is_negated]
     if not words:
         return None
-    others = " ".join(each.text for each in terms if each not in words)
-    return Words(quoted(" ".join(each.value for each in words)), others)
+    other_terms = " ".join(term.text for term in terms if term not in words)
+    return Words(quoted(" ".join(word.value for word in words)), other_terms)
 
 
 def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]:
     """Return terms that may be meant by words without a field and names of workers, with their searches."""
-    found: list[tuple[str, str]] = []
+    candidates: list[tuple[str, str]] = []
     if (words := words_of(terms)) is not None:
-        found = [(f"error:~{words.value}", words.others), (f"name:*{words.value}*", words.others)]
-    named = [each for each in terms if each.field in {"", "worker"} and not each.is_negated]
-    found += [
-        (term("worker", worker.worker_id), each.rest)
-        for each in named
+        candidates = [
+            (f"error:~{words.value}", words.other_terms),
+            (f"name:*{words.value}*", words.other_terms),
+        ]
+    named = [word for word in terms if word.field in {"", "worker"} and not word.is_negated]
+    candidates += [
+        (term("worker", worker.worker_id), word.rest)
+        for word in named
         for worker in workers
-        if worker.identity == each.value
+        if worker.identity == word.value
     ]
-    return {text: f"{rest} {text}".strip() for text, rest in found[:MAX_MEANT]}
+    return {text: f"{remainder} {text}".strip() for text, remainder in candidates[:MAX_MEANT]}
 
 
 def state_of(terms: Sequence[Term]) -> str | None:
     """Return the state of the tab that a search belongs to; None if it belongs to none."""
-    named = [each for each in terms if each.field == FIELD]
+    named = [term for term in terms if term.field == FIELD]
     if not named:
         return ""
     value = named[0].value.lower()
@@ -124,21 +127,21 @@ def state_of(terms: Sequence[Term]) -> str | None:
 def tabs_of(terms: Sequence[Term], counts: Mapping[str, StateCount]) -> list[Tab]:
     """Return the tabs. Numbers count all jobs, so a search with other terms has none."""
     current = state_of(terms)
-    others = [each.text for each in terms if each.field != FIELD]
-    shown = {} if others else counts
+    other_terms = [term.text for term in terms if term.field != FIELD]
+    shown = {} if other_terms else counts
     return [
         Tab(
             state.capitalize() or "All",
             text_of(shown[state]) if state in shown else "",
-            " ".join([*others, *([f"{FIELD}:{state}"] if state else [])]),
+            " ".join([*other_terms, *([f"{FIELD}:{state}"] if state else [])]),
             state == current,
         )
         for state in STATES
     ]
 
 
-def text_of(found: StateCount) -> str:
+def text_of(state_count: StateCount) -> str:
     """Return a number as the page shows it."""
-    if found.is_estimated:
-        return f"~{rounded(found.number)}"
-    return count(found.number, is_capped=found.is_capped)
+    if state_count.is_estimated:
+        return f"~{rounded(state_count.number)}"
+    return count(state_count.number, is_capped=state_count.is_capped)

@@ -67,21 +67,21 @@ class Snapshot:
 
     def since(self, versions: str, now: datetime) -> dict[str, str]:
         """Return the parts that differ from those of a page; none if they are older than that page."""
-        found = _VERSIONS.fullmatch(versions)
-        if found is None:
+        match = _VERSIONS.fullmatch(versions)
+        if match is None:
             return dict(self.parts)
-        if _milliseconds(self.at) < int(found[1]) <= _milliseconds(now):
+        if _milliseconds(self.at) < int(match[1]) <= _milliseconds(now):
             return {}
-        known = dict(each.split("-") for each in found[2].split("~")[1:])
-        return {name: html for name, html in self.parts.items() if known.get(name) != _digest(html)}
+        digests = dict(part.split("-") for part in match[2].split("~")[1:])
+        return {name: html for name, html in self.parts.items() if digests.get(name) != _digest(html)}
 
 
-def thinned(html: str, known: str) -> str:
+def thinned(html: str, previous_html: str) -> str:
     """Return the HTML of a part in which one element stands for rows that follow each other in both versions.
 
     It has the name and the key of the first of these rows, and their number as ``data-same``.
     """
-    before = list(_rows(known))
+    before = list(_rows(previous_html))
     places = {row.key: place for place, row in enumerate(before)}
     parts: list[str] = []
     end, number, first, last = 0, 0, "", -1
@@ -102,12 +102,12 @@ def thinned(html: str, known: str) -> str:
 
 def _rows(html: str) -> Iterator[_Row]:
     end = 0
-    for found in _ROW.finditer(html):
-        follows = not html[end : found.start()].strip()
+    for match in _ROW.finditer(html):
+        follows = not html[end : match.start()].strip()
         yield _Row(
-            found.start(), found.end(), f'{found[1]} data-key="{found[2]}"', _compared(found[0]), follows
+            match.start(), match.end(), f'{match[1]} data-key="{match[2]}"', _compared(match[0]), follows
         )
-        end = found.end()
+        end = match.end()
 
 
 def _stand_in(key: str, number: int) -> str:

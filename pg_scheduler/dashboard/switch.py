@@ -28,9 +28,9 @@ class Switch:
         name = self._first
         if scope["type"] == "http":
             path = path_of(Request(scope)).removeprefix("/")
-            first, _, rest = path.partition("/")
+            first, _, remainder = path.partition("/")
             if first in self._apps:
-                name, path = first, rest
+                name, path = first, remainder
             root = f"{str(scope.get('root_path', '')).rstrip('/')}/{name}"
             scope = {**scope, "root_path": root, "path": f"{root}/{path}"}
         await self._apps[name](scope, receive, send)

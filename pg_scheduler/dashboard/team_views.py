@@ -65,9 +65,11 @@ def _is_visible(address: str, request: PageRequest) -> bool:
         request.check_search(q)
     except ValueError:
         return False
-    terms = [each.value for each in terms_of(q) if each.field == "name" and not each.is_negated]
-    wanted = [*terms, *([query["task"]] if "task" in query else [])]
-    return all(any(_is_within(each, request.access) for each in texts.split(",")) for texts in wanted)
+    terms = [term.value for term in terms_of(q) if term.field == "name" and not term.is_negated]
+    name_terms = [*terms, *([query["task"]] if "task" in query else [])]
+    return all(
+        any(_is_within(pattern, request.access) for pattern in texts.split(",")) for texts in name_terms
+    )
 
 
 def _is_within(pattern: str, access: Access) -> bool:

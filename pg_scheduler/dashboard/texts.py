@@ -66,18 +66,18 @@ def linked(text: str) -> Markup:
 def timed(text: str, now: datetime) -> Markup:
     """Return a text with its instants relative to now, and as they are in the tooltips."""
     parts, end = [Markup()], 0
-    for found in _INSTANT.finditer(text):
+    for match in _INSTANT.finditer(text):
         try:
-            at = datetime.fromisoformat(f"{found[1]}+00:00")
+            at = datetime.fromisoformat(f"{match[1]}+00:00")
         except ValueError:  # a name that looks like one
             continue
         parts += [
-            escape(visible(text[end : found.start()].removesuffix("at "))),
+            escape(visible(text[end : match.start()].removesuffix("at "))),
             Markup('<time data-ago datetime="{}" title="{}">{}</time>').format(
-                at.isoformat(), f"{found[1]} UTC", ago(at, now)
+                at.isoformat(), f"{match[1]} UTC", ago(at, now)
             ),
         ]
-        end = found.end()
+        end = match.end()
     return Markup().join([*parts, escape(visible(text[end:]))])
 
 

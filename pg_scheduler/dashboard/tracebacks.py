@@ -47,8 +47,8 @@ class Frame:
         """The package of a library that it belongs to; None for the application."""
         if self.path.startswith("<frozen "):
             return "Python"
-        found = _LIBRARY.match(self.path)
-        return None if found is None else found["name"]
+        match = _LIBRARY.match(self.path)
+        return None if match is None else match["name"]
 
     @property
     def folder(self) -> str:
@@ -83,20 +83,20 @@ def blocks_of(traceback: str) -> list[Block]:
 
     The start of a long traceback is not kept, so the first lines may belong to no frame.
     """
-    found: list[Block] = []
+    blocks: list[Block] = []
     for is_library, parts in groupby(_parts(traceback), _is_library):
         if is_library:
-            frames = tuple(each for each in parts if isinstance(each, Frame))
-            found.append(Block("library", _described(frames), frames))
+            frames = tuple(part for part in parts if isinstance(part, Frame))
+            blocks.append(Block("library", _described(frames), frames))
             continue
         for part in parts:
             if isinstance(part, Frame):
-                found.append(Block("own", frames=(part,)))
+                blocks.append(Block("own", frames=(part,)))
             elif part in SEPARATORS:
-                found.append(Block("separator", SEPARATORS[part]))
+                blocks.append(Block("separator", SEPARATORS[part]))
             else:
-                found.append(Block("message", part))
-    return found
+                blocks.append(Block("message", part))
+    return blocks
 
 
 def _is_library(part: Frame | str) -> bool:
@@ -132,8 +132,8 @@ def _parts(traceback: str) -> Iterator[Frame | str]:
 
 
 def _described(frames: Sequence[Frame]) -> str:
-    *others, last = dict.fromkeys(frame.library or "" for frame in frames)
-    libraries = f"{', '.join(others)} and {last}" if others else last
+    *first_libraries, last = dict.fromkeys(frame.library or "" for frame in frames)
+    libraries = f"{', '.join(first_libraries)} and {last}" if first_libraries else last
     return f"{counted(len(frames), 'frame')} of {libraries}"
 
 

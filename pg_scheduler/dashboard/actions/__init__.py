@@ -112,24 +112,24 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     request = ActionRequest(replace(page, inspector=page.operations.inspector), await read_form(http))
     try:
         with page.operations.acting(page.access):
-            found = await action.run(request)
+            result = await action.run(request)
     except NothingSelectedError:
         if wants_json(http):
             raise
         _, _, objects, _ = path.split("/")  # a list has the name of what it lists
-        found = Done(f"/{objects}", "nothing_selected", page.parameters)
+        result = Done(f"/{objects}", "nothing_selected", page.parameters)
     except CONFLICTS as error:
         raise RejectedError(str(error), 409) from error
     except ScheduleNotFoundError as error:
         raise RejectedError(str(error), 404) from error
     except ValueError as error:
         raise RejectedError(str(error)) from error
-    if isinstance(found, Done):
+    if isinstance(result, Done):
         page.cache.forget_recent()
-        answer = RedirectResponse(page.url(found.path, **(found.parameters or {})), 303)
-        if found.did is not None:
-            messages.keep(answer, http, page.base, found.did, found.undo, job_id=found.job_id)
+        answer = RedirectResponse(page.url(result.path, **(result.parameters or {})), 303)
+        if result.did is not None:
+            messages.keep(answer, http, page.base, result.did, result.undo, job_id=result.job_id)
         return answer
-    if isinstance(found, ConfirmPage):
-        found = Shown(replace(found, parameters=page.parameters), "confirm")
-    return await render(found.page, found.template, page, path, is_json=False, status=found.status)
+    if isinstance(result, ConfirmPage):
+        result = Shown(replace(result, parameters=page.parameters), "confirm")
+    return await render(result.page, result.template, page, path, is_json=False, status=result.status)

@@ -46,7 +46,7 @@ async def retry_group(request: ActionRequest) -> Done | ConfirmPage:
     since = first or (None if span is None else request.page.now - span)
     groups = await request.page.inspector.error_groups(since=since, limit=MAX_GROUPS)
     fingerprint = request.page.required("group")
-    group = next((each for each in groups.items if each.fingerprint == fingerprint), None)
+    group = next((group for group in groups.items if group.fingerprint == fingerprint), None)
     if group is None or not request.access.sees_name(group.job_name):
         raise NotFoundError("there is no such group of errors any more, or you may not see it")
     first, last = first or group.first_at, last or group.last_at
@@ -93,27 +93,27 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
     """
     shown, was_open = request.number("shown"), request.text("more") == "yes"
     most = MAX_UNTYPED if shown is None else shown + max(shown // 10, MIN_MARGIN)
-    found, has_more = await _count(request, jobs, most)
-    number = found if shown is None else shown
-    has_grown = shown is not None and not was_open and (found > most or has_more)
+    count, has_more = await _count(request, jobs, most)
+    number = count if shown is None else shown
+    has_grown = shown is not None and not was_open and (count > most or has_more)
     is_typed = number <= MAX_UNTYPED or request.number("typed") == number
     if request.is_confirmed and is_typed and not has_grown:
         run_id = await request.operations.runs.start(jobs)
         return Done("/run", "run_started", {"id": run_id})
     problem = None
     if request.is_confirmed and not is_typed:
-        typed, match = request.text("typed") or "nothing", "matches" if found == 1 else "match"
-        problem = f"you typed {typed}; {counted(found, 'job')} {match} now"
-    many = f"{counted(found, 'job')} found" + (" so far, and the search continues" if has_more else "")
+        typed, match = request.text("typed") or "nothing", "matches" if count == 1 else "match"
+        problem = f"you typed {typed}; {counted(count, 'job')} {match} now"
+    many = f"{counted(count, 'job')} found" + (" so far, and the search continues" if has_more else "")
     before = f"; {shown:,} when you were asked" if has_grown else ""
     question = f"{jobs.verb.capitalize()} all jobs {which}? {many}{before}."
     return ConfirmPage(
         question,
         f"{jobs.verb.capitalize()} all",
         back,
-        fields={**_fields(request, jobs), "shown": str(found), "more": "yes" if has_more else "no"},
+        fields={**_fields(request, jobs), "shown": str(count), "more": "yes" if has_more else "no"},
         rate="" if jobs.rate is None else f"{jobs.rate:.0f}",
-        number=found if found > MAX_UNTYPED else None,
+        number=count if count > MAX_UNTYPED else None,
         problem=problem,
     )
 

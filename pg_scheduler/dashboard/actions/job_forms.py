@@ -22,14 +22,14 @@ async def add(request: ActionRequest) -> Done | Shown:
     form = replace(form, values={name: request.text(name) for name in form.values}, arguments=arguments)
     read: dict[str, Any] = {}
     errors: dict[str, str] = {}
-    for name, kind, wanted in (
+    for name, kind, hint in (
         ("args", list, "a JSON list, such as [113]"),
         ("kwargs", dict, 'a JSON object, such as {"account": 113}'),
     ):
         try:
-            read[name] = _json(form.values[name], wanted, kind())
+            read[name] = _json(form.values[name], hint, kind())
             if not isinstance(read[name], kind):
-                errors[name] = f"enter {wanted}"
+                errors[name] = f"enter {hint}"
         except ValueError as error:
             errors[name] = str(error)
     if errors:
@@ -73,7 +73,7 @@ async def signal(request: ActionRequest) -> Done | Shown:
     return Done("/job", "signal_sent", {"id": job_id})
 
 
-def _json(text: str, wanted: str, empty: Any) -> Any:
+def _json(text: str, hint: str, empty: Any) -> Any:
     """Return the value of a field, or that of an empty one.
 
     Raises:
@@ -84,7 +84,7 @@ def _json(text: str, wanted: str, empty: Any) -> Any:
     try:
         return json.loads(text) if text else empty
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"enter {wanted}: {error}") from error
+        raise ValueError(f"enter {hint}: {error}") from error
 
 
 def _again(form: JobFormPage | SignalFormPage, errors: dict[str, str], status: int = 400) -> Shown:

@@ -36,13 +36,13 @@ async def move(request: ActionRequest) -> Done | ConfirmPage:
         return await change("move", request, to=to)
     (job_id,) = request.ids
     before = (await request.page.inspector.get_jobs([job_id])).get(job_id)
-    done = await change("move", request, to=to)
-    if not isinstance(done, Done) or before is None or before.status is not JobStatus.PENDING:
-        return done
+    result = await change("move", request, to=to)
+    if not isinstance(result, Done) or before is None or before.status is not JobStatus.PENDING:
+        return result
     if before.execution_time <= request.page.now:
-        return done  # it would get its misfire grace time again
+        return result  # it would get its misfire grace time again
     fields = {"to": [before.execution_time.isoformat()]}
-    return replace(done, undo=Undo("/actions/jobs/move", {"id": job_id}, fields))
+    return replace(result, undo=Undo("/actions/jobs/move", {"id": job_id}, fields))
 
 
 async def delete(request: ActionRequest) -> Done | ConfirmPage:
@@ -51,7 +51,7 @@ async def delete(request: ActionRequest) -> Done | ConfirmPage:
         return await change("delete", request)
     ids = request.ids
     jobs = await request.page.inspector.get_jobs(ids)
-    visible = [each for each in ids if each in jobs and request.access.sees_name(jobs[each].job_name)]
+    visible = [job_id for job_id in ids if job_id in jobs and request.access.sees_name(jobs[job_id].job_name)]
     if not visible:
         raise NotFoundError("there are no such jobs, or you may not see them")
     many = "this job" if len(visible) == 1 else f"these {len(visible):,} jobs"

@@ -35,15 +35,15 @@ async def unmute(kind: MutedKind, request: ActionRequest) -> Done:
 
 async def _record(kind: MutedKind, verb: str, request: ActionRequest, details: Mapping[str, str]) -> Done:
     """Record what is done with a finding or a group that the request sees, and return to its page."""
-    asked, action = request.page.required("id"), f"{verb}_{kind}"
+    muted_id, action = request.page.required("id"), f"{verb}_{kind}"
     if kind == "error":
         since, _, groups = await errors.read_groups(request.page)
-        names = {each.fingerprint for each in groups}
-        done = Done("/error", action, {"id": asked, "since": since})
+        names = {group.fingerprint for group in groups}
+        result = Done("/error", action, {"id": muted_id, "since": since})
     else:
-        names = {each.mute_id for each in (await doctor.build(request.page)).findings}
-        done = Done("/doctor", action)
-    if asked not in names:
-        raise NotFoundError(f"there is no {kind} {asked[:200]!r} now, or you may not see it")
-    await request.operations.inspector.record_action(action, asked, **details)
-    return done
+        names = {finding.mute_id for finding in (await doctor.build(request.page)).findings}
+        result = Done("/doctor", action)
+    if muted_id not in names:
+        raise NotFoundError(f"there is no {kind} {muted_id[:200]!r} now, or you may not see it")
+    await request.operations.inspector.record_action(action, muted_id, **details)
+    return result

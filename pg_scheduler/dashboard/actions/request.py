@@ -164,7 +164,7 @@ class ActionRequest:
             NothingSelectedError: There are none.
             RejectedError: There are too many.
         """
-        rows = [unquote(each, errors="strict") for each in self.form.get("row", ())]
+        rows = [unquote(text, errors="strict") for text in self.form.get("row", ())]
         if not rows:
             raise NothingSelectedError("select a row first")
         if len(rows) > MAX_ROWS:

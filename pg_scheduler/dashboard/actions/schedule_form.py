@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
-from pg_scheduler.dashboard.actions.schedules import found
+from pg_scheduler.dashboard.actions.schedules import find_schedule
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
 from pg_scheduler.dashboard.context import RejectedError
 from pg_scheduler.dashboard.pages import schedule_form
@@ -71,8 +71,8 @@ async def add(request: ActionRequest) -> Done | Shown:
 async def update(request: ActionRequest) -> Done | Shown:
     """Change trigger, bounds and arguments of a schedule of the API, unless it was changed meanwhile."""
     page = await _entered(request)
-    schedule = await found(request)
-    if page.arguments.keys() - {FIELD + each.name for each in page.parameters}:
+    schedule = await find_schedule(request)
+    if page.arguments.keys() - {FIELD + parameter.name for parameter in page.parameters}:
         text = "its parameters were reported by a worker that has ended; the arguments are as before"
         return _again(await edit_form(request.page, schedule, page.values), {"kwargs": text}, 409)
     read, errors = await _read(request, page)
@@ -110,8 +110,8 @@ async def _entered(request: ActionRequest) -> FormPage:
     values = {name: request.text(name) if name in request.form else text for name, text in DEFAULTS.items()}
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
     if request.is_one:
-        given = arguments if "kwargs" in request.form else None
-        return await edit_form(request.page, await found(request), values, given)
+        form_arguments = arguments if "kwargs" in request.form else None
+        return await edit_form(request.page, await find_schedule(request), values, form_arguments)
     return await schedule_form.new_form(request.page, values, arguments)
 
 

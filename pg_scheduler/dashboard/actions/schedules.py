@@ -59,8 +59,8 @@ async def pause(request: ActionRequest) -> Done | Shown:
 
 async def _asked_again(request: ActionRequest, wrong: str) -> Shown:
     """Return the form of a pause as it was sent, with what is wrong with its end."""
-    given = {name: request.text(name) for name in FIELDS}
-    page = await build_pause(replace(request.page, parameters={**request.page.parameters, **given}))
+    entered_fields = {name: request.text(name) for name in FIELDS}
+    page = await build_pause(replace(request.page, parameters={**request.page.parameters, **entered_fields}))
     return Shown(replace(page, entered=page.entered._replace(wrong=wrong)), "schedule_pause", 400)
 
 
@@ -100,8 +100,8 @@ async def trigger(request: ActionRequest) -> Done | ConfirmPage:
         enqueued.append(job_id)
         return True
 
-    done = await _change(request, "trigger", change)
-    return replace(done, job_id=enqueued[0]) if len(enqueued) == 1 else done
+    result = await _change(request, "trigger", change)
+    return replace(result, job_id=enqueued[0]) if len(enqueued) == 1 else result
 
 
 async def _change(request: ActionRequest, action: str, change: Callable[[Schedule], Awaitable[bool]]) -> Done:
@@ -110,20 +110,20 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
     ``change`` returns False if that was not necessary.
     """
     if request.is_one:
-        schedule = await found(request)
+        schedule = await find_schedule(request)
         undo = _undo_of(schedule, action, request) if await change(schedule) else None
         return Done("/schedule", _DID[action], {"id": schedule.schedule_id}, undo)
-    done = refused = missing = failed = 0
+    changed = refused = missing = failed = 0
     restorable: list[str] = []
 
     def code() -> str:
-        counts = (done, refused, missing, *([failed] if failed else []))
+        counts = (changed, refused, missing, *([failed] if failed else []))
         return code_of(f"schedules_{action}", *counts)
 
     for schedule_id in dict.fromkeys(request.rows):
         try:
             schedule = await visible_schedule(request.page, schedule_id)
-            changed = await change(schedule)
+            is_changed = await change(schedule)
         except (NotFoundError, ScheduleNotFoundError):
             missing += 1
         except RejectedError:
@@ -137,14 +137,14 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
                 503,
             ) from error
         else:
-            done, refused = done + changed, refused + (not changed)
+            changed, refused = changed + is_changed, refused + (not is_changed)
             if schedule.paused_at is None and _undo_of(schedule, action, request) is not None:
                 restorable.append(quote(schedule_id, safe=""))
     shown = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
     undo = None
-    if restorable and len(restorable) == done:
-        given = {name: text for name, text in shown.items() if text}
-        undo = Undo("/actions/schedules/resume", given, {"from": ["pause"], "row": restorable})
+    if restorable and len(restorable) == changed:
+        filters = {name: text for name, text in shown.items() if text}
+        undo = Undo("/actions/schedules/resume", filters, {"from": ["pause"], "row": restorable})
     return Done("/schedules", code(), shown, undo)
 
 
@@ -171,7 +171,7 @@ def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | 
 
 async def backfill(request: ActionRequest) -> Done | ConfirmPage:
     """Enqueue a job for each fire time in a span, after a question with their number."""
-    schedule = await found(request)
+    schedule = await find_schedule(request)
     start, end = request.instant("start"), request.instant("end")
     if start is None or end is None:
         raise RejectedError("enter the start and the end of the span")
@@ -200,7 +200,7 @@ async def _count_fires(schedule: Schedule, start: datetime, end: datetime) -> in
 
 async def remove(request: ActionRequest) -> Done | ConfirmPage:
     """Delete a schedule, after a question. Code that still declares it would restore it."""
-    schedule = await found(request)
+    schedule = await find_schedule(request)
     if is_claimed(schedule, await request.page.inspector.workers()):
         raise RejectedError(
             f"{schedule.schedule_id!r} is defined in code, and a live worker may declare it: its next start "
@@ -215,7 +215,7 @@ async def remove(request: ActionRequest) -> Done | ConfirmPage:
     return Done("/schedules", "schedule_removed")
 
 
-async def found(request: ActionRequest) -> Schedule:
+async def find_schedule(request: ActionRequest) -> Schedule:
     """Return the schedule that the address names.
 
     Raises:

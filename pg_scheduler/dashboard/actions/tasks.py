@@ -12,7 +12,7 @@ from pg_scheduler.inspect.tasks import TaskState
 
 async def pause(request: ActionRequest) -> Done | Shown:
     """Pause a task, until a time or until it is resumed."""
-    name, before = await _found(request)
+    name, before = await _find(request)
     form = request.pause
     try:
         until = form.ends_at(request.page.now)
@@ -31,7 +31,7 @@ async def pause(request: ActionRequest) -> Done | Shown:
 
 async def resume(request: ActionRequest) -> Done:
     """Resume a task."""
-    name, before = await _found(request)
+    name, before = await _find(request)
     resumed = await request.operations.scheduler.tasks.resume(name)
     undo = None if before is None else _pause_of(name, before, request)
     return Done("/task", "task_resumed" if resumed else "task_not_paused", {"id": name}, undo)
@@ -46,12 +46,12 @@ def _pause_of(name: str, before: TaskState, request: ActionRequest) -> Undo | No
     return Undo("/actions/tasks/pause", {"id": name}, fields)
 
 
-async def _found(request: ActionRequest) -> tuple[str, TaskState | None]:
+async def _find(request: ActionRequest) -> tuple[str, TaskState | None]:
     """Return the name of a task that exists, and its pause. The request sees its main name too."""
     name = request.page.required("id")
     names = request.operations.names_of(name)
-    states = {each.name: each for each in (await request.page.inspector.tasks()).items}
+    states = {task.name: task for task in (await request.page.inspector.tasks()).items}
     if not names & set(states) or not all(map(request.access.sees_name, names)):
         raise NotFoundError.of("task", name)
-    paused = (states[each] for each in sorted(names & set(states)) if states[each].paused_at is not None)
+    paused = (states[alias] for alias in sorted(names & set(states)) if states[alias].paused_at is not None)
     return name, next(paused, None)

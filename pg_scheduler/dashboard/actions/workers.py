@@ -14,7 +14,7 @@ async def drain(request: ActionRequest) -> Done | ConfirmPage:
     if request.is_confirmed:
         return _done(worker_id, await request.page.inspector.drain_workers([worker_id]), "worker_drained")
     workers = await request.page.inspector.workers()
-    worker = next((each for each in workers if each.worker_id == worker_id), None)
+    worker = next((worker for worker in workers if worker.worker_id == worker_id), None)
     if worker is None:
         raise _missing(worker_id)
     jobs = counted(worker.running_jobs, "running job")
@@ -29,8 +29,8 @@ async def resume(request: ActionRequest) -> Done:
     return _done(worker_id, await request.page.inspector.resume_workers([worker_id]), "worker_resumed")
 
 
-def _done(worker_id: str, found: list[str], did: str) -> Done:
-    if not found:
+def _done(worker_id: str, changed_ids: list[str], did: str) -> Done:
+    if not changed_ids:
         raise _missing(worker_id)
     return Done("/worker", did, {"id": worker_id})
 

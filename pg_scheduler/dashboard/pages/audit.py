@@ -192,18 +192,18 @@ def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
 
 def folded(items: Sequence[AuditItem]) -> list[AuditItem]:
     """Return items in which the newest batch of a bulk run stands for all, with the number of their jobs."""
-    found: dict[object, AuditItem] = {}
+    items_by_key: dict[object, AuditItem] = {}
     for item in items:
         record = item.record
         key = (record.subject, record.action, record.actor, record.via) if item.is_batch else record.id
-        known = found.get(key)
-        found[key] = item if known is None else _added(known, item)
-    return list(found.values())
+        newer_item = items_by_key.get(key)
+        items_by_key[key] = item if newer_item is None else _added(newer_item, item)
+    return list(items_by_key.values())
 
 
 def _added(item: AuditItem, older: AuditItem) -> AuditItem:
-    counts = [each.record.details.get("count") for each in (item, older)]
-    number = sum(each for each in counts if isinstance(each, int))
+    counts = [audit_item.record.details.get("count") for audit_item in (item, older)]
+    number = sum(count for count in counts if isinstance(count, int))
     record = replace(item.record, details={**item.record.details, "count": number})
     verb = f"{VERBS[record.action][0]} {counted(number, 'job')}"
     return replace(item, record=record, verb=verb, batches=item.batches + 1)
@@ -219,11 +219,11 @@ def _changed_parts(record: AuditRecord, request: PageRequest) -> list[ChangedPar
     """Return the parts of a schedule before and after a change, with the values that the request may see."""
     return [
         replace(
-            each,
-            before=_shown(each.key, each.before, request),
-            after=_shown(each.key, each.after, request),
+            difference,
+            before=_shown(difference.key, difference.before, request),
+            after=_shown(difference.key, difference.after, request),
         )
-        for each in differences(record)
+        for difference in differences(record)
     ]
 
 

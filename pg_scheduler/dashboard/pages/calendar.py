@@ -62,14 +62,14 @@ class CalendarDay:
 
 async def build(request: PageRequest) -> View:
     """Compute the fire times of a period; they are shared among all requests for some seconds."""
-    given = request.parameters
+    parameters = request.parameters
     try:
-        name, zone = named_zone(given.get("zone") or "UTC")
+        name, zone = named_zone(parameters.get("zone") or "UTC")
     except ValueError as error:
         raise RejectedError(str(error)) from error
-    span, task = request.choice("span", SPANS, "week"), given.get("task") or None
+    span, task = request.choice("span", SPANS, "week"), parameters.get("task") or None
     today = request.now.astimezone(zone).date()
-    chosen, hour = _day(given.get("start"), today), _hour(given.get("hour"))
+    chosen, hour = _day(parameters.get("start"), today), _hour(parameters.get("hour"))
     first, last, before, after = _period(span, chosen)
     since, until = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (first, last + DAY))
 
@@ -122,7 +122,7 @@ async def build(request: PageRequest) -> View:
                 plan.left_out if request.access.visible_names is None else 0,
                 is_capped=is_capped,
             ),
-            _most=max(each.count for each in parts),
+            _most=max(part.count for part in parts),
         )
 
     # Up to 20,000 fire times take a tenth of a second, so other requests continue meanwhile.
@@ -170,18 +170,18 @@ def _days(
     for item in items:
         for effect in item.effects:
             changes[effect.at.astimezone(zone).date()].append(f"{item.schedule_id}: {effect.text}")
-    found = []
+    calendar_days = []
     for day in days:
         hours = [_hour_of(by_hour.get((day, hour), ())) for hour in range(24)]
-        found.append(CalendarDay(day, sum(hour.count for hour in hours), hours, changes[day][:SHOWN]))
-    return found
+        calendar_days.append(CalendarDay(day, sum(hour.count for hour in hours), hours, changes[day][:SHOWN]))
+    return calendar_days
 
 
 def _hour_of(fires: Sequence[CalendarFire]) -> CalendarHour:
     names = list(dict.fromkeys(fire.schedule_id for fire in fires))
     most = max(Counter(_minute(fire) for fire in fires).values(), default=0)
-    others = max(len(names) - NAMES_OF_HOUR, 0)
-    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], others, most >= MANY)
+    other_count = max(len(names) - NAMES_OF_HOUR, 0)
+    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], other_count, most >= MANY)
 
 
 def _minute(fire: CalendarFire) -> datetime:
@@ -196,9 +196,9 @@ def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[dict[str, o
     ]
     ids: dict[datetime, list[str]] = {at: [] for at in chosen}
     for fire in fires:
-        found = ids.get(_minute(fire))
-        if found is not None and fire.schedule_id not in found and len(found) < MANY:
-            found.append(fire.schedule_id)
+        ids_of_minute = ids.get(_minute(fire))
+        if ids_of_minute is not None and fire.schedule_id not in ids_of_minute and len(ids_of_minute) < MANY:
+            ids_of_minute.append(fire.schedule_id)
     return [
         {
             "at": at,

@@ -68,7 +68,7 @@ def cause_of(job: Job, explanation: Explanation, attempts: Sequence[Attempt], li
     """
     if not explanation.reasons:
         return None
-    reason, *others = explanation.reasons
+    reason, *other_reasons = explanation.reasons
     title, error, text = TITLES[reason.code], "", _sentence(reason.text)
     match reason.code:
         case ReasonCode.FAILED:
@@ -84,7 +84,7 @@ def cause_of(job: Job, explanation: Explanation, attempts: Sequence[Attempt], li
     tone = TONES.get(reason.code, VERDICTS.get(explanation.verdict, "wait"))
     if reason.code is ReasonCode.CANCELLED:
         tone = "wait"
-    return View(title=title, tone=tone, error=error, text=text, reason=reason, others=others)
+    return View(title=title, tone=tone, error=error, text=text, reason=reason, others=other_reasons)
 
 
 def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:
@@ -93,13 +93,13 @@ def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:
     name = kind.rpartition(".")[2]
     if not message or not name.isidentifier():  # the text has no class
         name, message = "", job.error_message or ""
-    failed = [each for each in attempts if each.error is not None]
-    same = {(each.error or "").partition(": ")[0] for each in failed} <= {kind}
+    failed = [attempt for attempt in attempts if attempt.error is not None]
+    is_same_kind = {(attempt.error or "").partition(": ")[0] for attempt in failed} <= {kind}
     raised = f"raised {name}" if name else "failed"
     title = f"Failed: the attempt {raised}"
     if len(failed) > 1:
         who = "both attempts" if len(failed) == 2 else f"all {len(failed)} attempts"
-        title = f"Failed for good: {who if same else f'the last of {len(failed)} attempts'} {raised}"
+        title = f"Failed for good: {who if is_same_kind else f'the last of {len(failed)} attempts'} {raised}"
     unused = job.max_retries - job.retry_count
     text = f"{retries_used(job).capitalize()}: its error is not retried." if unused > 0 else ""
     return title, message, text

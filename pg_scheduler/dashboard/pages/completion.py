@@ -74,44 +74,50 @@ class Sample(NamedTuple):
         read = request.inspector.job_names
         counted = await request.cache.get("job names", SAMPLE_AGE_S, read, is_data=False)
         names = {*filter(request.access.sees_name, counted), *(await request.task_names()).main}
-        sample.terms.update({term("name", each): 0 for each in sorted(names)})
+        sample.terms.update({term("name", name): 0 for name in sorted(names)})
         for job in jobs:
-            found = set(_contents(job, request))
-            sample.paths.update({path for path, _ in found if path and visible(path) == path})
-            sample.terms.update({text for _, text in found if text and visible(text) == text})
+            contents = set(_contents(job, request))
+            sample.paths.update({path for path, _ in contents if path and visible(path) == path})
+            sample.terms.update({text for _, text in contents if text and visible(text) == text})
         return sample
 
     def completions(self, typed: str) -> list[Completion]:
         """Return the terms that begin like a text, or whose last part does, those of most jobs first."""
         sign, text = ("-", typed[1:]) if typed.startswith("-") else ("", typed)
-        wanted = text.lower()
-        found: dict[str, int | None] = {}
+        prefix = text.lower()
+        candidates: dict[str, int | None] = {}
         if ":" in text:
-            found |= dict.fromkeys(_CHOICES)
-            found |= self.terms
+            candidates |= dict.fromkeys(_CHOICES)
+            candidates |= self.terms
         else:
-            found |= {f"{field}:": None for field in FIELDS if "<" not in field}
-            found |= {f"{path}:": count for path, count in self.paths.items()}
-            found |= {each: count for each, count in self.terms.items() if text and each.startswith("name:")}
-        starts = (wanted, f"name:{wanted}") if text and ":" not in text else (wanted,)
+            candidates |= {f"{field}:": None for field in FIELDS if "<" not in field}
+            candidates |= {f"{path}:": count for path, count in self.paths.items()}
+            candidates |= {
+                candidate: count
+                for candidate, count in self.terms.items()
+                if text and candidate.startswith("name:")
+            }
+        starts = (prefix, f"name:{prefix}") if text and ":" not in text else (prefix,)
         matching = [
-            Completion(f"{sign}{each}", count or None)
-            for each, count in found.items()
-            if each != text
-            and any(part.startswith(starts) for part in (each.lower(), each.lower().rpartition(".")[2]))
+            Completion(f"{sign}{candidate}", count or None)
+            for candidate, count in candidates.items()
+            if candidate != text
+            and any(
+                part.startswith(starts) for part in (candidate.lower(), candidate.lower().rpartition(".")[2])
+            )
         ]
-        return sorted(matching, key=lambda each: -(each.jobs or 0))[:MAX_COMPLETIONS]
+        return sorted(matching, key=lambda completion: -(completion.jobs or 0))[:MAX_COMPLETIONS]
 
     def listed(self) -> list[Completion]:
         """Return terms to choose from without a script: the usual ones, and those of most jobs."""
-        found = [Completion(each, None) for each in _CHOICES]
-        found += [Completion(each, count or None) for each, count in self.terms.most_common(MAX_LISTED)]
-        return found[:MAX_LISTED]
+        completions = [Completion(choice, None) for choice in _CHOICES]
+        completions += [Completion(text, count or None) for text, count in self.terms.most_common(MAX_LISTED)]
+        return completions[:MAX_LISTED]
 
 
 _CHOICES: Final = (
-    *(f"status:{each}" for each in SearchStatus),
-    *(f"priority:{each.value}" for each in JobPriority),
+    *(f"status:{status}" for status in SearchStatus),
+    *(f"priority:{priority.value}" for priority in JobPriority),
     *("due:<now", "due:<-1h", "created:today", "finished:>-1h", "finished:>-1d", "finished:today"),
     *("attempt:>1", "crashed:yes"),
 )
@@ -124,7 +130,9 @@ async def complete(request: PageRequest, *, is_head: bool) -> Response:
         return Response(media_type="application/json")
     typed = request.parameters.get("term", "")[:MAX_TYPED]
     sample = await _read(request, request.parameters.get("q", ""), typed)
-    return JsonAnswer(document_of("complete", [each._asdict() for each in sample.completions(typed)]))
+    return JsonAnswer(
+        document_of("complete", [completion._asdict() for completion in sample.completions(typed)])
+    )
 
 
 async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
@@ -137,7 +145,7 @@ async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
     """
     sample = await _read(request, q, "")
     paths = {f"{path}:{value}": count for path, count in sample.paths.items() if path.startswith("arg.")}
-    return sorted(paths, key=lambda each: (-sample.terms[each], -paths[each]))[:MAX_MEANT]
+    return sorted(paths, key=lambda path: (-sample.terms[path], -paths[path]))[:MAX_MEANT]
 
 
 async def _read(request: PageRequest, q: str, typed: str) -> Sample:
@@ -181,24 +189,24 @@ def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
         return
     is_hidden = request.settings.redaction.is_hidden
     if not is_hidden("tags"):
-        yield from (("", term("tag", each)) for each in metadata.tags_of(job.metadata))
-    others = {key: each for key, each in job.metadata.items() if key != "tags"}
+        yield from (("", term("tag", tag)) for tag in metadata.tags_of(job.metadata))
+    other_metadata = {key: value for key, value in job.metadata.items() if key != "tags"}
     yield from islice(_leaves("arg", dict(enumerate(job.args)), is_hidden, MAX_LEVELS), MAX_PATHS)
     yield from islice(_leaves("arg", job.kwargs, is_hidden, MAX_LEVELS), MAX_PATHS)
-    yield from islice(_leaves("metadata", others, is_hidden, MAX_LEVELS), MAX_PATHS)
+    yield from islice(_leaves("metadata", other_metadata, is_hidden, MAX_LEVELS), MAX_PATHS)
 
 
 def _leaves(path: str, value: Any, is_hidden: IsHidden, levels: int) -> Iterator[tuple[str, str]]:
     """Yield the paths within a value, and the terms of their values, without hidden ones."""
     if isinstance(value, Mapping):
-        for key, each in value.items():
+        for key, member in value.items():
             name = str(key)
             if levels and name and not is_hidden(name):
                 shown = name if _PLAIN_KEY.fullmatch(name) else f'"{quoted(f"{name} ")[1:-2]}"'
-                yield from _leaves(f"{path}.{shown}", each, is_hidden, levels - 1)
+                yield from _leaves(f"{path}.{shown}", member, is_hidden, levels - 1)
     elif isinstance(value, list | tuple):
-        for place, each in enumerate(value[:MAX_ELEMENTS] if levels else ()):
-            yield from _leaves(f"{path}.{place}", each, is_hidden, levels - 1)
+        for place, member in enumerate(value[:MAX_ELEMENTS] if levels else ()):
+            yield from _leaves(f"{path}.{place}", member, is_hidden, levels - 1)
     elif value is not None:
         text = value if isinstance(value, str) else json.dumps(plain(value))
         # The text of an object or a list cannot be searched if some values are hidden.

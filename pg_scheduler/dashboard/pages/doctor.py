@@ -24,9 +24,9 @@ async def build(request: PageRequest) -> View:
     examined_at, diagnosis = await request.cache.get("doctor", MAX_AGE_S, examine)
     is_open = request.access.visible_names is None
     not_made: dict[str, list[str]] = {}
-    for each in diagnosis.not_made:
-        reason = each.reason if is_open else "their reasons mention jobs of all names"
-        not_made.setdefault(reason, []).append(each.code.value)
+    for check in diagnosis.not_made:
+        reason = check.reason if is_open else "their reasons mention jobs of all names"
+        not_made.setdefault(reason, []).append(check.code.value)
     rows = await rows_of(diagnosis.findings, request)
     shown = [row for row in rows if not row.is_muted]
     groups = {severity: [row for row in shown if row.severity is severity] for severity in reversed(Severity)}
@@ -39,7 +39,7 @@ async def build(request: PageRequest) -> View:
         made=[code.value for code in diagnosis.made],
         not_made=not_made,
         is_general=not is_open,
-        _groups={severity: found for severity, found in groups.items() if found},
+        _groups={severity: group for severity, group in groups.items() if group},
         _muted=[row for row in rows if row.is_muted],
         _passed=[(code.value, ADVICE[code].meaning) for code in passed],
     )

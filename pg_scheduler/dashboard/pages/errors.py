@@ -77,11 +77,11 @@ def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
     """
     if status is JobStatus.EXPIRED:
         return ErrorText("Expired", _INTERVAL.sub("", text, count=1) or "not started in time")
-    found = _KIND.match(text)
-    if found is None:
+    match = _KIND.match(text)
+    if match is None:
         return ErrorText("", text)
-    kind = (found[1] or found[2]).rpartition(".")[2]
-    return ErrorText("Quarantined" if text.startswith(QUARANTINED) else kind, text[found.end() :])
+    kind = (match[1] or match[2]).rpartition(".")[2]
+    return ErrorText("Quarantined" if text.startswith(QUARANTINED) else kind, text[match.end() :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _like(group: ErrorGroup) -> str:
 
 def release_at(at: datetime, releases: Iterable[Mark]) -> str | None:
     """Return the release that had started last at an instant; the releases are in descending order."""
-    return next((each.label for each in releases if each.at <= at), None)
+    return next((release.label for release in releases if release.at <= at), None)
 
 
 async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[ErrorGroup]]:
@@ -130,37 +130,37 @@ async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[
             since=None if span is None else request.now - span, limit=MAX_GROUPS
         )
 
-    found = await request.cache.get(("errors", since), GROUPS_AGE_S, read)
-    return since, found, request.visible_groups(found.items)
+    groups = await request.cache.get(("errors", since), GROUPS_AGE_S, read)
+    return since, groups, request.visible_groups(groups.items)
 
 
 async def build(request: PageRequest) -> View:
     """Group the newest errors, and return those of a state."""
     state, sort = request.choice("state", STATES, STATES[0]), request.choice("sort", SORTS, "jobs")
-    since, found, visible = await read_groups(request)
+    since, groups, visible = await read_groups(request)
     fingerprints = [group.fingerprint for group in visible]
     mutes = await read_muted(request.inspector, "error", fingerprints, request.now)
     states = ["muted" if group.fingerprint in mutes else group.state for group in visible]
-    items = [group for group, each in zip(visible, states, strict=True) if each == state]
+    items = [group for group, group_state in zip(visible, states, strict=True) if group_state == state]
     items.sort(key=SORTS[sort])
-    summary = found.summary
+    summary = groups.summary
     if request.access.visible_names is not None:
         summary = f"{counted(len(visible), 'group')} that you may see" + (
-            "" if found.is_complete else "; the search is not complete"
+            "" if groups.is_complete else "; the search is not complete"
         )
-        if found.missing_index is not None:
-            summary += f", by id; the index {found.missing_index} is missing"
+        if groups.missing_index is not None:
+            summary += f", by id; the index {groups.missing_index} is missing"
     if len(items) > SHOWN_GROUPS:
         summary = f"{summary}; the first {SHOWN_GROUPS} are shown"
     return View(
         since=since,
         state=state,
         sort=sort,
-        counts={each: states.count(each) for each in STATES},
+        counts={name: states.count(name) for name in STATES},
         items=items[:SHOWN_GROUPS],
         total=f"{counted(len(visible), 'group')}, {counted(sum(group.count for group in visible), 'job')}",
         summary=summary,
-        is_complete=found.is_complete,
+        is_complete=groups.is_complete,
         releases=await read_releases(request.inspector, None),
         mutes=mutes,
     )
@@ -170,19 +170,19 @@ async def build_one(request: PageRequest) -> View:
     """Read a group, its newest job, and a sample of its jobs."""
     fingerprint = request.required("id")
     since, _, visible = await read_groups(request)
-    group = next((each for each in visible if each.fingerprint == fingerprint), None)
+    group = next((group for group in visible if group.fingerprint == fingerprint), None)
     if group is None:
         raise NotFoundError(
             f"there is no group of errors {fingerprint[:50]!r} in this period, or you may not see it"
         )
     where = search_of(group)
-    found = await request.sample_jobs(where, SAMPLE, SAMPLE_AGE_S, version=group.last_at)
-    jobs = [job for job in found if is_in_group(job, group)]
+    sample = await request.sample_jobs(where, SAMPLE, SAMPLE_AGE_S, version=group.last_at)
+    jobs = [job for job in sample if is_in_group(job, group)]
     newest = await request.inspector.get_job(group.last_job_id)
     newest = None if newest is None else request.visible_job(newest)
     attempts = () if newest is None else newest.errors
     releases = await read_releases(request.inspector, None)
-    known = {worker.worker_id: worker for worker in await request.workers()}
+    workers_by_id = {worker.worker_id: worker for worker in await request.workers()}
     names_of_workers = await request.worker_names()
     text = error_text(group.text, group.status)
     mutes = (await read_mutes(request.inspector, "error", [fingerprint])).get(fingerprint, ())
@@ -194,14 +194,14 @@ async def build_one(request: PageRequest) -> View:
         message=text.message,
         began_in=release_at(group.first_at, releases),
         error=newest.error_message if newest is not None else group.example,
-        traceback=next((each.traceback for each in reversed(attempts) if each.traceback), None),
+        traceback=next((attempt.traceback for attempt in reversed(attempts) if attempt.traceback), None),
         sampled=len(jobs),
-        releases=_shares(_release_of(job, known, releases) for job in jobs),
+        releases=_shares(_release_of(job, workers_by_id, releases) for job in jobs),
         workers=[
-            replace(each, label=names_of_workers.get(each.label, each.label), worker_id=each.label)
-            for each in _shares(job.worker_id for job in jobs)
+            replace(share, label=names_of_workers.get(share.label, share.label), worker_id=share.label)
+            for share in _shares(job.worker_id for job in jobs)
         ],
-        values=[each for each in frequent_values(jobs, request) if 2 * each.jobs > len(jobs)],
+        values=[value for value in frequent_values(jobs, request) if 2 * value.jobs > len(jobs)],
         tags=_shares(tag for job in jobs for tag in tags_of(job, request)),
         jobs=[row_of(job, request) for job in jobs[:SHOWN_JOBS]],
         where=where,
@@ -213,8 +213,8 @@ async def build_one(request: PageRequest) -> View:
 
 def _shares(labels: Iterable[str | None]) -> list[Share]:
     """Return how often each label occurs, the most frequent ones first."""
-    found = Counter(label for label in labels if label)
-    return [Share(label, jobs) for label, jobs in found.most_common(SHOWN_VALUES)]
+    counts = Counter(label for label in labels if label)
+    return [Share(label, jobs) for label, jobs in counts.most_common(SHOWN_VALUES)]
 
 
 def _release_of(job: Job, workers: Mapping[str, Worker], releases: Sequence[Mark]) -> str | None:
@@ -230,8 +230,8 @@ def frequent_values(jobs: Sequence[Job], request: PageRequest) -> list[Share]:
     """Return the visible arguments that two or more jobs have in common, the most frequent ones first."""
     if not request.access.sees_arguments:
         return []
-    found = _shares(value for job in jobs for value in set(_values_of(job, request)))
-    return [each for each in found if each.jobs > 1]
+    shares = _shares(value for job in jobs for value in set(_values_of(job, request)))
+    return [share for share in shares if share.jobs > 1]
 
 
 def _values_of(job: Job, request: PageRequest) -> Iterator[str]:

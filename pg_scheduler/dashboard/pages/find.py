@@ -53,7 +53,7 @@ async def _objects(q: str, request: PageRequest) -> list[Found]:
     def has(*names: str) -> bool:
         return any(text in name.casefold() for name in names)
 
-    found: list[Iterable[Found]] = [
+    kinds: list[Iterable[Found]] = [
         [Found("job", q, url("/job", id=q))] if job is not None and sees(job.job_name) else [],
         [Found("task", name, url("/task", id=name)) for name in tasks if has(*names.all_of(name))],
         [
@@ -67,7 +67,7 @@ async def _objects(q: str, request: PageRequest) -> list[Found]:
             if has(worker_id, name)
         ],
     ]
-    return [each for kind in found for each in list(kind)[:MAX_OF_KIND]]
+    return [item for kind in kinds for item in list(kind)[:MAX_OF_KIND]]
 
 
 async def _actions(words: Sequence[str], request: PageRequest) -> list[Found]:
@@ -76,10 +76,10 @@ async def _actions(words: Sequence[str], request: PageRequest) -> list[Found]:
     Those that begin with the first word come first.
     """
     objects = _to_objects(await read_facts(request), request) if words else ()
-    named = ((each.name.casefold(), each) for each in (*_everywhere(request), *objects))
-    found = [(name, each) for name, each in named if all(word in name for word in words)]
-    found.sort(key=lambda each: not each[0].startswith("".join(words[:1])))
-    return [each for _, each in found[:MAX_ACTIONS]]
+    named = ((action.name.casefold(), action) for action in (*_everywhere(request), *objects))
+    matches = [(name, action) for name, action in named if all(word in name for word in words)]
+    matches.sort(key=lambda match: not match[0].startswith("".join(words[:1])))
+    return [action for _, action in matches[:MAX_ACTIONS]]
 
 
 def _to_objects(facts: Facts, request: PageRequest) -> Iterator[Found]:
@@ -89,7 +89,7 @@ def _to_objects(facts: Facts, request: PageRequest) -> Iterator[Found]:
         verb = "resume" if name in facts.paused_tasks else "pause"
         action = url(f"/actions/tasks/{verb}", id=name)
         yield Found("action", f"{verb.capitalize()} task {name}", "", action=action)
-    for schedule_id in [each for each, task in facts.schedules.items() if sees(task)]:
+    for schedule_id in [schedule_id for schedule_id, task in facts.schedules.items() if sees(task)]:
         if may("schedule_trigger"):
             action = url("/actions/schedules/trigger", id=schedule_id)
             yield Found("action", f"Run schedule {schedule_id}", "", action=action)

@@ -68,8 +68,8 @@ class Period:
         """
         is_short = self.minutes <= 60 * 24
         word, unit, unit_s = ("minute", "/min", 60.0) if is_short else ("hour", "/h", 3600.0)
-        lateness = _quantiles([each.lateness for each in self.figures])
-        durations = _quantiles([each.durations for each in self.figures])
+        lateness = _quantiles([figure.lateness for figure in self.figures])
+        durations = _quantiles([figure.durations for figure in self.figures])
         chart = partial(Chart, times=self.times, marks=self.releases)
         return [
             chart("outcomes", f"Outcomes per {word}", unit, series=self._outcomes(unit_s)),
@@ -86,7 +86,7 @@ class Period:
     def _outcomes(self, unit_s: float) -> list[Series]:
         units = self.width.total_seconds() / unit_s
         rates = {
-            outcome: [each.ended[place] / units for each in self.figures]
+            outcome: [figure.ended[place] / units for figure in self.figures]
             for place, outcome in enumerate(OUTCOMES)
         }
         return [
@@ -140,9 +140,9 @@ def _period(chosen: str, statistics: Statistics, releases: Sequence[Mark]) -> Pe
     step = int(width.total_seconds())
     first, last = (int(at.timestamp()) // step for at in (statistics.until - since, statistics.until))
     times = [datetime.fromtimestamp(number * step, UTC) for number in range(first, last + 1)]
-    found = statistics.by_time(width)
+    figures_by_time = statistics.by_time(width)
     earlier = replace(statistics, rows=tuple(row for row in statistics.rows if row.at < times[0]))
-    figures = [found.get(at, NOTHING) for at in times]
+    figures = [figures_by_time.get(at, NOTHING) for at in times]
     return Period(
         range=chosen,
         width=width,
@@ -159,18 +159,19 @@ def _period(chosen: str, statistics: Statistics, releases: Sequence[Mark]) -> Pe
 
 def _quantiles(histograms: Sequence[Histogram]) -> list[Series]:
     return [
-        Series(label, [each.quantile(share) for each in histograms]) for label, share in QUANTILES.items()
+        Series(label, [histogram.quantile(share) for histogram in histograms])
+        for label, share in QUANTILES.items()
     ]
 
 
 async def build(request: PageRequest) -> View:
     """Read the statistics of the chart that ``id`` names, of all jobs or of those that ``name`` names."""
-    name, wanted = request.parameters.get("name") or None, request.required("id")
+    name, chart_id = request.parameters.get("name") or None, request.required("id")
     if name is not None and not request.access.sees_name(name):
         raise NotFoundError.of("task", name)
     names = None if name is None else (await request.task_names()).all_of(name)[:MAX_NAMES]
     period = await read_period(request, names)
-    found = next((each for each in period.charts() if each.id == wanted), None)
-    if found is None:
-        raise NotFoundError(f"there is no chart {wanted[:50]!r}")
-    return View(chart=found, range=period.range, name=name)
+    chart = next((chart for chart in period.charts() if chart.id == chart_id), None)
+    if chart is None:
+        raise NotFoundError(f"there is no chart {chart_id[:50]!r}")
+    return View(chart=chart, range=period.range, name=name)

@@ -75,7 +75,7 @@ async def build(request: PageRequest) -> View:
     dependencies = await read_dependencies(request.inspector, raw, request.access.sees_name)
     steps = await read_steps(job.job_id, request)
     results = await results_of(job.schedule_id, request)
-    used = {job.worker_id, *(each.worker_id for each in job.errors)}
+    used = {job.worker_id, *(error.worker_id for error in job.errors)}
     shown = _visible(explanation, raw, job, request)
     was_suspended = has_suspended(steps)
     attempts = attempts_of(job, has_suspended=was_suspended)
@@ -154,7 +154,7 @@ async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
     if request.access.visible_names is not None:
         return []
     page = await request.inspector.audit(subject=job_id, limit=MAX_CHANGES)
-    return [replace(each, details={}) for each in page.items]
+    return [replace(record, details={}) for record in page.items]
 
 
 def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest) -> Explanation:
@@ -194,16 +194,16 @@ def _command(raw: Job, request: PageRequest) -> str | None:
         ]
     except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
         return None
-    found = shell_command("jobs", "add", raw.job_name, *options, f"--priority={raw.priority.value}")
-    return found if len(found) <= MAX_COMMAND_LENGTH else None
+    command = shell_command("jobs", "add", raw.job_name, *options, f"--priority={raw.priority.value}")
+    return command if len(command) <= MAX_COMMAND_LENGTH else None
 
 
 def _links(job: Job, request: PageRequest) -> dict[str, str]:
     """Return the links of the host that lead to a page, and not to a script."""
     if request.settings.links is None:
         return {}
-    found = list(request.settings.links(job).items())[:MAX_LINKS]
-    return {str(label): str(url) for label, url in found if _is_page(str(url))}
+    links = list(request.settings.links(job).items())[:MAX_LINKS]
+    return {str(label): str(url) for label, url in links if _is_page(str(url))}
 
 
 def _is_page(url: str) -> bool:

@@ -48,7 +48,7 @@ class LastRuns:
 async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageRequest) -> LastRuns:
     """Return the last runs of the schedule of a job, whose fire times these are; else of its task."""
     if job.schedule_id is not None:
-        ids = [each.job_id for each in results[:MAX_RUNS] if each.status is not None]
+        ids = [result.job_id for result in results[:MAX_RUNS] if result.status is not None]
         jobs = list((await request.inspector.get_jobs(ids)).values())
     else:
         jobs = []
@@ -57,13 +57,13 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
             jobs += await request.sample_jobs(where, SAMPLE, AGE_S, is_data=False)
     items = [
         {
-            "job_id": each.job_id,
-            "status": each.status.value,
-            "ended_at": each.finished_at,
-            "seconds": max((each.finished_at - each.started_at).total_seconds(), 0.0),
+            "job_id": run.job_id,
+            "status": run.status.value,
+            "ended_at": run.finished_at,
+            "seconds": max((run.finished_at - run.started_at).total_seconds(), 0.0),
         }
-        for each in jobs
-        if each.started_at is not None and each.finished_at is not None
+        for run in jobs
+        if run.started_at is not None and run.finished_at is not None
     ]
     figures = await _figures(job.job_name, request)
     return LastRuns(
@@ -80,10 +80,10 @@ async def _figures(name: str, request: PageRequest) -> JobFigures:
         return await request.inspector.statistics(PERIOD, names=[name])
 
     try:
-        found = await request.cache.get(("figures", name), AGE_S, read, is_data=False)
+        statistics = await request.cache.get(("figures", name), AGE_S, read, is_data=False)
     except ValueError:  # no name that a task can have: the row was written by hand
         return JobFigures()
-    return found.total()
+    return statistics.total()
 
 
 async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | None:
@@ -94,19 +94,19 @@ async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | Non
     if job.error_message is None or job.status not in FAILED_JOBS:
         return None
     fingerprint = fingerprint_of(job.job_name, normalized(job.error_message[:MAX_ERROR_LENGTH]))
-    found = await request.cache.get(
+    groups = await request.cache.get(
         "error groups of a day",
         AGE_S,
         lambda: request.inspector.error_groups(since=request.now - PERIOD, limit=MAX_GROUPS),
         is_data=False,
     )
-    count = next((each.count for each in found.items if each.fingerprint == fingerprint), None)
+    count = next((group.count for group in groups.items if group.fingerprint == fingerprint), None)
     return {"fingerprint": fingerprint, "count": count}
 
 
 async def limits_of(job: Job, request: PageRequest) -> list[LimitRow]:
     """Return the limits that live workers declare for the name of a job, as far as they are visible."""
-    return [each for each in await limit_rows(request) if job.job_name in each.tasks]
+    return [row for row in await limit_rows(request) if job.job_name in row.tasks]
 
 
 async def results_of(schedule_id: str | None, request: PageRequest) -> Sequence[PastFire]:

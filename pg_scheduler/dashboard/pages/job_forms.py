@@ -81,8 +81,10 @@ async def build_add(request: PageRequest) -> JobFormPage:
     parameters = () if raw.args else await request.task_parameters(job.job_name)
     if not parameters:
         return JobFormPage(job, values, raw)
-    arguments, others = fields_of(raw.kwargs, parameters)
-    return JobFormPage(job, {**values, "kwargs": others}, raw, parameters=parameters, arguments=arguments)
+    arguments, other_arguments = fields_of(raw.kwargs, parameters)
+    return JobFormPage(
+        job, {**values, "kwargs": other_arguments}, raw, parameters=parameters, arguments=arguments
+    )
 
 
 async def build_signal(request: PageRequest) -> SignalFormPage:

@@ -62,23 +62,23 @@ async def read_result(job: Job, request: PageRequest) -> Result:
     if job.status is not JobStatus.COMPLETED or not request.access.sees_arguments:
         return ()
     try:
-        found = await request.inspector.get_result(job.job_id)
+        result = await request.inspector.get_result(job.job_id)
     except JobNotFoundError:  # deleted since
         return ()
-    if found is None or found.no_value_reason is not None:
+    if result is None or result.no_value_reason is not None:
         return ()
-    return (request.settings.redaction.value(found.value),)
+    return (request.settings.redaction.value(result.value),)
 
 
 def values_of(job: Job, result: Result, request: PageRequest) -> dict[str, Any]:
     """Return the values of a visible job that are shown, the result first."""
-    found: dict[str, Any] = {"result": result[0]} if result else {}
+    values: dict[str, Any] = {"result": result[0]} if result else {}
     if request.access.sees_arguments:
         named = {"kwargs": job.kwargs} if job.kwargs else {}
-        found["arguments"] = {"args": list(job.args), **named} if job.args else job.kwargs
+        values["arguments"] = {"args": list(job.args), **named} if job.args else job.kwargs
         if job.metadata:
-            found["metadata"] = job.metadata
-    return found
+            values["metadata"] = job.metadata
+    return values
 
 
 MAX_SHOWN: Final = 100
@@ -93,24 +93,24 @@ async def read_steps(job_id: str, request: PageRequest, name: str | None = None)
     With a name only that step, with a large value too. There are none if the job was deleted meanwhile.
     """
     try:
-        found = await request.inspector.steps(job_id, name=name)
+        step_list = await request.inspector.steps(job_id, name=name)
     except JobNotFoundError:
         return ()
-    return [_visible(each, request) for each in found.items]
+    return [_visible(step, request) for step in step_list.items]
 
 
 def waiting_signals(steps: Sequence[StepState]) -> list[str]:
     """Return the names of the signals that a job waits for."""
-    return [each.name for each in steps if each.kind == SIGNAL and each.ended_at is None]
+    return [step.name for step in steps if step.kind == SIGNAL and step.ended_at is None]
 
 
 def shown_steps(steps: Sequence[StepState]) -> View:
     """Return steps as the page shows them: those that last, then the newest, and how many are left out."""
-    lasting = [each for each in steps if each.ended_at is None]
-    others = [each for each in reversed(steps) if each.ended_at is not None]
-    shown = [*lasting, *others][:MAX_SHOWN]
+    lasting_steps = [step for step in steps if step.ended_at is None]
+    ended_steps = [step for step in reversed(steps) if step.ended_at is not None]
+    shown = [*lasting_steps, *ended_steps][:MAX_SHOWN]
     return View(
-        items=[(each, None if each.value is None else json_tree(each.value)) for each in shown],
+        items=[(step, None if step.value is None else json_tree(step.value)) for step in shown],
         left_out=len(steps) - len(shown),
     )
 

@@ -37,8 +37,8 @@ class Column(NamedTuple):
 
 
 COLUMNS: Final[Mapping[str, Column]] = {
-    each.name: each
-    for each in (
+    column.name: column
+    for column in (
         Column("state", "State", sort="status"),
         Column("error", "Error", sort="error"),
         Column("blocked", "Blocked by"),
@@ -90,8 +90,10 @@ def columns_of(state: str | None, chosen: str) -> list[Column]:
     names = chosen.split() or _BY_STATE.get(state or "", ("state", "error", "ran", "when"))
     if unknown := [name for name in names if name not in COLUMNS]:
         raise RejectedError(f"cols must be of {', '.join(COLUMNS)}, not {unknown[0][:50]!r}")
-    found = [column for name, column in COLUMNS.items() if name in names]
-    return [each._replace(label=_LABELS.get((state or "", each.name), each.label)) for each in found]
+    columns = [column for name, column in COLUMNS.items() if name in names]
+    return [
+        column._replace(label=_LABELS.get((state or "", column.name), column.label)) for column in columns
+    ]
 
 
 PAGE_LENGTH: Final = 50
@@ -140,8 +142,8 @@ async def build(request: PageRequest) -> View:
         page = await request.search_jobs(q, PAGE_LENGTH, await read_after(request))
     except ValueError as error:  # a SearchError, or an address with a position of another search
         meant = await _arguments_meant(q, ("arg",), request)
-        given = {"q": q, "error": str(error), "tabs": tabs_of([], counts), "meant": meant}
-        return View(**{**NOTHING, **given}, _status=400)
+        fields = {"q": q, "error": str(error), "tabs": tabs_of([], counts), "meant": meant}
+        return View(**{**NOTHING, **fields}, _status=400)
     state = state_of(terms)
     workers = await request.workers() if request.access.visible_names is None and not page.items else ()
     rows = await rows_of(page.items, request)
@@ -171,7 +173,7 @@ async def build(request: PageRequest) -> View:
         order=order,
         is_unfiltered=is_unfiltered,
         _head="; ".join(filter(None, head)),
-        _actions=sorted({each for row in rows for each in row.actions}) if state else ACTIONS,
+        _actions=sorted({action for row in rows for action in row.actions}) if state else ACTIONS,
     )
 
 
@@ -183,8 +185,8 @@ async def _arguments_meant(q: str, fields: Collection[str], request: PageRequest
         return {}
     if words is None:
         return {}
-    found = await arguments_with(words.value, words.others, request)
-    return {text: f"{words.others} {text}".strip() for text in found}
+    texts = await arguments_with(words.value, words.other_terms, request)
+    return {text: f"{words.other_terms} {text}".strip() for text in texts}
 
 
 def _total(

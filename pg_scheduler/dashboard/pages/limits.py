@@ -72,21 +72,21 @@ async def build(request: PageRequest) -> View:
     summary = counted(len(items), "limit", is_capped=limits.is_capped)
     if request.access.visible_names is None:  # else the sum includes hidden limits
         summary += limits.summary[limits.summary.index(", ") :]
-    shares, found = await _shares(request)
+    shares, share_overview = await _shares(request)
     return View(
         items=items,
         summary=summary,
         is_capped=limits.is_capped or limits.is_waiting_capped,
         shares=shares,
-        are_shares_capped=found.shares.is_capped or found.shares.is_waiting_capped,
-        _share_summary=found.shares.summary if request.access.visible_names is None else "",
+        are_shares_capped=share_overview.shares.is_capped or share_overview.shares.is_waiting_capped,
+        _share_summary=share_overview.shares.summary if request.access.visible_names is None else "",
     )
 
 
 async def build_one(request: PageRequest) -> View:
     """Read the keys of a limit, those with the most waiting jobs first, and jobs of the first ones."""
     name = request.required("name")
-    limit = next((each for each in await limit_rows(request) if each.name == name), None)
+    limit = next((row for row in await limit_rows(request) if row.name == name), None)
     if limit is None:
         raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
     if limit.is_shared:
@@ -95,20 +95,20 @@ async def build_one(request: PageRequest) -> View:
         return View(limit=limit, keys=[], summary=summary, **nothing)
 
     async def read() -> tuple[Sequence[LimitKeyState], LimitJobs, str, bool]:
-        found = await request.inspector.limit_keys(name)
-        jobs = await limit_jobs(request.inspector, found.items)
-        return found.items, jobs, found.summary, found.is_capped or found.is_waiting_capped
+        key_list = await request.inspector.limit_keys(name)
+        jobs = await limit_jobs(request.inspector, key_list.items)
+        return key_list.items, jobs, key_list.summary, key_list.is_capped or key_list.is_waiting_capped
 
-    keys, jobs, summary, is_capped = await request.cache.get(("limit", name), AGE_S, read)
+    key_states, jobs, summary, is_capped = await request.cache.get(("limit", name), AGE_S, read)
     sees = request.access.sees_arguments  # from which keys are made
     rows = [
         {
-            "state": each if sees or not each.key else replace(each, key=HIDDEN),
-            "holders": _jobs(jobs.holders.get(each.key, ()), request),
-            "queue": _jobs(jobs.queue.get(each.key, ()), request),
-            "next_start_at": jobs.next_starts.get(each.key),
+            "state": state if sees or not state.key else replace(state, key=HIDDEN),
+            "holders": _jobs(jobs.holders.get(state.key, ()), request),
+            "queue": _jobs(jobs.queue.get(state.key, ()), request),
+            "next_start_at": jobs.next_starts.get(state.key),
         }
-        for each in keys
+        for state in key_states
     ]
     period = await read_period(request, limit.tasks[:MAX_NAMES])
     outcomes, lateness, _ = await run_in_thread(period.charts)
@@ -140,9 +140,9 @@ async def _find(request: PageRequest) -> LimitOverview:
 async def _shares(request: PageRequest) -> tuple[list[ShareRow], ShareOverview]:
     """Return the shares of visible tasks, and what was read."""
     reads = tables_of(request.inspector).reads
-    found = await request.cache.get("shares", AGE_S, lambda: read_shares(reads))
-    rows = (_share(each, found.tenants.get(each.name, ()), request) for each in found.shares.items)
-    return [row for row in rows if row.tasks or request.access.visible_names is None], found
+    overview = await request.cache.get("shares", AGE_S, lambda: read_shares(reads))
+    rows = (_share(share, overview.tenants.get(share.name, ()), request) for share in overview.shares.items)
+    return [row for row in rows if row.tasks or request.access.visible_names is None], overview
 
 
 def _share(share: ShareState, tenants: Sequence[TenantState], request: PageRequest) -> ShareRow:
@@ -150,7 +150,7 @@ def _share(share: ShareState, tenants: Sequence[TenantState], request: PageReque
     if request.access.visible_names is not None and len(tasks) < len(share.tasks):
         return ShareRow(share.name, tasks, True, None, None, None)
     sees = request.access.sees_arguments  # from which tenants are made
-    queues = [each if sees else replace(each, key=HIDDEN) for each in tenants[:MAX_QUEUES]]
+    queues = [tenant if sees else replace(tenant, key=HIDDEN) for tenant in tenants[:MAX_QUEUES]]
     return ShareRow(share.name, tasks, False, share.tenants, share.waiting, share.in_flight, queues)
 
 
@@ -161,21 +161,26 @@ def _jobs(rows: Iterable[LimitJobRow], request: PageRequest) -> list[LimitJobRow
 
 async def limit_rows(request: PageRequest) -> list[LimitRow]:
     """Return the limits of visible tasks that live workers declare, by name."""
-    found = await _find(request)
+    overview = await _find(request)
     by_name: dict[str, list[LimitState]] = {}
-    for each in found.limits.items:
-        by_name.setdefault(each.name, []).append(each)
-    rows = (_row(name, declared, found, request) for name, declared in by_name.items())
+    for limit in overview.limits.items:
+        by_name.setdefault(limit.name, []).append(limit)
+    rows = (_row(name, declared, overview, request) for name, declared in by_name.items())
     return [row for row in rows if row.tasks]
 
 
-def _row(name: str, declared: Sequence[LimitState], found: LimitOverview, request: PageRequest) -> LimitRow:
-    visible = [without_hidden(each, request) for each in declared]
-    tasks = sorted({task for each in visible for task in each.tasks})
-    if any(len(one.tasks) < len(other.tasks) for one, other in zip(visible, declared, strict=True)):
-        hidden = [replace(each, running=None, starts=None, waiting=0) for each in visible if each.tasks]
+def _row(
+    name: str, declared: Sequence[LimitState], overview: LimitOverview, request: PageRequest
+) -> LimitRow:
+    visible = [without_hidden(limit, request) for limit in declared]
+    tasks = sorted({task for limit in visible for task in limit.tasks})
+    if any(
+        len(visible_limit.tasks) < len(declared_limit.tasks)
+        for visible_limit, declared_limit in zip(visible, declared, strict=True)
+    ):
+        hidden = [replace(limit, running=None, starts=None, waiting=0) for limit in visible if limit.tasks]
         return LimitRow(name, hidden, tasks, is_shared=True, waiting=None)
-    waiting = max(each.waiting for each in visible)
+    waiting = max(limit.waiting for limit in visible)
     return LimitRow(
-        name, visible, tasks, False, waiting, found.full_keys.get(name), found.next_starts.get(name)
+        name, visible, tasks, False, waiting, overview.full_keys.get(name), overview.next_starts.get(name)
     )

@@ -96,34 +96,38 @@ async def build(request: PageRequest) -> View:
         "tasks": slow.tasks if slow.load_until else None,
     }
     task_names = await request.task_names()
-    tasks = fold_tasks((each for each in slow.tasks or () if access.sees_name(each.name)), task_names)
-    names = [each for each in backlog.names if access.sees_name(each.name)] if backlog else []
+    tasks = fold_tasks((task for task in slow.tasks or () if access.sees_name(task.name)), task_names)
+    name_backlogs = (
+        [name_backlog for name_backlog in backlog.names if access.sees_name(name_backlog.name)]
+        if backlog
+        else []
+    )
     held = backlog.held if backlog else frozenset[str]()
-    oldest = oldest_due(names, held)
+    oldest = oldest_due(name_backlogs, held)
     alive = [worker for worker in workers if worker.is_alive]
-    found = await _problems(diagnosis.findings if diagnosis else (), request)
-    problems = [row for row in found if not row.is_muted]
+    all_problems = await _problems(diagnosis.findings if diagnosis else (), request)
+    problems = [row for row in all_problems if not row.is_muted]
     unmade = len(diagnosis.not_made) if diagnosis else len(STATUS_CODES)
     missing = [part for part, value in unread.items() if value is None]
     waits_late = is_late(oldest, request.now)
-    due = sum(each.due for each in names) if backlog else None
-    busy = sum(each.running for each in backlog.names) if backlog else None
+    due = sum(name_backlog.due for name_backlog in name_backlogs) if backlog else None
+    busy = sum(name_backlog.running for name_backlog in backlog.names) if backlog else None
     slots = sum(map(slots_of, alive))
     blocked = sum(backlog.blocked.values()) if backlog else None
     is_capped = backlog is not None and backlog.is_capped
-    has_jobs = backlog is None or bool(names or blocked) or (totals is not None and bool(totals.jobs))
-    severities = Counter(each.severity for each in problems[:MAX_PROBLEMS])
+    has_jobs = backlog is None or bool(name_backlogs or blocked) or (totals is not None and bool(totals.jobs))
+    severities = Counter(problem.severity for problem in problems[:MAX_PROBLEMS])
     return View(
         sentence=_sentence(
             problems,
-            sum(each.role in JOB_ROLES for each in alive),
-            muted=len(found) - len(problems),
+            sum(worker.role in JOB_ROLES for worker in alive),
+            muted=len(all_problems) - len(problems),
             unmade=unmade,
             is_late=waits_late,
-            held=count_held(names, held),
+            held=count_held(name_backlogs, held),
             is_partial=bool(missing),
         ),
-        is_well=not (found or unmade or missing or waits_late),
+        is_well=not (all_problems or unmade or missing or waits_late),
         problems=problems[:MAX_PROBLEMS],
         unread=missing,
         is_new=not (has_jobs or workers or slow.schedules or slow.groups or _has_ended(period)),
@@ -133,7 +137,7 @@ async def build(request: PageRequest) -> View:
         slots=slots,
         due=due,
         is_due_capped=is_capped,
-        running=sum(each.running for each in names) if backlog else None,
+        running=sum(name_backlog.running for name_backlog in name_backlogs) if backlog else None,
         blocked=blocked if is_open else None,
         totals=totals,
         range=chosen,
@@ -154,7 +158,7 @@ async def build(request: PageRequest) -> View:
             [
                 load_of(
                     task,
-                    [row for each in task_names.all_of(task.name) for row in slow.load.get(each, ())],
+                    [row for name in task_names.all_of(task.name) for row in slow.load.get(name, ())],
                     slow.load_until,
                 )
                 for task in tasks
@@ -164,14 +168,14 @@ async def build(request: PageRequest) -> View:
         paused={task.name: task.note for task in tasks if task.paused_at is not None},
         next_fires=[
             {
-                "at": each.next_fire_at,
-                "is_overdue": is_overdue(each.next_fire_at, slow.read_at),
-                "schedule_id": each.schedule_id,
-                "task": each.task,
-                "described": each.described,
+                "at": schedule.next_fire_at,
+                "is_overdue": is_overdue(schedule.next_fire_at, slow.read_at),
+                "schedule_id": schedule.schedule_id,
+                "task": schedule.task,
+                "described": schedule.described,
             }
-            for each in slow.schedules or ()
-            if each.next_fire_at is not None and access.sees_name(each.task)
+            for schedule in slow.schedules or ()
+            if schedule.next_fire_at is not None and access.sees_name(schedule.task)
         ][:SHOWN_FIRES],
         running_jobs=await rows_of(running.items, request) if running else [],
         usual_s={job.job_name: usual_s(slow.load.get(job.job_name, ())) for job in running.items}
@@ -192,8 +196,8 @@ def _worker_jobs(
 ) -> Mapping[str, int]:
     """Return how many jobs workers run, as their last heartbeats say if the jobs were not read in time."""
     if attempts is None:
-        return {each.worker_id: each.running_jobs for each in workers}
-    return {each: len(jobs) for each, jobs in attempts.items()}
+        return {worker.worker_id: worker.running_jobs for worker in workers}
+    return {worker_id: len(jobs) for worker_id, jobs in attempts.items()}
 
 
 async def _read(request: PageRequest, since: timedelta) -> _Slow:
@@ -201,12 +205,16 @@ async def _read(request: PageRequest, since: timedelta) -> _Slow:
     schedules = await in_time(inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1)))
     active = None
     if schedules is not None:
-        active = [each for each in schedules if each.paused_at is None and each.next_fire_at is not None]
-        active.sort(key=lambda each: (each.next_fire_at or now, each.schedule_id))
-    found = await in_time(inspector.error_groups(since=now - since, limit=MAX_GROUPS))
+        active = [
+            schedule
+            for schedule in schedules
+            if schedule.paused_at is None and schedule.next_fire_at is not None
+        ]
+        active.sort(key=lambda schedule: (schedule.next_fire_at or now, schedule.schedule_id))
+    error_groups = await in_time(inspector.error_groups(since=now - since, limit=MAX_GROUPS))
     groups = None
-    if found is not None:
-        groups = [group for group in found.items if group.status is not JobStatus.CANCELLED]
+    if error_groups is not None:
+        groups = [group for group in error_groups.items if group.status is not JobStatus.CANCELLED]
         muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
         groups = [group for group in groups if group.fingerprint not in muted]
     statistics = await in_time(inspector.statistics(LOAD_PERIOD))
@@ -222,8 +230,12 @@ async def _read(request: PageRequest, since: timedelta) -> _Slow:
 async def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
     """Return what needs attention, the worst first, without what is about names that are hidden."""
     sees = request.access.sees_name
-    seen = [each for each in problems_of(findings) if each.code not in ABOUT_NAMES or sees(each.subject)]
-    return await finding_rows(seen, request)
+    visible_problems = [
+        problem
+        for problem in problems_of(findings)
+        if problem.code not in ABOUT_NAMES or sees(problem.subject)
+    ]
+    return await finding_rows(visible_problems, request)
 
 
 def _sentence(
@@ -245,7 +257,11 @@ def _sentence(
         if is_late:
             start, end = "No finding", "; jobs wait late"
         return f"{start}: {counted(workers, 'worker')}{end}."
-    worst, others = problems[0], len(problems) - 1
+    worst, other_count = problems[0], len(problems) - 1
     remedy = f"; {worst.remedy}" if worst.remedy else ""
-    more = f". There {'is' if others == 1 else 'are'} {counted(others, 'other problem')}" if others else ""
+    more = (
+        f". There {'is' if other_count == 1 else 'are'} {counted(other_count, 'other problem')}"
+        if other_count
+        else ""
+    )
     return f"{worst.code}: {worst.evidence or worst.meaning}{remedy}{more}."

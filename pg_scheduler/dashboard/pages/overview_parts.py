@@ -206,10 +206,14 @@ def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> 
 
 def by_load(tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
     """Return the tasks with the most attempts, and those whose due jobs cannot start at the end."""
-    ordered = sorted(tasks, key=lambda each: (-each.per_minute, -each.due, each.name))
-    troubled = [each for each in ordered if each.has_trouble][:SHOWN_TASKS]
-    others = [each for each in ordered if each not in troubled and (each.per_minute or each.due)]
-    return [*others[: SHOWN_TASKS - min(len(troubled), SHOWN_TASKS // 2)], *troubled][:SHOWN_TASKS]
+    sorted_tasks = sorted(tasks, key=lambda task: (-task.per_minute, -task.due, task.name))
+    troubled_tasks = [task for task in sorted_tasks if task.has_trouble][:SHOWN_TASKS]
+    other_tasks = [
+        task for task in sorted_tasks if task not in troubled_tasks and (task.per_minute or task.due)
+    ]
+    return [*other_tasks[: SHOWN_TASKS - min(len(troubled_tasks), SHOWN_TASKS // 2)], *troubled_tasks][
+        :SHOWN_TASKS
+    ]
 
 
 def usual_s(rows: Sequence[StatisticsRow]) -> float | None:
@@ -219,5 +223,7 @@ def usual_s(rows: Sequence[StatisticsRow]) -> float | None:
 
 def worker_rows(workers: Sequence[Worker], request: PageRequest) -> list[WorkerRow]:
     """Return the first workers, those that need attention first, without what only their pages show."""
-    first = sorted(workers, key=lambda each: (each.is_alive, each.identity or each.worker_id))[:SHOWN_WORKERS]
-    return [listed_row(each, request) for each in first]
+    sorted_workers = sorted(
+        workers, key=lambda worker: (worker.is_alive, worker.identity or worker.worker_id)
+    )
+    return [listed_row(worker, request) for worker in sorted_workers[:SHOWN_WORKERS]]

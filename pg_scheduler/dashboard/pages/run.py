@@ -36,8 +36,8 @@ class Outcome(NamedTuple):
 async def build(request: PageRequest) -> View:
     """Read the runs that were started last."""
     states = await recent_runs(request.inspector, limit=PAGE_LENGTH)
-    visible = (each for each in states if _sees(each.jobs, request))
-    return View(items=[_row(each, each.created_by, each.created_at, request) for each in visible])
+    visible = (state for state in states if _sees(state.jobs, request))
+    return View(items=[_row(state, state.created_by, state.created_at, request) for state in visible])
 
 
 async def build_one(request: PageRequest) -> View:
@@ -67,7 +67,7 @@ async def build_one(request: PageRequest) -> View:
         can_resume=may and state.phase != "complete" and not state.is_here,
         outcomes=outcomes,
         examined=changed.examined,
-        _gone=changed.examined - sum(each.number for each in outcomes),
+        _gone=changed.examined - sum(outcome.number for outcome in outcomes),
     )
 
 
@@ -92,13 +92,17 @@ def _search_for(status: JobStatus, ids: Sequence[str], state: BulkState, request
         return by_id
     where = _which(state.jobs, request)
     if state.jobs.group is not None:
-        others = [term("name", state.jobs.group[0])]
+        terms = [term("name", state.jobs.group[0])]
     elif where == HIDDEN:
         return None
     else:
-        others = [each.text for each in terms_of(where) if each.field not in {FIELD, "finished"}]
+        terms = [
+            search_term.text
+            for search_term in terms_of(where)
+            if search_term.field not in {FIELD, "finished"}
+        ]
     since = f"finished:>={state.created_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
-    return " ".join([*others, status_term, *([] if status in UNFINISHED else [since])])
+    return " ".join([*terms, status_term, *([] if status in UNFINISHED else [since])])
 
 
 async def visible_state(request: PageRequest, run_id: str) -> BulkState:

@@ -77,8 +77,10 @@ async def build(request: PageRequest) -> FormPage:
     """Return the form for the schedule that the address names, or for a new one."""
     schedule_id = request.parameters.get("id")
     if schedule_id is None:
-        given = {name: request.parameters[name] for name in ("task", "kind") if name in request.parameters}
-        return await new_form(request, {**DEFAULTS, **given})
+        entered_fields = {
+            name: request.parameters[name] for name in ("task", "kind") if name in request.parameters
+        }
+        return await new_form(request, {**DEFAULTS, **entered_fields})
     schedule = await visible_schedule(request, schedule_id)
     return await edit_form(request, schedule, values_of(schedule))
 
@@ -96,19 +98,19 @@ async def edit_form(
 ) -> FormPage:
     """Return the form of a schedule with what was entered, or with its arguments."""
     page = FormPage(schedule.schedule_id, schedule.task, (), values, has_arguments=False)
-    given = {"args": list(schedule.args), "kwargs": dict(schedule.kwargs)}
+    stored_arguments = {"args": list(schedule.args), "kwargs": dict(schedule.kwargs)}
     is_read = schedule.no_args_reason is None
-    if not (is_read and request.access.sees_arguments and request.settings.redaction.shows(given)):
+    if not (is_read and request.access.sees_arguments and request.settings.redaction.shows(stored_arguments)):
         return page
     parameters = () if schedule.args else await request.task_parameters(schedule.task)
     try:
-        fields, others = fields_of(schedule.kwargs, parameters)
+        fields, other_arguments = fields_of(schedule.kwargs, parameters)
     except (TypeError, ValueError):  # decoded by the Scheduler to values that JSON does not have
         return page
-    if len(others) + sum(map(len, fields.values())) > MAX_ARGUMENTS:
+    if len(other_arguments) + sum(map(len, fields.values())) > MAX_ARGUMENTS:
         return page
     if arguments is None:
-        values, arguments = {**values, "kwargs": others}, fields
+        values, arguments = {**values, "kwargs": other_arguments}, fields
     positional = (
         arguments_line(schedule.args, {}, request.settings.redaction.is_hidden) if schedule.args else ""
     )
@@ -131,16 +133,16 @@ def values_of(schedule: Schedule) -> Texts:
 def _values_of(trigger: Trigger) -> Texts:
     """Return the fields of a trigger, from which `trigger_of()` makes an equal one."""
     text, zone = write_trigger(trigger)
-    rest = text.partition(" ")[2]
+    definition = text.partition(" ")[2]
     match trigger:
         case Cron():
             return {"kind": "cron", "cron": text, "timezone": zone}
         case Every() if not text.startswith("{"):
-            return {"kind": "interval", "interval": rest}
+            return {"kind": "interval", "interval": definition}
         case FixedDelay() if not text.startswith("{"):
-            return {"kind": "after", "after": rest}
+            return {"kind": "after", "after": definition}
         case At() if not text.startswith("{"):
-            return {"kind": "instants", "instants": rest.replace(", ", "\n")}
+            return {"kind": "instants", "instants": definition.replace(", ", "\n")}
         case CalendarInterval():
             units = [unit for unit in UNITS if getattr(trigger, unit)]
             if len(units) == 1:
@@ -226,8 +228,8 @@ async def preview(trigger: Trigger, after: datetime) -> list[FireTime]:
     """
 
     def search() -> list[FireTime]:
-        found = trigger.upcoming(FIRE_TIMES, after=after, anchor=after)
+        fire_times = trigger.upcoming(FIRE_TIMES, after=after, anchor=after)
         _, zone = named_zone(getattr(trigger, "timezone", "UTC"))
-        return local_fires(found, zone, mark_fires(trigger, after, found))
+        return local_fires(fire_times, zone, mark_fires(trigger, after, fire_times))
 
     return await search_one(trigger, partial(search))

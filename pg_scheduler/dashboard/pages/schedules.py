@@ -81,7 +81,7 @@ class ShownSchedule(Schedule):
     @property
     def last_run(self) -> PastFire | None:
         """The last result with a job that has ended."""
-        return next((each for each in self.results if each.finished_at is not None), None)
+        return next((result for result in self.results if result.finished_at is not None), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +145,12 @@ class PausePage(SchedulePage):
 
 async def build(request: PageRequest) -> View:
     """Read a page of schedules."""
-    given = request.parameters
+    parameters = request.parameters
     state = request.choice("state", TABS, "all")
-    task, text = (given.get(name) or None for name in ("task", "q"))
+    task, text = (parameters.get(name) or None for name in ("task", "q"))
     visible, sees = request.access.visible_names, request.access.sees_name
     try:
-        found = await list_schedules(
+        listing = await list_schedules(
             request.inspector,
             state=state,
             names=visible,
@@ -161,33 +161,33 @@ async def build(request: PageRequest) -> View:
         )
     except ValueError as error:  # no id that a row can have, or no position
         raise NotFoundError(str(error)) from error
-    results = await newest_results(request.inspector, found.items, sees)
-    pauses = await pauses_of((each.task for each in found.items), request)
-    resumed = await next_after_pause(found.items, request.now)
+    results = await newest_results(request.inspector, listing.items, sees)
+    pauses = await pauses_of((schedule.task for schedule in listing.items), request)
+    resumed = await next_after_pause(listing.items, request.now)
     items = [
         copy_fields(
             ShownSchedule,
-            each,
+            schedule,
             **HIDDEN_VALUES,
-            state=found.states[each.schedule_id],
-            zone=zone_of(each),
-            paused_by=found.paused_by.get(each.schedule_id) if visible is None else None,
-            after_pause_at=resumed.get(each.schedule_id),
-            results=results.get(each.schedule_id, ()),
-            task_pause=pauses.get(each.task),
+            state=listing.states[schedule.schedule_id],
+            zone=zone_of(schedule),
+            paused_by=listing.paused_by.get(schedule.schedule_id) if visible is None else None,
+            after_pause_at=resumed.get(schedule.schedule_id),
+            results=results.get(schedule.schedule_id, ()),
+            task_pause=pauses.get(schedule.task),
         )
-        for each in found.items
+        for schedule in listing.items
     ]
     return View(
         items=items,
-        next=await write_next(request, found.next),
-        counts=found.counts,
-        is_capped=found.is_capped,
+        next=await write_next(request, listing.next),
+        counts=listing.counts,
+        is_capped=listing.is_capped,
         state=state,
         task=task,
         q=text,
-        after=given.get("after") or None,
-        _summary=count(found.counts["all"], is_capped=found.is_capped),
+        after=parameters.get("after") or None,
+        _summary=count(listing.counts["all"], is_capped=listing.is_capped),
     )
 
 
@@ -204,7 +204,7 @@ async def visible_schedule(request: PageRequest, schedule_id: str) -> Schedule:
 def is_claimed(schedule: Schedule, workers: Iterable[Worker]) -> bool:
     """Return whether code defines a schedule and a live worker claims its task, and so may declare it."""
     return schedule.owner == "code" and any(
-        each.is_alive and (each.names is None or schedule.task in each.names) for each in workers
+        worker.is_alive and (worker.names is None or schedule.task in worker.names) for worker in workers
     )
 
 
@@ -252,9 +252,9 @@ async def build_pause(request: PageRequest) -> PausePage:
         entered = entered._replace(wrong=str(error))
     affected: list[datetime] = []
     if page.problem is None:  # a kind of trigger that cannot be searched can still be paused
-        found = await search_one(page.trigger, partial(page.upcoming, MAX_AFFECTED))
+        fire_times = await search_one(page.trigger, partial(page.upcoming, MAX_AFFECTED))
         last = until if page.paused_at is None else request.now
-        affected = [fire for fire in found if fire < last] if last is not None else found[:SHOWN]
+        affected = [fire for fire in fire_times if fire < last] if last is not None else fire_times[:SHOWN]
     return copy_fields(
         PausePage,
         page,
@@ -274,7 +274,7 @@ def _permitted(schedule: Schedule, request: PageRequest) -> dict[str, Any]:
 
 def _next_fires(schedule: Schedule, now: datetime) -> tuple[list[FireTime], list[datetime]]:
     zone = parse_timezone(zone_of(schedule))
-    found = upcoming_after_pause(schedule, TICKS, now)
-    first = found[:FIRE_TIMES]
+    fire_times = upcoming_after_pause(schedule, TICKS, now)
+    first = fire_times[:FIRE_TIMES]
     changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, first)
-    return local_fires(first, zone, changes), [fire for fire in found if now <= fire < now + DAY]
+    return local_fires(first, zone, changes), [fire for fire in fire_times if now <= fire < now + DAY]

@@ -40,29 +40,33 @@ SETTINGS: Final = ("max_retries", "timeout", "misfire_grace_time", "priority", "
 
 async def build(request: PageRequest) -> View:
     """Read a task under any of its names."""
-    asked, names = request.required("id"), await request.task_names()
-    own = names.all_of(asked)[: history.MAX_NAMES]
-    name = own[0]
+    requested_name, names = request.required("id"), await request.task_names()
+    own_names = names.all_of(requested_name)[: history.MAX_NAMES]
+    name = own_names[0]
     counted = set(await request.cache.get("job names", FIGURES_AGE_S, request.inspector.job_names))
-    states = {each.name: each for each in visible_tasks(await request.inspector.tasks(), names, request)}
+    states = {state.name: state for state in visible_tasks(await request.inspector.tasks(), names, request)}
     scheduled = {schedule.task for schedule in await _all_schedules(request)}
     if name in counted or name in scheduled:  # its workers may have ended
         states.setdefault(name, TaskState(name, 0, 0, None, 0))
-    if name not in states or not all(map(request.access.sees_name, (asked, name))):
-        raise NotFoundError.of("task", asked)
-    period = await history.read_period(request, own)
-    limits = [each for each in await visible_limits(request) if not set(own).isdisjoint(each.tasks)]
+    if name not in states or not all(map(request.access.sees_name, (requested_name, name))):
+        raise NotFoundError.of("task", requested_name)
+    period = await history.read_period(request, own_names)
+    limits = [limit for limit in await visible_limits(request) if not set(own_names).isdisjoint(limit.tasks)]
     figures = NameFigures(
         period.total,
-        [each.started for each in period.figures],
-        [count_failed(each) for each in period.figures],
+        [figure.started for figure in period.figures],
+        [count_failed(figure) for figure in period.figures],
     )
-    task = row_of(states[name], own, figures, limits, history.RANGES[period.range][0])
+    task = row_of(states[name], own_names, figures, limits, history.RANGES[period.range][0])
     # Names under which no job has run would only make the search longer.
-    ran = [each for each in own if each == name or each in counted or counted.isdisjoint(own)]
-    where = f"name:{','.join(map(quoted, ran))}"
+    names_with_jobs = [
+        task_name
+        for task_name in own_names
+        if task_name == name or task_name in counted or counted.isdisjoint(own_names)
+    ]
+    where = f"name:{','.join(map(quoted, names_with_jobs))}"
     workers = await request.workers(is_data=True)
-    claiming = [each for each in workers if each.is_alive and name in (each.names or ())]
+    claiming = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
     groups = (await read_groups(replace(request, parameters={})))[2]
     ended = await _ended(where, request)
     runs = [job_row(job, request) for job in ended]
@@ -72,19 +76,23 @@ async def build(request: PageRequest) -> View:
         uncounted=request.uncounted(period.uncounted),
         is_complete=period.is_complete,
         where=where,
-        workers={each.worker_id: each.identity or each.worker_id for each in claiming[:MAX_WORKERS]},
+        workers={worker.worker_id: worker.identity or worker.worker_id for worker in claiming[:MAX_WORKERS]},
         limits=limits,
-        schedules=await _schedules(own, request),
+        schedules=await _schedules(own_names, request),
         groups=sorted(
-            (each for each in groups if each.job_name in own and each.status is not JobStatus.CANCELLED),
+            (
+                group
+                for group in groups
+                if group.job_name in own_names and group.status is not JobStatus.CANCELLED
+            ),
             key=lambda group: -group.count,
         )[:SHOWN],
         runs=runs,
         slowest=sorted(runs, key=lambda run: -(run.ran_s or 0.0))[:SHOWN],
         like=_like(ended, request),
-        values=[(each.label, each.jobs) for each in frequent_values(ended, request)],
-        settings=await _settings(own, request),
-        changes=await _changes(own[:MAX_CHANGED], request),
+        values=[(value.label, value.jobs) for value in frequent_values(ended, request)],
+        settings=await _settings(own_names, request),
+        changes=await _changes(own_names[:MAX_CHANGED], request),
         charts=await run_in_thread(period.charts, task.oldest_due_at),
         _pause=PauseForm(),
     )
@@ -94,10 +102,16 @@ async def _schedules(names: Sequence[str], request: PageRequest) -> list[dict[st
     """Return schedules of a task among the first 500, without arguments, those that fire next first."""
     schedules = [schedule for schedule in await _all_schedules(request) if schedule.task in names]
     far = datetime.max.replace(tzinfo=request.now.tzinfo)
-    schedules.sort(key=lambda each: (each.paused_at is not None, each.next_fire_at or far, each.schedule_id))
+    schedules.sort(
+        key=lambda schedule: (
+            schedule.paused_at is not None,
+            schedule.next_fire_at or far,
+            schedule.schedule_id,
+        )
+    )
     return [
-        {name: getattr(each, name) for name in ("schedule_id", "described", "next_fire_at", "paused_at")}
-        for each in schedules[:SHOWN]
+        {name: getattr(schedule, name) for name in ("schedule_id", "described", "next_fire_at", "paused_at")}
+        for schedule in schedules[:SHOWN]
     ]
 
 
@@ -125,8 +139,8 @@ def _like(jobs: Sequence[Job], request: PageRequest) -> str | None:
 
 async def _settings(names: Sequence[str], request: PageRequest) -> Mapping[str, object] | None:
     """Return the defaults of a task if this process has registered it."""
-    found = await request.cache.get("settings", FIGURES_AGE_S, request.operations.scheduler.tasks.list)
-    info = next((each for each in found if each.is_registered and each.name in names), None)
+    infos = await request.cache.get("settings", FIGURES_AGE_S, request.operations.scheduler.tasks.list)
+    info = next((info for info in infos if info.is_registered and info.name in names), None)
     return None if info is None else {name: getattr(info, name) for name in SETTINGS}
 
 

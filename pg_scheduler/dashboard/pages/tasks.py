@@ -50,7 +50,8 @@ class NameFigures(NamedTuple):
             return cls()
         totals, starts, failed = zip(*figures, strict=True)
         return cls(
-            JobFigures.added(*totals), *([*map(sum, zip(*each, strict=True))] for each in (starts, failed))
+            JobFigures.added(*totals),
+            *([*map(sum, zip(*series, strict=True))] for series in (starts, failed)),
         )
 
 
@@ -113,34 +114,34 @@ async def build(request: PageRequest) -> View:
     """Read the names that workers claim, that have due or running jobs, or that are paused."""
     chosen, sort = request.choice("range", RANGES, "1h"), request.parameters.get("sort") or "name"
     if sort.removeprefix("-") not in SORTS:
-        known = ", ".join(SORTS)
-        raise RejectedError(f"sort must be one of {known}, with '-' for descending, not {sort[:50]!r}")
+        choices = ", ".join(SORTS)
+        raise RejectedError(f"sort must be one of {choices}, with '-' for descending, not {sort[:50]!r}")
     names, limits = await request.task_names(), await visible_limits(request)
-    found = await request.inspector.tasks()
+    task_list = await request.inspector.tasks()
     figures = await _figures(request, chosen)
     q, rows = request.parameters.get("q", "").strip()[:MAX_QUERY], []
-    for state in visible_tasks(found, names, request):
-        own = names.all_of(state.name)
-        if not any(q.casefold() in each.casefold() for each in own):
+    for state in visible_tasks(task_list, names, request):
+        own_names = names.all_of(state.name)
+        if not any(q.casefold() in name.casefold() for name in own_names):
             continue
-        counted = [figures.names[each] for each in own if each in figures.names]
-        rows.append(row_of(state, own, NameFigures.added(counted), limits, RANGES[chosen]))
+        counted = [figures.names[name] for name in own_names if name in figures.names]
+        rows.append(row_of(state, own_names, NameFigures.added(counted), limits, RANGES[chosen]))
     rows.sort(key=SORTS[sort.removeprefix("-")], reverse=sort.startswith("-"))
     return View(
         range=chosen,
         sort=sort,
         q=q,
         items=rows,
-        summary=replace(found, items=rows).summary,
-        is_capped=found.is_capped,
+        summary=replace(task_list, items=rows).summary,
+        is_capped=task_list.is_capped,
         uncounted=request.uncounted(figures.uncounted),
         is_complete=figures.is_complete,
     )
 
 
-def visible_tasks(found: TaskList, names: TaskNames, request: PageRequest) -> list[TaskState]:
+def visible_tasks(task_list: TaskList, names: TaskNames, request: PageRequest) -> list[TaskState]:
     """Return the visible tasks under their main names."""
-    return fold_tasks((each for each in found.items if request.access.sees_name(each.name)), names)
+    return fold_tasks((state for state in task_list.items if request.access.sees_name(state.name)), names)
 
 
 def row_of(
@@ -191,9 +192,11 @@ async def _figures(request: PageRequest, chosen: str) -> Figures:
     """Return the figures of a period; all requests share them for some seconds."""
 
     async def read() -> Figures:
-        found = await request.inspector.statistics(RANGES[chosen])
+        statistics = await request.inspector.statistics(RANGES[chosen])
         # Adding many histograms takes time, so other requests continue meanwhile.
-        return Figures(await run_in_thread(_by_name, found), found.is_complete, found.uncounted)
+        return Figures(
+            await run_in_thread(_by_name, statistics), statistics.is_complete, statistics.uncounted
+        )
 
     return await request.cache.get(("figures", chosen), FIGURES_AGE_S, read)
 
@@ -212,5 +215,7 @@ def _by_name(statistics: Statistics) -> dict[str, NameFigures]:
 
 async def visible_limits(request: PageRequest) -> list[LimitState]:
     """Return the limits of visible tasks; the numbers of one that a hidden task shares are hidden."""
-    found = await request.cache.get("limits of tasks", FIGURES_AGE_S, request.inspector.limits)
-    return [limit for each in found.items if (limit := without_hidden(each, request)).tasks]
+    limit_list = await request.cache.get("limits of tasks", FIGURES_AGE_S, request.inspector.limits)
+    return [
+        visible_limit for limit in limit_list.items if (visible_limit := without_hidden(limit, request)).tasks
+    ]

@@ -54,7 +54,7 @@ async def build(request: PageRequest) -> View:
     return View(
         worker_id=worker_id,
         item=item,
-        lanes=lanes_of([each for each in attempts if sees_name(each.job_name)], until),
+        lanes=lanes_of([attempt for attempt in attempts if sees_name(attempt.job_name)], until),
         names=None if item is None or item.worker.names is None else names.main,
         other_names=names.others,
         chips=() if item is None else list(_chips(item)),
@@ -69,7 +69,9 @@ async def _find(worker_id: str, request: PageRequest) -> tuple[WorkerRow | None,
     Raises:
         NotFoundError: There is no trace of it.
     """
-    worker = next((each for each in await request.inspector.workers() if each.worker_id == worker_id), None)
+    worker = next(
+        (worker for worker in await request.inspector.workers() if worker.worker_id == worker_id), None
+    )
     if worker is not None:
         return row_of(worker, request), TaskNames.of([worker], request.access.sees_name)
     died = await request.inspector.audit(action=DECLARE_DEAD, subject=worker_id, limit=1)

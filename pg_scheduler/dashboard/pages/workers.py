@@ -89,7 +89,9 @@ async def build(request: PageRequest) -> View:
     rows = [
         replace(
             listed_row(worker, request),
-            oldest=next((each for each in running.get(worker.worker_id, ()) if sees(each.job_name)), None),
+            oldest=next(
+                (attempt for attempt in running.get(worker.worker_id, ()) if sees(attempt.job_name)), None
+            ),
         )
         for worker in workers[:MAX_WORKERS]
     ]
@@ -106,11 +108,11 @@ async def build(request: PageRequest) -> View:
 
 def grouped(rows: Sequence[WorkerRow], group: str) -> Mapping[str, Sequence[WorkerRow]]:
     """Return workers by their headings; under one without a name if they are not grouped."""
-    found: dict[str, list[WorkerRow]] = {}
+    groups: dict[str, list[WorkerRow]] = {}
     heading = GROUPS.get(group)
     for row in rows:
-        found.setdefault("" if heading is None else heading(row), []).append(row)
-    return dict(sorted(found.items()))
+        groups.setdefault("" if heading is None else heading(row), []).append(row)
+    return dict(sorted(groups.items()))
 
 
 def _summary(rows: Sequence[WorkerRow], *, has_more: bool) -> str:
@@ -130,11 +132,11 @@ async def _dead(request: PageRequest, living: set[str]) -> list[WorkerRow]:
         DEAD_AGE_S,
         lambda: request.inspector.audit(action=DECLARE_DEAD, since=request.now - DEAD_FOR, limit=MAX_DEAD),
     )
-    found: dict[str, AuditRecord] = {}
+    records: dict[str, AuditRecord] = {}
     for record in page.items:
         if record.subject is not None and record.subject not in living:
-            found.setdefault(record.subject, record)
-    return [dead_row(record, request) for record in found.values()]
+            records.setdefault(record.subject, record)
+    return [dead_row(record, request) for record in records.values()]
 
 
 def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
@@ -232,8 +234,8 @@ def _number(value: object) -> float | None:
 
 
 def _pool(value: object) -> dict[str, float] | None:
-    found = value if isinstance(value, Mapping) else {}
-    size, idle, most = (_number(found.get(name)) for name in ("size", "idle", "max"))
+    figures = value if isinstance(value, Mapping) else {}
+    size, idle, most = (_number(figures.get(name)) for name in ("size", "idle", "max"))
     if size is None or idle is None or most is None:
         return None
     return {"in_use": size - idle, "most": most}
@@ -253,17 +255,17 @@ def _problems(worker: Worker) -> list[str]:
     """Return what is wrong with a live worker, as it reports it."""
     if not worker.is_alive:
         return []
-    health, found = worker.health, []
+    health, problems = worker.health, []
     blocked_s, lag_s = _number(health.get("loop_blocked_s")), _number(health.get("loop_lag_s"))
     if blocked_s is not None:
-        found.append(f"its event loop is blocked for {timedelta(seconds=round(blocked_s))}")
+        problems.append(f"its event loop is blocked for {timedelta(seconds=round(blocked_s))}")
     elif lag_s is not None and lag_s > 1:
-        found.append(f"its event loop lags by {lag_s:.1f} s")
+        problems.append(f"its event loop lags by {lag_s:.1f} s")
     offset_s = clock_offset_s(worker)
     if offset_s is not None and abs(offset_s) > MAX_CLOCK_OFFSET_S:
-        found.append(f"the clock of its host is {difference(offset_s)} that of the server")
+        problems.append(f"the clock of its host is {difference(offset_s)} that of the server")
     if health.get("is_listening") is False:
-        found.append("it receives no notifications, so it polls")
+        problems.append("it receives no notifications, so it polls")
     if health.get("has_liveness_lock") is False:
-        found.append("it has no liveness lock, so its death is noticed by its lease")
-    return found
+        problems.append("it has no liveness lock, so its death is noticed by its lease")
+    return problems
