@@ -91,8 +91,8 @@ class Gauges:
 
 def gauges_of(life: Lifecycle, connections: Connections) -> Gauges:
     """Return the values of a Scheduler."""
-    size, idle, most = connections.pool_use()
-    pool = (size - idle, idle, most)
+    size, idle, max_size = connections.pool_use()
+    pool = (size - idle, idle, max_size)
     runtime = life.runtime
     if runtime is None:
         return Gauges(0, 0, 0, 0, 0, 0, False, False, *pool)
