@@ -146,12 +146,14 @@ class LimitRepository(Repository):
             BlockedJob, "block_surplus", key, names, *after, limit, self._statements.now, job_ids
         )
 
-    async def unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]], most: int) -> list[Unblocked]:
+    async def unblock(
+        self, limits: Mapping[str, Sequence[Sequence[LimitRow]]], max_jobs: int
+    ) -> list[Unblocked]:
         """Unblock the first jobs of limits that have room, as many as there is room for.
 
         Args:
             limits: The numbers of each limit, in sets of which the one with the most room decides.
-            most: The maximum number of jobs of each limit.
+            max_jobs: The maximum number of jobs of each limit.
         """
         limit_rows = [
             (key, number, *row)
@@ -160,7 +162,7 @@ class LimitRepository(Repository):
             for row in option
         ]
         columns = [[limit_row[n] for limit_row in limit_rows] for n in range(5)]
-        rows = await self._statements.fetch("unblock_limited", self._statements.now, *columns, most)
+        rows = await self._statements.fetch("unblock_limited", self._statements.now, *columns, max_jobs)
         return [Unblocked(*(row[name] for name in Unblocked._fields)) for row in rows]
 
     async def blocked_keys(self, after: str, limit: int) -> list[str]:

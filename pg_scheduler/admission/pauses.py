@@ -15,9 +15,9 @@ class PauseRepository(Repository):
     async def pause(self, name: str, until: datetime | None, note: str | None, actor: str) -> bool:
         """Pause a task; return False if it is paused until the same time with the same note."""
         until_text = None if until is None else until.isoformat()
-        _, *about = self._statements.author.values(until=until_text, note=note)
+        _, *author_values = self._statements.author.values(until=until_text, note=note)
         now = self._statements.now
-        return bool(await self._statements.fetch("pause_task", name, until, note, actor, now, *about))
+        return bool(await self._statements.fetch("pause_task", name, until, note, actor, now, *author_values))
 
     async def resume(self, names: Collection[str]) -> bool:
         """End the pauses of these names; return whether one was in effect."""
