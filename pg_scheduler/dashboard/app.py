@@ -305,9 +305,9 @@ def _parameters(request: Request) -> dict[str, str]:
 
     A form without a script sends each term of a search by itself.
     """
-    last, query = request.headers.get("last-event-id"), request.query_params
+    last_event_id, query = request.headers.get("last-event-id"), request.query_params
     parameters = {name: " ".join(query.getlist(name)) if name in REPEATED else query[name] for name in query}
-    return parameters | ({} if last is None else {"seen": last})
+    return parameters | ({} if last_event_id is None else {"seen": last_event_id})
 
 
 async def _build(path: str, http: Request, request: PageRequest, *, is_json: bool) -> Response:

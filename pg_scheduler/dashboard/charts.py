@@ -315,26 +315,26 @@ class Chart:
     def _scale(self) -> list[float]:
         """Return the values at which the axis has labels; the first and the last are its ends."""
         if self.is_log:
-            most = max(
+            maximum = max(
                 (value for series in self.series for value in series.values if value is not None), default=0
             )
-            decades = max(math.ceil(math.log10(max(most, 10 * LEAST_LOG_S) / LEAST_LOG_S) - 1e-9), 1)
+            decades = max(math.ceil(math.log10(max(maximum, 10 * LEAST_LOG_S) / LEAST_LOG_S) - 1e-9), 1)
             stride = max(math.ceil(decades / 6), 1)
             return [LEAST_LOG_S * 10.0**power for power in range(0, decades + stride, stride)]
         sums = (
             sum(value or 0 for value in values)
             for values in zip(*(series.values for series in self.series), strict=True)
         )
-        most = max(sums, default=0)
-        step = _nice(max(most, 1) / 4)
-        return [step * number for number in range(math.ceil(max(most, 1) / step - 1e-9) + 1)]
+        maximum = max(sums, default=0)
+        step = _nice(max(maximum, 1) / 4)
+        return [step * number for number in range(math.ceil(max(maximum, 1) / step - 1e-9) + 1)]
 
 
 def small_line(values: Sequence[float | None]) -> str:
     """Return a small line with the area below it as a path in a box of 30 x (the number of values - 1)."""
-    most = max((value for value in values if value), default=0)
+    maximum = max((value for value in values if value), default=0)
     points = [
-        None if value is None else (float(place), 28 - 25 * value / most if most else 28.0)
+        None if value is None else (float(place), 28 - 25 * value / maximum if maximum else 28.0)
         for place, value in enumerate(values)
     ]
     return "".join(f"{_joined(run)}V32H{_short(run[0][0])}z" for run in _runs(points) if len(run) > 1)
@@ -354,13 +354,13 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
         counts: Their heights.
         failed: The upper part of each, in the colour of failures; empty for none.
     """
-    most = max(counts, default=0)
+    maximum = max(counts, default=0)
     paths: tuple[list[str], list[str]] = [], []
     for place, count in enumerate(counts):
         if not count:
             continue
         bad = min(failed[place], count) if failed else 0
-        top, middle = min(22 - 22 * count / most, 20.5), 22 - 22 * (count - bad) / most
+        top, middle = min(22 - 22 * count / maximum, 20.5), 22 - 22 * (count - bad) / maximum
         for path, start, end in ((paths[0], 22.0, middle), (paths[1], min(middle, 22.0), top)):
             if start > end:
                 path.append(f"M{place}.5 {_short(start)}V{_short(end)}")
@@ -369,10 +369,12 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
 
 def finished(start: datetime, end: datetime) -> str:
     """Return the term of a search for the jobs that ended between two full minutes."""
-    first, last = (
+    first_minute, last_minute = (
         f"{instant.astimezone(UTC):%Y-%m-%dT%H:%MZ}" for instant in (start, end - timedelta(minutes=1))
     )
-    return f"finished:{first}" if first == last else f"finished:{first}..{last}"
+    if first_minute == last_minute:
+        return f"finished:{first_minute}"
+    return f"finished:{first_minute}..{last_minute}"
 
 
 def path_of(points: Iterable[tuple[float, float] | None]) -> str:

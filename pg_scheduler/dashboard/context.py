@@ -315,8 +315,8 @@ class PageRequest:
         value = self.parameters.get(name) or default
         choice = next((option for option in choices if option == value), None)
         if choice is None:
-            shown = ", ".join(filter(None, choices))
-            raise RejectedError(f"{name} must be one of {shown}, not {value[:50]!r}")
+            choice_names = ", ".join(filter(None, choices))
+            raise RejectedError(f"{name} must be one of {choice_names}, not {value[:50]!r}")
         return choice
 
 

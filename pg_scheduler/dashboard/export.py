@@ -49,7 +49,7 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
             columns = [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())]
             request.check_search(q)
             read = partial(request.search_jobs, q, PAGE_LENGTH)
-        first = await read(None)  # before the answer starts
+        first_page = await read(None)  # before the answer starts
     except ValueError as error:  # a SearchError
         raise RejectedError(str(error)) from error
     headers = {"content-disposition": f'attachment; filename="{"audit" if is_audit else "jobs"}.{form}"'}
@@ -59,7 +59,7 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
     async def body() -> AsyncIterator[str]:
         if form == "csv":
             yield write([dict(zip(columns, columns, strict=True))])
-        page: SearchPage | AuditPage | None = first
+        page: SearchPage | AuditPage | None = first_page
         while page is not None:
             if page.items:
                 yield write(_row(request, item) for item in page.items)

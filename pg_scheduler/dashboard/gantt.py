@@ -116,24 +116,24 @@ def gantt_of(
     begin, end = job.created_at, now
     if job.status is JobStatus.PENDING:
         end = max(now, _due(job))
-    first = next((attempt.started_at for attempt in attempts if attempt.started_at is not None), None)
-    first = first or min(job.execution_time, end)
-    if first - begin > LONGEST_WAIT * (end - first) > timedelta():
-        begin = first - (end - first) / LONGEST_WAIT
+    first_start = next((attempt.started_at for attempt in attempts if attempt.started_at is not None), None)
+    first_start = first_start or min(job.execution_time, end)
+    if first_start - begin > LONGEST_WAIT * (end - first_start) > timedelta():
+        begin = first_start - (end - first_start) / LONGEST_WAIT
     if end <= begin:
         return None
 
     def place(at: datetime) -> float:
         return round(min(max((at - begin) / (end - begin), 0.0), 1.0) * 100, 2)
 
-    bars, last = list[Bar](), -NUMBER_WIDTH
+    bars, last_middle = list[Bar](), -NUMBER_WIDTH
     for kind, since, until, title, label in _spans(job, attempts, now, has_suspended=has_suspended):
         x, width = place(since), round(place(until) - place(since), 2)
         if label:
             width = max(width, MIN_WIDTH)
             bar = Bar(kind, min(x, 100 - width), width, title, label)
-            has_room = bar.middle - last >= NUMBER_WIDTH
-            last = bar.middle if has_room else last
+            has_room = bar.middle - last_middle >= NUMBER_WIDTH
+            last_middle = bar.middle if has_room else last_middle
         else:
             bar = Bar(kind, x, width, title, title)
             has_room = kind != "wait" and width >= LABEL_WIDTH

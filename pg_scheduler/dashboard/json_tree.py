@@ -90,8 +90,8 @@ class _Writer:
             before = Markup("") if name is None else self._key(name)
             if place < len(names):
                 before = Markup('<span class="nt" data-name="{}"></span>').format(visible(names[place]))
-            named = self._names if (level, name) == (0, "args") else ()
-            yield from self.write(before, member, comma, level + 1, named)
+            item_names = self._names if (level, name) == (0, "args") else ()
+            yield from self.write(before, member, comma, level + 1, item_names)
         yield Markup("<div>{}{}</div></details>").format(end, tail)
         if not is_open:
             self._lines = lines
@@ -120,9 +120,9 @@ class _Writer:
         if excess > 0:
             self.is_cut = True
             text = f"{text[:MAX_TEXT_LENGTH]}… {counted(excess, 'more character')}"
-        shown = _escaped(json.dumps(text, ensure_ascii=False))
-        self._left -= len(shown)
-        return shown
+        escaped_text = _escaped(json.dumps(text, ensure_ascii=False))
+        self._left -= len(escaped_text)
+        return escaped_text
 
 
 def _escaped(text: str) -> str:

@@ -120,12 +120,12 @@ def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime) -> lis
         place = min(max(int((_end(attempt, now) - since) * MINUTES / SPAN), 0), MINUTES - 1)
         counts[place] += 1
         failures[place] += attempt.outcome in FAILED
-    most = max(counts.values(), default=1)
+    maximum = max(counts.values(), default=1)
     return [
         Minute(
             round(100 * place / MINUTES, 2),
-            round(100 * count / most, 1),
-            round(100 * failures[place] / most, 1),
+            round(100 * count / maximum, 1),
+            round(100 * failures[place] / maximum, 1),
             counted(count, "attempt") + (f", {failures[place]:,} failed" if failures[place] else ""),
         )
         for place, count in sorted(counts.items())

@@ -54,7 +54,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
         return await render_parts(await page.build(fresh), page.template, fresh, path)
 
     async def events() -> AsyncIterator[str]:
-        ends_at, shown = monotonic() + MAX_SECONDS, parameters.get("seen", "")
+        ends_at, shown_versions = monotonic() + MAX_SECONDS, parameters.get("seen", "")
         shown_parts: Mapping[str, str] = {}  # the parts as the browser shows them
         yield "retry: 1000\n\n"
         while monotonic() < ends_at:
@@ -66,11 +66,11 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
             except SchedulerError:  # the database is unavailable: the page keeps what it shows
                 yield _event("problem", "the database did not answer in time")
             else:
-                if changed := snapshot.since(shown, request.operations.now):
-                    shown = snapshot.versions
+                if changed := snapshot.since(shown_versions, request.operations.now):
+                    shown_versions = snapshot.versions
                     parts = {name: thinned(html, shown_parts.get(name, "")) for name, html in changed.items()}
-                    yield _event("parts", {**parts, "read": snapshot.read}, shown)
-                if snapshot.is_shown(shown):
+                    yield _event("parts", {**parts, "read": snapshot.read}, shown_versions)
+                if snapshot.is_shown(shown_versions):
                     shown_parts = snapshot.parts
             await asyncio.sleep(request.settings.refresh_s)
 

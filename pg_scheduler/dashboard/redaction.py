@@ -47,8 +47,8 @@ class Redaction:
         keys = list(redact)
         if not all(isinstance(key, str) for key in keys):
             raise TypeError(f"each key of redact must be a str, not {keys!r}")
-        hidden = frozenset(key.casefold() for key in keys)
-        return cls(lambda key: key.casefold() in hidden, is_empty=not hidden)
+        hidden_keys = frozenset(key.casefold() for key in keys)
+        return cls(lambda key: key.casefold() in hidden_keys, is_empty=not hidden_keys)
 
     def values(self, values: Mapping[str, Any] | Iterable[Any]) -> Any:
         """Return arguments or metadata as dicts and lists in which ``HIDDEN`` replaces the hidden values."""

@@ -105,10 +105,10 @@ def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]
             (f"error:~{words.value}", words.other_terms),
             (f"name:*{words.value}*", words.other_terms),
         ]
-    named = [word for word in terms if word.field in {"", "worker"} and not word.is_negated]
+    worker_words = [word for word in terms if word.field in {"", "worker"} and not word.is_negated]
     candidates += [
         (term("worker", worker.worker_id), word.rest)
-        for word in named
+        for word in worker_words
         for worker in workers
         if worker.identity == word.value
     ]
@@ -117,22 +117,22 @@ def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]
 
 def state_of(terms: Sequence[Term]) -> str | None:
     """Return the state of the tab that a search belongs to; None if it belongs to none."""
-    named = [term for term in terms if term.field == FIELD]
-    if not named:
+    state_terms = [term for term in terms if term.field == FIELD]
+    if not state_terms:
         return ""
-    value = named[0].value.lower()
-    return value if len(named) == 1 and not named[0].is_negated and value in STATES else None
+    value = state_terms[0].value.lower()
+    return value if len(state_terms) == 1 and not state_terms[0].is_negated and value in STATES else None
 
 
 def tabs_of(terms: Sequence[Term], counts: Mapping[str, StateCount]) -> list[Tab]:
     """Return the tabs. Numbers count all jobs, so a search with other terms has none."""
     current = state_of(terms)
     other_terms = [term.text for term in terms if term.field != FIELD]
-    shown = {} if other_terms else counts
+    shown_counts = {} if other_terms else counts
     return [
         Tab(
             state.capitalize() or "All",
-            text_of(shown[state]) if state in shown else "",
+            text_of(shown_counts[state]) if state in shown_counts else "",
             " ".join([*other_terms, *([f"{FIELD}:{state}"] if state else [])]),
             state == current,
         )

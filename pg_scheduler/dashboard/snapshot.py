@@ -84,20 +84,20 @@ def thinned(html: str, previous_html: str) -> str:
     before = list(_rows(previous_html))
     places = {row.key: place for place, row in enumerate(before)}
     parts: list[str] = []
-    end, number, first, last = 0, 0, "", -1
+    end, number, first_key, last_place = 0, 0, "", -1
     for row in _rows(html):
         place = places.get(row.key, -1)
         is_same = place >= 0 and before[place].compared == row.compared
-        if is_same and number and place == last + 1 and row.follows and before[place].follows:
+        if is_same and number and place == last_place + 1 and row.follows and before[place].follows:
             number += 1
         else:
-            parts += [_stand_in(first, number), html[end : row.start]]
+            parts += [_stand_in(first_key, number), html[end : row.start]]
             number = int(is_same)
-            first = row.key if is_same else ""
+            first_key = row.key if is_same else ""
             if not is_same:
                 parts.append(html[row.start : row.end])
-        last, end = place, row.end
-    return "".join([*parts, _stand_in(first, number), html[end:]])
+        last_place, end = place, row.end
+    return "".join([*parts, _stand_in(first_key, number), html[end:]])
 
 
 def _rows(html: str) -> Iterator[_Row]:

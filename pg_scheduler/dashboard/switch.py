@@ -28,9 +28,9 @@ class Switch:
         name = self._first
         if scope["type"] == "http":
             path = path_of(Request(scope)).removeprefix("/")
-            first, _, remainder = path.partition("/")
-            if first in self._apps:
-                name, path = first, remainder
+            first_part, _, remainder = path.partition("/")
+            if first_part in self._apps:
+                name, path = first_part, remainder
             root = f"{str(scope.get('root_path', '')).rstrip('/')}/{name}"
             scope = {**scope, "root_path": root, "path": f"{root}/{path}"}
         await self._apps[name](scope, receive, send)

@@ -132,8 +132,8 @@ def _parts(traceback: str) -> Iterator[Frame | str]:
 
 
 def _described(frames: Sequence[Frame]) -> str:
-    *first_libraries, last = dict.fromkeys(frame.library or "" for frame in frames)
-    libraries = f"{', '.join(first_libraries)} and {last}" if first_libraries else last
+    *first_libraries, last_library = dict.fromkeys(frame.library or "" for frame in frames)
+    libraries = f"{', '.join(first_libraries)} and {last_library}" if first_libraries else last_library
     return f"{counted(len(frames), 'frame')} of {libraries}"
 
 

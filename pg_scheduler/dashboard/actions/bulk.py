@@ -41,21 +41,21 @@ async def change_all(
 
 async def retry_group(request: ActionRequest) -> Done | ConfirmPage:
     """Run all jobs of a group of errors again: those that the page has counted, and no later ones."""
-    first, last = request.instant("first"), request.instant("last")
+    first_at, last_at = request.instant("first"), request.instant("last")
     span = SPANS.get(request.page.parameters.get("since", "all"))
-    since = first or (None if span is None else request.page.now - span)
+    since = first_at or (None if span is None else request.page.now - span)
     groups = await request.page.inspector.error_groups(since=since, limit=MAX_GROUPS)
     fingerprint = request.page.required("group")
     group = next((group for group in groups.items if group.fingerprint == fingerprint), None)
     if group is None or not request.access.sees_name(group.job_name):
         raise NotFoundError("there is no such group of errors any more, or you may not see it")
-    first, last = first or group.first_at, last or group.last_at
+    first_at, last_at = first_at or group.first_at, last_at or group.last_at
     jobs = BulkJobs(
         verb="retry",
         where="",
         names=request.access.visible_names,
         rate=_rate(request),
-        group=(group.job_name, group.text, first.isoformat(), last.isoformat()),
+        group=(group.job_name, group.text, first_at.isoformat(), last_at.isoformat()),
     )
     return await _ask_or_start(request, jobs, f"of {group.job_name} with the error {group.text!r}", "/errors")
 
@@ -91,11 +91,11 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
     The form carries the number. The question is asked again if so many more jobs are found now that the
     answer does not concern them; not if it stated that the search continues.
     """
-    shown, was_open = request.number("shown"), request.text("more") == "yes"
-    most = MAX_UNTYPED if shown is None else shown + max(shown // 10, MIN_MARGIN)
-    count, has_more = await _count(request, jobs, most)
-    number = count if shown is None else shown
-    has_grown = shown is not None and not was_open and (count > most or has_more)
+    shown_number, was_open = request.number("shown"), request.text("more") == "yes"
+    max_number = MAX_UNTYPED if shown_number is None else shown_number + max(shown_number // 10, MIN_MARGIN)
+    count, has_more = await _count(request, jobs, max_number)
+    number = count if shown_number is None else shown_number
+    has_grown = shown_number is not None and not was_open and (count > max_number or has_more)
     is_typed = number <= MAX_UNTYPED or request.number("typed") == number
     if request.is_confirmed and is_typed and not has_grown:
         run_id = await request.operations.runs.start(jobs)
@@ -104,9 +104,9 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
     if request.is_confirmed and not is_typed:
         typed, match = request.text("typed") or "nothing", "matches" if count == 1 else "match"
         problem = f"you typed {typed}; {counted(count, 'job')} {match} now"
-    many = f"{counted(count, 'job')} found" + (" so far, and the search continues" if has_more else "")
-    before = f"; {shown:,} when you were asked" if has_grown else ""
-    question = f"{jobs.verb.capitalize()} all jobs {which}? {many}{before}."
+    count_text = f"{counted(count, 'job')} found" + (" so far, and the search continues" if has_more else "")
+    before_text = f"; {shown_number:,} when you were asked" if has_grown else ""
+    question = f"{jobs.verb.capitalize()} all jobs {which}? {count_text}{before_text}."
     return ConfirmPage(
         question,
         f"{jobs.verb.capitalize()} all",

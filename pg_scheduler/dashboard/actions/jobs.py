@@ -78,13 +78,13 @@ async def change(
     steps: AsyncGenerator[Progress, None] = call(
         ids=request.ids, names=request.access.visible_names, **arguments
     )
-    last = [step async for step in steps][-1]
-    if request.is_one and not last.done and not last.refused:
+    last_step = [step async for step in steps][-1]
+    if request.is_one and not last_step.done and not last_step.refused:
         raise NotFoundError("there is no such job, or you may not see it")
-    code = code_of(did or verb, last.done, last.refused, last.skipped)
+    code = code_of(did or verb, last_step.done, last_step.refused, last_step.skipped)
     parameters = request.page.parameters
     if request.is_one and verb != "delete":
         return Done("/job", code, {"id": parameters["id"]})
-    shown = {name: parameters.get(name) for name in ("q", "after", "sort", "cols")}
-    is_about_one = verb != "delete" and len(request.ids) == 1 and not last.skipped
-    return Done("/jobs", code, shown, job_id=request.ids[0] if is_about_one else "")
+    list_parameters = {name: parameters.get(name) for name in ("q", "after", "sort", "cols")}
+    is_about_one = verb != "delete" and len(request.ids) == 1 and not last_step.skipped
+    return Done("/jobs", code, list_parameters, job_id=request.ids[0] if is_about_one else "")

@@ -140,12 +140,12 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
             changed, refused = changed + is_changed, refused + (not is_changed)
             if schedule.paused_at is None and _undo_of(schedule, action, request) is not None:
                 restorable.append(quote(schedule_id, safe=""))
-    shown = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
+    list_parameters = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
     undo = None
     if restorable and len(restorable) == changed:
-        filters = {name: text for name, text in shown.items() if text}
+        filters = {name: text for name, text in list_parameters.items() if text}
         undo = Undo("/actions/schedules/resume", filters, {"from": ["pause"], "row": restorable})
-    return Done("/schedules", code(), shown, undo)
+    return Done("/schedules", code(), list_parameters, undo)
 
 
 def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | None:

@@ -103,14 +103,14 @@ class AuditItem:
     @property
     def details(self) -> Mapping[str, Any]:
         """The details that neither the sentence nor the changes contain."""
-        shown = {
+        shown_keys = {
             "note",
             "where",
             "count",
             *(("until",) if self.extent else ()),
             *(("before", "after") if self.changes else ()),
         }
-        return {key: value for key, value in self.record.details.items() if key not in shown}
+        return {key: value for key, value in self.record.details.items() if key not in shown_keys}
 
 
 async def build(request: PageRequest) -> View:
@@ -172,18 +172,18 @@ def verb_of(action: str) -> tuple[str, str]:
 
 def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
     """Return a record as a sentence, with what the request may see of it."""
-    shown = visible(record, request)
+    visible_record = visible(record, request)
     verb, path = verb_of(record.action)
     is_run = (record.subject or "").startswith(PREFIX)
-    count, where = shown.details.get("count"), shown.details.get("where")
+    count, where = visible_record.details.get("count"), visible_record.details.get("where")
     jobs = counted(count, "job") if isinstance(count, int) else "jobs"
     if record.action in MANY:
         verb = f"{verb} {jobs}" if is_run or record.subject is None else f"{verb} the job"
     return AuditItem(
-        shown,
+        visible_record,
         verb,
         "/run" if is_run else path,
-        f"dead, {jobs} reclaimed" if record.action == "declare_dead" else _until(shown),
+        f"dead, {jobs} reclaimed" if record.action == "declare_dead" else _until(visible_record),
         where if isinstance(where, str) and where != HIDDEN else "",
         is_run and record.action in MANY,
         _changed_parts(record, request),
@@ -232,6 +232,10 @@ def _shown(key: str, value: object, request: PageRequest) -> str | None:
         return None
     if key in CLOSED and not request.access.sees_arguments:
         return HIDDEN
-    shown = request.settings.redaction.values({key: value})[key]
-    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, sort_keys=True)
+    shown_value = request.settings.redaction.values({key: value})[key]
+    text = (
+        shown_value
+        if isinstance(shown_value, str)
+        else json.dumps(shown_value, ensure_ascii=False, sort_keys=True)
+    )
     return text[:MAX_VALUE_LENGTH]

@@ -69,16 +69,18 @@ async def build(request: PageRequest) -> View:
         raise RejectedError(str(error)) from error
     span, task = request.choice("span", SPANS, "week"), parameters.get("task") or None
     today = request.now.astimezone(zone).date()
-    chosen, hour = _day(parameters.get("start"), today), _hour(parameters.get("hour"))
-    first, last, before, after = _period(span, chosen)
-    since, until = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (first, last + DAY))
+    chosen_day, hour = _day(parameters.get("start"), today), _hour(parameters.get("hour"))
+    first_day, last_day, before, after = _period(span, chosen_day)
+    since, until = (
+        datetime.combine(day, time(), zone).astimezone(UTC) for day in (first_day, last_day + DAY)
+    )
 
     async def read() -> tuple[FirePlan, bool]:
         schedules = await request.inspector.schedules(limit=MAX_SCHEDULES)
         return await plan_fires(schedules, since, until), len(schedules) == MAX_SCHEDULES
 
     plan, is_capped = await request.cache.get(("calendar", since, until), AGE_S, read)
-    days = [first + number * DAY for number in range((last - first).days + 1)]
+    days = [first_day + number * DAY for number in range((last_day - first_day).days + 1)]
 
     def page() -> View:
         items = [
@@ -96,22 +98,22 @@ async def build(request: PageRequest) -> View:
         for fire in fires:
             local = fire.at.astimezone(zone)
             by_hour[local.date(), local.hour].append(fire)
-        shown = _days(days, by_hour, items, zone)
-        parts = shown if span == "month" else [hour for day in shown for hour in day.hours]
+        calendar_days = _days(days, by_hour, items, zone)
+        parts = calendar_days if span == "month" else [hour for day in calendar_days for hour in day.hours]
         frequent = {item.schedule_id: item.described for item in items if item.is_frequent}
         problems = {item.schedule_id: item.problem for item in items if item.problem is not None}
         return View(
             zone=name,
             span=span,
-            start=chosen,
+            start=chosen_day,
             today=today,
             now_hour=request.now.astimezone(zone).hour,
             before=before,
             after=after,
             task=task,
             hour=hour,
-            fires=[] if hour is None else by_hour[chosen, hour][:FIRES_OF_HOUR],
-            days=shown,
+            fires=[] if hour is None else by_hour[chosen_day, hour][:FIRES_OF_HOUR],
+            days=calendar_days,
             collisions=_collisions(fires, zone),
             frequent=dict(list(frequent.items())[:SHOWN]),
             problems=dict(list(problems.items())[:SHOWN]),
@@ -179,9 +181,9 @@ def _days(
 
 def _hour_of(fires: Sequence[CalendarFire]) -> CalendarHour:
     names = list(dict.fromkeys(fire.schedule_id for fire in fires))
-    most = max(Counter(_minute(fire) for fire in fires).values(), default=0)
+    maximum = max(Counter(_minute(fire) for fire in fires).values(), default=0)
     other_count = max(len(names) - NAMES_OF_HOUR, 0)
-    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], other_count, most >= MANY)
+    return CalendarHour(len(fires), names[:NAMES_OF_HOUR], other_count, maximum >= MANY)
 
 
 def _minute(fire: CalendarFire) -> datetime:
@@ -191,10 +193,10 @@ def _minute(fire: CalendarFire) -> datetime:
 def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[dict[str, object]]:
     """Return the minutes in which many schedules fire, with some of them, those with most first."""
     counts = Counter(map(_minute, fires))
-    chosen = sorted((at for at, count in counts.items() if count >= MANY), key=lambda at: (-counts[at], at))[
+    minutes = sorted((at for at, count in counts.items() if count >= MANY), key=lambda at: (-counts[at], at))[
         :SHOWN
     ]
-    ids: dict[datetime, list[str]] = {at: [] for at in chosen}
+    ids: dict[datetime, list[str]] = {at: [] for at in minutes}
     for fire in fires:
         ids_of_minute = ids.get(_minute(fire))
         if ids_of_minute is not None and fire.schedule_id not in ids_of_minute and len(ids_of_minute) < MANY:
@@ -206,7 +208,7 @@ def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[dict[str, o
             "count": counts[at],
             "schedules": ids[at],
         }
-        for at in chosen
+        for at in minutes
     ]
 
 

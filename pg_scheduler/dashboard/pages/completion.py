@@ -202,8 +202,8 @@ def _leaves(path: str, value: Any, is_hidden: IsHidden, levels: int) -> Iterator
         for key, member in value.items():
             name = str(key)
             if levels and name and not is_hidden(name):
-                shown = name if _PLAIN_KEY.fullmatch(name) else f'"{quoted(f"{name} ")[1:-2]}"'
-                yield from _leaves(f"{path}.{shown}", member, is_hidden, levels - 1)
+                quoted_name = name if _PLAIN_KEY.fullmatch(name) else f'"{quoted(f"{name} ")[1:-2]}"'
+                yield from _leaves(f"{path}.{quoted_name}", member, is_hidden, levels - 1)
     elif isinstance(value, list | tuple):
         for place, member in enumerate(value[:MAX_ELEMENTS] if levels else ()):
             yield from _leaves(f"{path}.{place}", member, is_hidden, levels - 1)

@@ -28,8 +28,10 @@ async def build(request: PageRequest) -> View:
         reason = check.reason if is_open else "their reasons mention jobs of all names"
         not_made.setdefault(reason, []).append(check.code.value)
     rows = await rows_of(diagnosis.findings, request)
-    shown = [row for row in rows if not row.is_muted]
-    groups = {severity: [row for row in shown if row.severity is severity] for severity in reversed(Severity)}
+    unmuted_rows = [row for row in rows if not row.is_muted]
+    groups = {
+        severity: [row for row in unmuted_rows if row.severity is severity] for severity in reversed(Severity)
+    }
     passed = [code for code in diagnosis.made if code.value not in {row.code for row in rows}]
     return View(
         examined_at=examined_at,

@@ -76,8 +76,8 @@ async def _actions(words: Sequence[str], request: PageRequest) -> list[Found]:
     Those that begin with the first word come first.
     """
     objects = _to_objects(await read_facts(request), request) if words else ()
-    named = ((action.name.casefold(), action) for action in (*_everywhere(request), *objects))
-    matches = [(name, action) for name, action in named if all(word in name for word in words)]
+    named_actions = ((action.name.casefold(), action) for action in (*_everywhere(request), *objects))
+    matches = [(name, action) for name, action in named_actions if all(word in name for word in words)]
     matches.sort(key=lambda match: not match[0].startswith("".join(words[:1])))
     return [action for _, action in matches[:MAX_ACTIONS]]
 

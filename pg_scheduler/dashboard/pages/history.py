@@ -120,36 +120,38 @@ async def read_period(request: PageRequest, names: Sequence[str] | None = None) 
     Raises:
         RejectedError: There is no such period.
     """
-    chosen = request.choice("range", RANGES, "1h")
-    since, width = RANGES[chosen]
-    chosen_names = request.access.visible_names if names is None else tuple(names)
+    range_name = request.choice("range", RANGES, "1h")
+    since, width = RANGES[range_name]
+    visible_names = request.access.visible_names if names is None else tuple(names)
 
     async def read() -> Period:
         statistics = await request.inspector.statistics_by_time(
-            min(2 * since, MAX_STATISTICS_AGE), width=width, names=chosen_names
+            min(2 * since, MAX_STATISTICS_AGE), width=width, names=visible_names
         )
         releases = await read_releases(request.inspector, statistics.until - since)
         # Adding many histograms takes time, so other requests continue meanwhile.
-        return await run_in_thread(_period, chosen, statistics, releases)
+        return await run_in_thread(_period, range_name, statistics, releases)
 
-    return await request.cache.get(("period", chosen, chosen_names), HISTORY_AGE_S, read)
+    return await request.cache.get(("period", range_name, visible_names), HISTORY_AGE_S, read)
 
 
-def _period(chosen: str, statistics: Statistics, releases: Sequence[Mark]) -> Period:
-    since, width = RANGES[chosen]
+def _period(range_name: str, statistics: Statistics, releases: Sequence[Mark]) -> Period:
+    since, width = RANGES[range_name]
     step = int(width.total_seconds())
-    first, last = (int(at.timestamp()) // step for at in (statistics.until - since, statistics.until))
-    times = [datetime.fromtimestamp(number * step, UTC) for number in range(first, last + 1)]
+    first_number, last_number = (
+        int(at.timestamp()) // step for at in (statistics.until - since, statistics.until)
+    )
+    times = [datetime.fromtimestamp(number * step, UTC) for number in range(first_number, last_number + 1)]
     figures_by_time = statistics.by_time(width)
-    earlier = replace(statistics, rows=tuple(row for row in statistics.rows if row.at < times[0]))
+    earlier_statistics = replace(statistics, rows=tuple(row for row in statistics.rows if row.at < times[0]))
     figures = [figures_by_time.get(at, NOTHING) for at in times]
     return Period(
-        range=chosen,
+        range=range_name,
         width=width,
         times=times,
         figures=figures,
         total=JobFigures.added(*figures),
-        before=earlier.total() if 2 * since <= MAX_STATISTICS_AGE else None,
+        before=earlier_statistics.total() if 2 * since <= MAX_STATISTICS_AGE else None,
         releases=releases,
         is_complete=statistics.is_complete,
         uncounted=statistics.uncounted,

@@ -76,7 +76,7 @@ async def build(request: PageRequest) -> View:
     steps = await read_steps(job.job_id, request)
     results = await results_of(job.schedule_id, request)
     used = {job.worker_id, *(error.worker_id for error in job.errors)}
-    shown = _visible(explanation, raw, job, request)
+    shown_explanation = _visible(explanation, raw, job, request)
     was_suspended = has_suspended(steps)
     attempts = attempts_of(job, has_suspended=was_suspended)
     names = await request.argument_names(job)
@@ -85,7 +85,7 @@ async def build(request: PageRequest) -> View:
     return View(
         job=job,
         sees_arguments=request.access.sees_arguments,
-        explanation=shown,
+        explanation=shown_explanation,
         timeline=list(timeline_of(job, request.now, has_suspended=was_suspended)),
         has_result=bool(result),
         result=result[0] if result else None,
@@ -103,7 +103,7 @@ async def build(request: PageRequest) -> View:
         workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
         actions=list(_actions(raw, dependencies, steps, request)),
         _state=state_of(job, request.now),
-        _cause=cause_of(job, shown, attempts, limit),
+        _cause=cause_of(job, shown_explanation, attempts, limit),
         _attempts=attempts[::-1],
         _gantt=gantt_of(job, attempts, request.now, has_suspended=was_suspended),
         _steps=shown_steps(steps),
@@ -159,12 +159,14 @@ async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
 
 def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest) -> Explanation:
     """Return the explanation without what belongs to jobs or arguments that the request may not see."""
-    hidden: Collection[ReasonCode] = () if request.access.sees_arguments else WITH_STATEMENTS
+    hidden_codes: Collection[ReasonCode] = () if request.access.sees_arguments else WITH_STATEMENTS
     if raw.blocked_on != job.blocked_on:
-        hidden = {*hidden, ReasonCode.LIMIT, ReasonCode.SHARE}
+        hidden_codes = {*hidden_codes, ReasonCode.LIMIT, ReasonCode.SHARE}
     if request.access.visible_names is not None:
-        hidden = OTHERS
-    reasons = [_without_others(reason) if reason.code in hidden else reason for reason in explanation.reasons]
+        hidden_codes = OTHERS
+    reasons = [
+        _without_others(reason) if reason.code in hidden_codes else reason for reason in explanation.reasons
+    ]
     reasons = [replace(reason, text=request.visible_error(reason.text)) for reason in reasons]
     return replace(explanation, reasons=tuple(reasons))
 

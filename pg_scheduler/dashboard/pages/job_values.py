@@ -74,8 +74,8 @@ def values_of(job: Job, result: Result, request: PageRequest) -> dict[str, Any]:
     """Return the values of a visible job that are shown, the result first."""
     values: dict[str, Any] = {"result": result[0]} if result else {}
     if request.access.sees_arguments:
-        named = {"kwargs": job.kwargs} if job.kwargs else {}
-        values["arguments"] = {"args": list(job.args), **named} if job.args else job.kwargs
+        keyword_arguments = {"kwargs": job.kwargs} if job.kwargs else {}
+        values["arguments"] = {"args": list(job.args), **keyword_arguments} if job.args else job.kwargs
         if job.metadata:
             values["metadata"] = job.metadata
     return values
@@ -108,10 +108,10 @@ def shown_steps(steps: Sequence[StepState]) -> View:
     """Return steps as the page shows them: those that last, then the newest, and how many are left out."""
     lasting_steps = [step for step in steps if step.ended_at is None]
     ended_steps = [step for step in reversed(steps) if step.ended_at is not None]
-    shown = [*lasting_steps, *ended_steps][:MAX_SHOWN]
+    listed_steps = [*lasting_steps, *ended_steps][:MAX_SHOWN]
     return View(
-        items=[(step, None if step.value is None else json_tree(step.value)) for step in shown],
-        left_out=len(steps) - len(shown),
+        items=[(step, None if step.value is None else json_tree(step.value)) for step in listed_steps],
+        left_out=len(steps) - len(listed_steps),
     )
 
 

@@ -170,17 +170,25 @@ async def limit_rows(request: PageRequest) -> list[LimitRow]:
 
 
 def _row(
-    name: str, declared: Sequence[LimitState], overview: LimitOverview, request: PageRequest
+    name: str, declared_limits: Sequence[LimitState], overview: LimitOverview, request: PageRequest
 ) -> LimitRow:
-    visible = [without_hidden(limit, request) for limit in declared]
-    tasks = sorted({task for limit in visible for task in limit.tasks})
+    visible_limits = [without_hidden(limit, request) for limit in declared_limits]
+    tasks = sorted({task for limit in visible_limits for task in limit.tasks})
     if any(
         len(visible_limit.tasks) < len(declared_limit.tasks)
-        for visible_limit, declared_limit in zip(visible, declared, strict=True)
+        for visible_limit, declared_limit in zip(visible_limits, declared_limits, strict=True)
     ):
-        hidden = [replace(limit, running=None, starts=None, waiting=0) for limit in visible if limit.tasks]
-        return LimitRow(name, hidden, tasks, is_shared=True, waiting=None)
-    waiting = max(limit.waiting for limit in visible)
+        hidden_limits = [
+            replace(limit, running=None, starts=None, waiting=0) for limit in visible_limits if limit.tasks
+        ]
+        return LimitRow(name, hidden_limits, tasks, is_shared=True, waiting=None)
+    waiting = max(limit.waiting for limit in visible_limits)
     return LimitRow(
-        name, visible, tasks, False, waiting, overview.full_keys.get(name), overview.next_starts.get(name)
+        name,
+        visible_limits,
+        tasks,
+        False,
+        waiting,
+        overview.full_keys.get(name),
+        overview.next_starts.get(name),
     )

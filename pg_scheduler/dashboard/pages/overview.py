@@ -257,11 +257,11 @@ def _sentence(
         if is_late:
             start, end = "No finding", "; jobs wait late"
         return f"{start}: {counted(workers, 'worker')}{end}."
-    worst, other_count = problems[0], len(problems) - 1
-    remedy = f"; {worst.remedy}" if worst.remedy else ""
-    more = (
+    worst_problem, other_count = problems[0], len(problems) - 1
+    remedy = f"; {worst_problem.remedy}" if worst_problem.remedy else ""
+    others_text = (
         f". There {'is' if other_count == 1 else 'are'} {counted(other_count, 'other problem')}"
         if other_count
         else ""
     )
-    return f"{worst.code}: {worst.evidence or worst.meaning}{remedy}{more}."
+    return f"{worst_problem.code}: {worst_problem.evidence or worst_problem.meaning}{remedy}{others_text}."

@@ -253,8 +253,10 @@ async def build_pause(request: PageRequest) -> PausePage:
     affected: list[datetime] = []
     if page.problem is None:  # a kind of trigger that cannot be searched can still be paused
         fire_times = await search_one(page.trigger, partial(page.upcoming, MAX_AFFECTED))
-        last = until if page.paused_at is None else request.now
-        affected = [fire for fire in fire_times if fire < last] if last is not None else fire_times[:SHOWN]
+        end_at = until if page.paused_at is None else request.now
+        affected = (
+            [fire for fire in fire_times if fire < end_at] if end_at is not None else fire_times[:SHOWN]
+        )
     return copy_fields(
         PausePage,
         page,
@@ -275,6 +277,6 @@ def _permitted(schedule: Schedule, request: PageRequest) -> dict[str, Any]:
 def _next_fires(schedule: Schedule, now: datetime) -> tuple[list[FireTime], list[datetime]]:
     zone = parse_timezone(zone_of(schedule))
     fire_times = upcoming_after_pause(schedule, TICKS, now)
-    first = fire_times[:FIRE_TIMES]
-    changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, first)
-    return local_fires(first, zone, changes), [fire for fire in fire_times if now <= fire < now + DAY]
+    next_fires = fire_times[:FIRE_TIMES]
+    changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, next_fires)
+    return local_fires(next_fires, zone, changes), [fire for fire in fire_times if now <= fire < now + DAY]

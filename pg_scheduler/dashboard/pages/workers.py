@@ -120,9 +120,9 @@ def _summary(rows: Sequence[WorkerRow], *, has_more: bool) -> str:
     busy = sum(worker.running_jobs for worker in alive)
     slots = sum(worker.max_concurrent_jobs for worker in alive)
     dead = len(rows) - len(alive)
-    more = f"; the first {MAX_WORKERS} are shown" if has_more else ""
+    limit_text = f"; the first {MAX_WORKERS} are shown" if has_more else ""
     died = f", {dead} dead within a day" if dead else ""
-    return f"{len(alive)} live{died}, {busy} of {slots} slots busy{more}"
+    return f"{len(alive)} live{died}, {busy} of {slots} slots busy{limit_text}"
 
 
 async def _dead(request: PageRequest, living: set[str]) -> list[WorkerRow]:
@@ -141,8 +141,8 @@ async def _dead(request: PageRequest, living: set[str]) -> list[WorkerRow]:
 
 def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
     """Return a worker as the record of its death describes it; a record may have been written by hand."""
-    about = record.details.get("worker")
-    values: Mapping[str, Any] = about if isinstance(about, Mapping) else {}
+    worker_details = record.details.get("worker")
+    values: Mapping[str, Any] = worker_details if isinstance(worker_details, Mapping) else {}
 
     def text(name: str) -> str:
         value = values.get(name)
@@ -235,10 +235,10 @@ def _number(value: object) -> float | None:
 
 def _pool(value: object) -> dict[str, float] | None:
     figures = value if isinstance(value, Mapping) else {}
-    size, idle, most = (_number(figures.get(name)) for name in ("size", "idle", "max"))
-    if size is None or idle is None or most is None:
+    size, idle, max_size = (_number(figures.get(name)) for name in ("size", "idle", "max"))
+    if size is None or idle is None or max_size is None:
         return None
-    return {"in_use": size - idle, "most": most}
+    return {"in_use": size - idle, "most": max_size}
 
 
 def _state(worker: Worker) -> str:
