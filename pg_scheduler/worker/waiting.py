@@ -7,7 +7,7 @@ Which tasks are those of an attempt? Those whose context has it: a task inherits
 creates it. What does a task wait for? For a future: that of a step, another task, or several of them, by
 ``gather()``, ``wait()`` or the end of a TaskGroup. Any other future counts as work in progress, and so does a
 timer around the wait, such as that of ``asyncio.timeout()``, which ends it at a time that no later attempt
-knows.
+knows. The code of the task reaches the timer by the context managers of its blocks, and by what those hold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import contextvars
 import gc
 import sys
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import thread as pool_threads
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, MethodType
@@ -36,6 +36,9 @@ PASS_SHARE: Final = 0.05
 TIMER_ATTRIBUTES: Final = ("_timeout_handler", "_timeout_handle")
 """Where ``asyncio.timeout()``, async_timeout and anyio keep their timers."""
 
+TIMED_TASK_ATTRIBUTES: Final = ("_task", "_host_task")
+"""Where they keep the task that the timer cancels."""
+
 # asyncio has no public names for what its combinators wait by.
 GATHERING: Final[type[asyncio.Future[Any]]] = asyncio.tasks._GatheringFuture  # type: ignore[attr-defined]  # noqa: SLF001
 WAIT_CODE: Final = asyncio.tasks._wait.__code__  # type: ignore[attr-defined]  # noqa: SLF001
@@ -46,8 +49,18 @@ ANYIO: Final = "anyio._backends._asyncio"
 JOIN_CODE: Final = threading.Thread.join.__code__
 IDLE_CODE: Final = pool_threads._worker.__code__  # noqa: SLF001
 
+CODE_KINDS: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
+CONTAINERS: Final = frozenset({dict, list, tuple, deque})
+"""Where a context manager keeps others. A dict may be that of its attributes."""
+
 BLOCK_EXITS: Final = frozenset({"__exit__", "__aexit__"})
-"""The methods that a block calls at its end, which the frame of its code has."""
+"""The methods of a context manager that a block calls at its end."""
+
+MAX_ITEMS: Final = 100
+"""Items of a container among which context managers are searched for."""
+
+MAX_HOLDERS: Final = 1000
+"""Objects that are searched for the timers of one task."""
 
 Futures = Collection["asyncio.Future[Any]"]
 
@@ -159,7 +172,7 @@ def _waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
     if task in visited or future is None or future.done():  # of a cycle, or about to continue
         return False
     frames = list(_awaiting(task.get_coro()))
-    if any(_has_timer(frame) for frame in frames):
+    if _has_timer(task, frames):
         return False
     if future in steps:
         return True
@@ -227,34 +240,50 @@ def _behind(awaitable: Any) -> Any:
     return next((referent for referent in gc.get_referents(awaitable) if isinstance(referent, kinds)), None)
 
 
-def _has_timer(coroutine: Any) -> bool:
-    """Return whether code is in a block of ``asyncio.timeout()`` or the like, whose timer runs."""
-    for referent in gc.get_referents(coroutine):
-        if type(referent) is MethodType and referent.__name__ in BLOCK_EXITS:
-            manager = referent.__self__
-        elif sys.version_info >= (3, 14):  # which keeps the method and its object apart
-            manager = referent
-        else:
+def _has_timer(task: Task, frames: Iterable[Any]) -> bool:
+    """Return whether a task is in a block of ``asyncio.timeout()`` or the like, whose timer runs.
+
+    The block may be that of another context manager which holds the timer, such as an exit stack.
+    """
+    holders, visited = list(frames), set[int]()
+    for holder in holders:  # which grows, so those that the code itself has come first
+        if id(holder) in visited:
             continue
-        for name in TIMER_ATTRIBUTES:
-            timer = _attribute(manager, name)
-            if timer is not None and not timer.cancelled():
-                return True
-        inner = _attribute(manager, "gen")  # of @contextmanager and @asynccontextmanager
-        if (
-            isinstance(inner, GeneratorType | AsyncGeneratorType)
-            and inner is not coroutine
-            and _has_timer(inner)
-        ):
+        if len(visited) == MAX_HOLDERS:
+            break
+        visited.add(id(holder))
+        if _times(holder, task):
             return True
+        # The values of the code of a job may be large lists of anything; the attributes of a manager are not.
+        has_containers = type(holder) not in CODE_KINDS
+        holders += [thing for thing in gc.get_referents(holder) if _may_hold(thing, has_containers)]
     return False
 
 
+def _times(manager: Any, task: Task) -> bool:
+    """Return whether a context manager has a timer that runs and will cancel a task."""
+    timers = [_attribute(manager, name) for name in TIMER_ATTRIBUTES]
+    if not any(hasattr(type(timer), "cancelled") and not timer.cancelled() for timer in timers):
+        return False
+    timed = [_attribute(manager, name) for name in TIMED_TASK_ATTRIBUTES]
+    return not any(isinstance(other, asyncio.Task) and other is not task for other in timed)
+
+
+def _may_hold(thing: Any, has_containers: bool) -> bool:
+    """Return whether a timer may be found behind something that code or a context manager has."""
+    kind = type(thing)
+    if kind in CONTAINERS:
+        return has_containers and len(thing) <= MAX_ITEMS
+    if kind is MethodType or kind in CODE_KINDS:
+        return True
+    return any(not BLOCK_EXITS.isdisjoint(vars(base)) for base in kind.__mro__)
+
+
 def _attribute(thing: Any, name: str) -> Any:
-    """Return an attribute without calling code of its class; None without one."""
+    """Return an attribute without calling ``__getattr__()`` of its class; None without one."""
     try:
         return object.__getattribute__(thing, name)
-    except AttributeError:
+    except Exception:  # noqa: BLE001 - a property of a class of the user may raise any
         return None
 
 

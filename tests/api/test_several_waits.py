@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -328,6 +328,37 @@ async def test_end_of_a_sleep_a_signal_and_a_child_reaches_an_attempt_that_works
     await scheduler.enqueue("place", job_id="job", keep_result=HOUR)
     result = await scheduler.get_job_result("job", timeout=PATIENCE)
     assert result.unwrap() == [1, 1, None, 7, ["limit", None]]
+
+
+class Limit:
+    """A class of an application around ``asyncio.timeout()``."""
+
+    def __init__(self, seconds: float) -> None:
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._timeout.__aexit__(*error)
+
+
+@pytest.mark.parametrize("kind", ["wait", "child"])
+@pytest.mark.parametrize("make_limit", [asyncio.timeout, Limit])
+async def test_timeout_that_an_exit_stack_holds_ends_a_wait(
+    t: TestScheduler, make_limit: Callable[[float], Any], kind: str
+) -> None:
+    async def place() -> str:
+        steps = current_job().steps
+        with suppress(TimeoutError):
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(make_limit(0.2))
+                return str(await (steps.child("a", call(answer)) if kind == "child" else steps.wait("a")))
+        return "timed out"
+
+    await enqueue(t, place)
+    await t.run_until(NOW)
+    assert await value_of(t) == "timed out"
 
 
 async def test_timeout_around_a_wait_frees_its_name(t: TestScheduler) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -77,6 +77,40 @@ async def without_a_limit(step: Step) -> None:
         await asyncio.wait_for(step, None)
 
 
+async def beside_the_timeout_of_another_task(step: Step) -> None:
+    limit = Limit(asyncio.timeout(1000))
+
+    async def enter() -> None:
+        await limit.__aenter__()
+
+    await asyncio.create_task(enter())
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(limit)
+        await step
+
+
+async def within_managers_without_a_timer(step: Step) -> None:
+    class Client(Limit):
+        _timeout_handle = 30
+
+        @property
+        def _timeout_handler(self) -> Any:
+            raise ValueError("no connection")
+
+        def __init__(self) -> None:
+            self.itself = self
+            self.sizes = dict.fromkeys(range(10_000), self)
+
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *error: Any) -> None: ...
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(None))
+        await stack.enter_async_context(Client())
+        await step
+
+
 class Wrapper:
     def __init__(self, step: Step) -> None:
         self._step = step
@@ -111,6 +145,8 @@ WAIT: list[Shape] = [
     behind_a_wrapper,
     without_a_limit,
     after_a_timeout,
+    beside_the_timeout_of_another_task,
+    within_managers_without_a_timer,
 ]
 
 
@@ -147,6 +183,83 @@ async def within_two_managers(step: Step) -> None:
 
     with limited():
         await in_task(step)
+
+
+async def within_an_exit_stack(step: Step) -> None:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(1000))
+        await step
+
+
+async def within_an_exit_stack_of_anyio(step: Step) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(anyio.move_on_after(1000))
+        await step
+
+
+class Limit:
+    """A class of an application around a timeout, which it has in an attribute or in a slot."""
+
+    def __init__(self, timer: Any) -> None:
+        self._timer = timer
+
+    async def __aenter__(self) -> None:
+        await self._timer.__aenter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._timer.__aexit__(*error)
+
+
+class LimitWithSlots(Limit):
+    __slots__ = ("_timer",)
+
+
+async def within_a_class_around_a_timeout(step: Step) -> None:
+    async with Limit(asyncio.timeout(1000)):
+        await step
+
+
+async def within_two_classes_around_a_timeout(step: Step) -> None:
+    limit = LimitWithSlots(Limit(asyncio.timeout(1000)))
+    vars(limit)["added"] = None  # its attributes are a dict of their own then
+    async with limit:
+        await in_task(step)
+
+
+async def within_a_manager_with_an_exit_stack(step: Step) -> None:
+    @asynccontextmanager
+    async def limited() -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(Limit(asyncio.timeout(1000)))
+            yield
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(limited())
+        await step
+
+
+async def within_a_group_with_a_deadline(step: Step) -> None:
+    async with anyio.create_task_group() as group:
+        group.cancel_scope.deadline = anyio.current_time() + 1000
+        await step
+
+
+async def within_a_timeout_without_a_block(step: Step) -> None:
+    limit = asyncio.timeout(1000)
+    await limit.__aenter__()
+    try:
+        await step
+    finally:
+        await limit.__aexit__(None, None, None)
+
+
+async def within_an_iteration_with_a_timeout(step: Step) -> None:
+    async def items() -> AsyncIterator[None]:
+        async with asyncio.timeout(1000):
+            yield
+
+    async for _ in items():
+        await step
 
 
 async def in_group_with_work(step: Step) -> None:
@@ -196,6 +309,14 @@ WORK: list[Shape] = [
     within_a_scope_of_anyio,
     within_a_manager_of_its_own,
     within_two_managers,
+    within_an_exit_stack,
+    within_an_exit_stack_of_anyio,
+    within_a_class_around_a_timeout,
+    within_two_classes_around_a_timeout,
+    within_a_manager_with_an_exit_stack,
+    within_a_group_with_a_deadline,
+    within_a_timeout_without_a_block,
+    within_an_iteration_with_a_timeout,
     in_group_with_work,
     in_wait_with_a_timeout,
     in_wait_with_work,
