@@ -76,6 +76,7 @@ from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.waiting import (
     OWN_TASK_PREFIX,
+    continues_after,
     describe_task,
     tasks_by_attempt,
     thread_waits,
@@ -756,12 +757,12 @@ class AttemptSteps(OpenSteps):
         self._writes += 1
 
     async def _check_transaction(self, name: str, given: Any) -> None:
-        """Raise RuntimeError if a step would wait for the transaction of its own caller.
+        """Raise RuntimeError if a step would wait for a transaction whose caller waits for this step.
 
-        Another task or thread of the job may commit it meanwhile, so a step of those waits.
+        Another task or thread of the job may commit it meanwhile. Then the step waits.
         """
-        noted = self._open_transaction
-        if noted is None or noted.caller is not _caller():
+        noted, caller = self._open_transaction, _caller()
+        if noted is None or not (noted.caller is caller or continues_after(noted.caller, caller)):
             return
         own = None if given is None else await self._connections.check_transaction(given)
         if own is noted.connection:

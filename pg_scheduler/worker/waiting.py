@@ -47,6 +47,7 @@ GROUP_EXITS: Final = frozenset(
 )
 ANYIO: Final = "anyio._backends._asyncio"
 JOIN_CODE: Final = threading.Thread.join.__code__
+WAIT_FOR_CODE: Final = asyncio.wait_for.__code__
 IDLE_CODE: Final = pool_threads._worker.__code__  # noqa: SLF001
 
 CODE_KINDS: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
@@ -104,6 +105,18 @@ def thread_waits(thread: threading.Thread, waiting: Collection[threading.Thread]
         return True
     joined = _joined_by(frame)
     return joined is not None and joined is not thread and thread_waits(joined, waiting)
+
+
+def continues_after(waiting: object, awaited: object) -> bool:
+    """Return whether a task or a thread does not continue before another one ends, except by an error.
+
+    A limit of ``wait_for()`` makes no difference, since it cancels what is awaited.
+    """
+    if isinstance(waiting, asyncio.Task) and isinstance(awaited, asyncio.Task):
+        return _awaits(waiting, awaited, set())
+    if isinstance(waiting, threading.Thread) and isinstance(awaited, threading.Thread):
+        return _joins(waiting, awaited)
+    return False
 
 
 def describe_task(task: Task) -> str:
@@ -209,6 +222,34 @@ def _awaited(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Fu
     return None
 
 
+def _awaits(task: Task, awaited: Task, visited: set[Task]) -> bool:
+    """Return whether a task waits for another one, directly or through other tasks."""
+    future = getattr(task, "_fut_waiter", None)
+    if task in visited or future is None or future.done():
+        return False
+    visited.add(task)
+    innermost = ([None, *_awaiting(task.get_coro())])[-1]
+    frame: FrameType | None = getattr(innermost, "cr_frame", None)
+    futures = _awaited(future, innermost) or ()
+    # Before Python 3.12 wait_for() waits for a future of its own.
+    if not futures and frame is not None and frame.f_code is WAIT_FOR_CODE:
+        futures = [frame.f_locals["fut"]]
+    found = [_is_behind(future, awaited, visited) for future in futures]
+    if frame is not None and frame.f_code is WAIT_CODE:
+        is_first = frame.f_locals["return_when"] == asyncio.FIRST_COMPLETED
+        return bool(found) and (all(found) if is_first else any(found))
+    return any(found)
+
+
+def _is_behind(future: asyncio.Future[Any], awaited: Task, visited: set[Task]) -> bool:
+    """Return whether a future has no result before a task ends."""
+    if isinstance(future, asyncio.Task):
+        return future is awaited or _awaits(future, awaited, visited)
+    return isinstance(future, GATHERING) and any(
+        _is_behind(child, awaited, visited) for child in _gathered(future)
+    )
+
+
 def _ends_group(code: CodeType) -> bool:
     """Return whether code waits at the end of a task group of asyncio or anyio, and not of another class."""
     if code in GROUP_EXITS:
@@ -288,6 +329,19 @@ def _attribute(thing: Any, name: str) -> Any:
 
 
 # -- threads -------------------------------------------------------------------------------------------
+
+
+def _joins(thread: threading.Thread, awaited: threading.Thread) -> bool:
+    """Return whether a thread waits for the end of another one, directly or through other threads."""
+    frames, visited = sys._current_frames(), {thread}
+    while thread.ident is not None and (joined := _joined_by(frames.get(thread.ident))) is not None:
+        if joined is awaited:
+            return True
+        if joined in visited:
+            return False
+        visited.add(joined)
+        thread = joined
+    return False
 
 
 def _joined_by(frame: FrameType | None) -> threading.Thread | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -32,6 +33,7 @@ from pg_scheduler import (
     current_job,
     job,
 )
+from pg_scheduler.base.foreign import leaves_of
 from pg_scheduler.events import JobCompleted, JobReleased, JobRetried, JobSuspended
 from pg_scheduler.inspect import ChangeOutcome, Inspector
 from pg_scheduler.jobs.rows import Claim
@@ -43,7 +45,7 @@ from pg_scheduler.testing import TestScheduler, job_context
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.codecs import KeyedCodec
 from tests.support.statements import Sent, Statements
-from tests.support.worker import Recorder, wire_to
+from tests.support.worker import PATIENCE, Recorder, wire_to
 
 Pool = asyncpg.Pool
 
@@ -1482,6 +1484,50 @@ async def test_step_that_would_wait_for_the_transaction_of_its_caller_raises_at_
 
     await run(t, place)
     assert len(log) <= 1, "its function was not called before"
+
+
+async def await_in_group(step: Coroutine[Any, Any, None]) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(asyncio.sleep(0))
+        group.create_task(step)
+
+
+async def await_in_wait(step: Coroutine[Any, Any, None]) -> None:
+    (done, _) = await asyncio.wait([asyncio.create_task(step)])
+    await done.pop()
+
+
+@pytest.mark.parametrize(
+    "await_step",
+    [
+        asyncio.create_task,
+        lambda step: asyncio.gather(asyncio.sleep(0), step),
+        lambda step: asyncio.gather(asyncio.gather(step)),
+        lambda step: asyncio.wait_for(step, PATIENCE),
+        lambda step: asyncio.create_task(await_in_group(step)),
+        await_in_group,
+        await_in_wait,
+    ],
+)
+async def test_step_that_the_caller_of_a_transaction_awaits_through_tasks_raises_at_once(
+    t: TestScheduler, pool: Pool, log: Log, await_step: Callable[[Any], Awaitable[Any]]
+) -> None:
+    async def write(connection: Connection) -> None: ...
+
+    async def place() -> None:
+        steps = current_job().steps
+        async with pool.acquire() as connection, connection.transaction():
+            await steps.transaction("a", write, connection=connection)
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await await_step(steps.run("b", log.note, "b"))
+            except (RuntimeError, ExceptionGroup) as error:
+                (leaf,) = leaves_of(error)
+                log.append(str(leaf))
+
+    await run(t, place)
+    (message,) = log
+    assert re.search("step 'b' .* would wait .* step 'a' commits", message)
 
 
 async def test_step_of_another_task_waits_for_the_transaction_of_a_step(

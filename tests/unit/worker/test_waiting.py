@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from pg_scheduler.jobs.context import current
-from pg_scheduler.worker.waiting import tasks_by_attempt, thread_waits, waits_for_steps
+from pg_scheduler.worker.waiting import continues_after, tasks_by_attempt, thread_waits, waits_for_steps
 from tests.support.worker import PATIENCE
 
 Step = asyncio.Future[None]
@@ -400,6 +400,10 @@ def test_thread_waits_for_steps_in_a_step_and_at_the_end_of_threads_that_wait() 
     while not thread_waits(joining, blocked) or not thread_waits(twice, blocked):
         pass  # it has not come to its wait
     assert thread_waits(step, blocked)
+    assert continues_after(joining, step)
+    assert continues_after(twice, step)
+    assert not continues_after(step, joining)
+    assert not continues_after(limited, step)
     assert not thread_waits(limited, blocked)
     assert not thread_waits(step, set())
     assert not thread_waits(twice, set())
@@ -407,3 +411,36 @@ def test_thread_waits_for_steps_in_a_step_and_at_the_end_of_threads_that_wait() 
     for thread in (step, joining, limited, twice):
         thread.join(PATIENCE)
         assert thread_waits(thread, set()), "it has ended"
+
+
+@pytest.mark.parametrize(
+    ("await_task", "does_wait"),
+    [
+        (lambda task: task, True),
+        (lambda task: asyncio.gather(asyncio.sleep(1000), asyncio.gather(task)), True),
+        (lambda task: asyncio.wait_for(task, 1000), True),
+        (lambda task: asyncio.wait([task, asyncio.create_task(asyncio.sleep(1000))]), True),
+        (lambda task: asyncio.wait([task], return_when=asyncio.FIRST_COMPLETED), True),
+        (in_task, True),
+        (lambda task: asyncio.wait([task], timeout=1000), False),
+        (
+            lambda task: asyncio.wait(
+                [task, asyncio.create_task(asyncio.sleep(1000))], return_when=asyncio.FIRST_COMPLETED
+            ),
+            False,
+        ),
+        (lambda _: asyncio.gather(asyncio.sleep(1000)), False),
+        (lambda _: asyncio.sleep(1000), False),
+    ],
+)
+async def test_task_continues_after_a_task_that_it_awaits(
+    await_task: Callable[[asyncio.Task[None]], Awaitable[Any]], does_wait: bool
+) -> None:
+    before = asyncio.all_tasks()
+    awaited = asyncio.create_task(asyncio.sleep(1000))
+    waiting = await begin(await_task, awaited)  # type: ignore[arg-type]
+    assert continues_after(waiting, awaited) is does_wait
+    assert not continues_after(awaited, waiting)
+    for begun in asyncio.all_tasks() - before:
+        begun.cancel()
+        await asyncio.wait({begun})
