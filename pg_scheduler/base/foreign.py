@@ -28,6 +28,7 @@ Returned: TypeAlias = tuple[T, None] | tuple[None, BaseException]
 _module: Final = vars(type)["__module__"].__get__
 _qualname: Final = vars(type)["__qualname__"].__get__
 _cause: Final = vars(BaseException)["__cause__"].__get__
+_context: Final = vars(BaseException)["__context__"].__get__
 _traceback: Final = vars(BaseException)["__traceback__"].__get__
 _exceptions: Final = vars(BaseExceptionGroup)["exceptions"].__get__
 
@@ -141,6 +142,11 @@ def traceback_of(error: BaseException) -> TracebackType | None:
     """Return the traceback of an exception."""
     traceback: TracebackType | None = _traceback(error)
     return traceback
+
+
+def has_traceback(error: BaseException) -> bool:
+    """Return whether an exception has a traceback, its own or that of another one before it."""
+    return any(attribute(error) is not None for attribute in (_traceback, _cause, _context))
 
 
 def traceback_lines(error: BaseException, *, limit: int | None = None) -> list[str]:

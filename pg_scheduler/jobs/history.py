@@ -19,13 +19,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from pg_scheduler.base.foreign import (
-    cause_of,
     class_path,
     guarded,
+    has_traceback,
     leaves_of,
     message_of,
     traceback_lines,
-    traceback_of,
 )
 from pg_scheduler.base.sqltext import storable
 from pg_scheduler.jobs.metadata import MAX_TRACE_BYTES, trace_from
@@ -161,7 +160,7 @@ def to_ascii(text: str) -> str:
 
 
 def _traceback_of(error: BaseException) -> str | None:
-    if traceback_of(error) is None and cause_of(error) is None:
+    if not has_traceback(error):
         return None
     lines = traceback_lines(error, limit=-MAX_FRAMES)
     return _end_of(storable("".join(map(_shortened, lines))))

@@ -229,8 +229,15 @@ def may_repeat(error: BaseException, policy: RetryPolicy) -> bool:
 
 
 def reason_of(error: BaseException) -> BaseException:
-    """Return the error for which an attempt failed: the cause of a `Retry` that has one."""
-    return cause_of(error) or error if is_a(error, Retry) else error
+    """Return the error for which an attempt failed: the cause of a `Retry` that has one.
+
+    The cause may be another `Retry`. The reason of a reason is the same one.
+    """
+    passed = set[int]()
+    while is_a(error, Retry) and id(error) not in passed and (cause := cause_of(error)) is not None:
+        passed.add(id(error))
+        error = cause
+    return error
 
 
 def is_mistake(error: BaseException) -> bool:
@@ -240,8 +247,7 @@ def is_mistake(error: BaseException) -> bool:
 
 def naming_leaf_of(error: BaseException) -> BaseException:
     """Return the exception that names an error: the first one of the strongest in a group."""
-    leaf = min(leaves_of(error), key=_weakness)
-    return cause_of(leaf) or leaf if is_a(leaf, Retry) else leaf
+    return reason_of(min(leaves_of(error), key=_weakness))
 
 
 def _weakness(leaf: BaseException) -> int:

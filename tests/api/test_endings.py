@@ -233,3 +233,27 @@ async def test_groups_of_child_processes_act_as_those_of_the_loop(make: Make) ->
     job = await scheduler.get_job("never")
     assert job is not None
     assert "KeyError: 'k'" in str(job.errors[0].traceback)
+
+
+def retry_later() -> None:
+    raise Retry(3600)
+
+
+@pytest.mark.slow
+async def test_retry_without_a_cause_is_the_error_of_a_job_in_a_process_as_in_a_thread(make: Make) -> None:
+    scheduler = make(executors={"process": ProcessExecutor(1)})
+    seen = Recorder(scheduler)
+    keep = timedelta(hours=1)
+    scheduler.register(retry_later, name="thread", keep_result=keep)
+    scheduler.register(retry_later, name="process", executor="process", keep_result=keep)
+    await scheduler.start()
+    for name in ("thread", "process"):
+        job_id = await scheduler.enqueue(name)
+        await seen.until(JobFailed, job_id=job_id, error="Retry: run again in 1:00:00")
+        job = await scheduler.get_job(job_id)
+        assert job is not None
+        assert job.errors[0].error_type == "pg_scheduler.Retry"
+        assert "in retry_later" in str(job.errors[0].traceback)
+        result: JobResult = await scheduler.get_job_result(job_id)
+        assert result.error is not None
+        assert (result.error.type, result.error.message) == ("Retry", "run again in 1:00:00")

@@ -6,7 +6,7 @@ import json
 import logging
 import struct
 import sys
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, cast
 
@@ -95,7 +95,7 @@ def error_from(values: dict[str, Any]) -> BaseException:
     if "snooze" in values:
         return Snooze(values["snooze"])
     error = _derived(values)
-    if "retry" in values:
+    if "retry" in values and not is_a(error, Retry):
         retry = Retry(values["retry"])
         retry.__cause__ = error
         return retry
@@ -150,7 +150,10 @@ def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | Non
     if not (isinstance(base, type) and issubclass(base, BaseException)):
         return None
     name, home = values["name"], values["classes"][0][0]
-    kind: Any = type(name, (RemoteError, base), {"__qualname__": name, "__module__": home})
+    attributes: dict[str, Any] = {"__qualname__": name, "__module__": home}
+    if issubclass(base, Retry):
+        attributes["delay"] = timedelta(seconds=values["retry"])
+    kind: Any = type(name, (RemoteError, base), attributes)
     error = kind.__new__(kind)
     return _filled(error, values) if is_a(error, RemoteError) else None
 
@@ -158,7 +161,11 @@ def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | Non
 def _filled(error: RemoteError, values: dict[str, Any]) -> RemoteError:
     error.text = values["text"]
     error.remote_traceback = values["traceback"]
-    error.__cause__ = RemoteTraceback(values["traceback"])
+    remote = RemoteTraceback(values["traceback"])
+    if is_a(error, Retry):
+        error.__context__ = remote  # the cause of a Retry is the reason for it
+    else:
+        error.__cause__ = remote
     return error
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from pg_scheduler.base.foreign import class_path
+from pg_scheduler.jobs.history import exception_entry
 from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.retry import Retry, delay_of, reason_of, retry_of
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.worker.runners.protocol import (
     RemoteError,
@@ -52,6 +55,44 @@ def test_error_keeps_its_description_and_a_class_that_is_loaded(
     assert isinstance(found, base)
     assert (describe(found), class_path(found)) == (describe(error), class_path(error))
     assert type(error).__name__ in str(found.__cause__)
+
+
+class Later(Retry):
+    @property
+    def delay(self) -> timedelta:
+        raise OSError("it asks a service that only the other process reaches")
+
+
+def raised(error: Exception, cause: Exception | None = None) -> Exception:
+    try:
+        raise error from cause
+    except type(error) as found:
+        return found
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        raised(Retry(3600)),
+        raised(Later(3600)),
+        raised(Retry(5), raised(ValueError("no"))),
+        raised(Retry(5), raised(Retry(6))),
+        raised(Retry(5), raised(Retry(6), raised(ValueError("no")))),
+        ExceptionGroup("calls", [raised(Retry(3600)), raised(Retry(60))]),
+    ],
+    ids=describe,
+)
+def test_retry_keeps_its_delay_and_its_reason(error: Exception) -> None:
+    found = error_from(error_to(error))
+    (sent, received) = (retry_of(each) for each in (error, found))
+    assert sent is not None
+    assert received is not None
+    assert delay_of(received) == delay_of(sent)
+    for reason in (found, reason_of(found), reason_of(reason_of(found))):
+        assert describe(reason) == describe(error)
+        entry = json.loads(exception_entry("error", reason))
+        assert entry["error_type"] == json.loads(exception_entry("error", error))["error_type"]
+        assert "in raised" in entry["traceback"], "that of the other process"
 
 
 def test_group_keeps_its_leaves_with_their_descriptions() -> None:
