@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -64,6 +65,7 @@ class Ending(NamedTuple):
     delay_s: float | None = None
     message: str | None = None
     timeout_s: float | None = None
+    policy: RetryPolicy = POLICY
 
 
 POLICY_S: Final = 3600.0
@@ -73,7 +75,12 @@ ENDINGS: Final[dict[str, Ending]] = {
     "returns": Ending(None),
     "raises a permitted error": Ending(OK, POLICY_S, MISSING_ERROR),
     "raises an error that is not permitted": Ending(BAD, None, BROKEN_ERROR),
-    "raises what is no `Exception`, such as `SystemExit`": Ending(SystemExit(3), None, "SystemExit: 3"),
+    "raises what is no `Exception`, such as `SystemExit`, and the policy has no `only=`": Ending(
+        SystemExit(3), POLICY_S, "SystemExit: 3", policy=replace(POLICY, only=())
+    ),
+    "raises what is no `Exception`, and `only=` does not select it": Ending(
+        SystemExit(3), None, "SystemExit: 3"
+    ),
     "exceeds its `timeout=`, and `TimeoutError` is permitted": Ending(
         None,
         POLICY_S,
@@ -132,7 +139,9 @@ async def test_every_row_of_the_guide_is_true(make: Make) -> None:
     for number, ending in enumerate(ENDINGS.values()):
         timeout = None if ending.timeout_s is None else timedelta(seconds=ending.timeout_s)
         function = ending_function(ending, f"end_{number}")
-        scheduler.register(function, name=f"ends.{number}", max_retries=2, retry=POLICY, timeout=timeout)
+        scheduler.register(
+            function, name=f"ends.{number}", max_retries=2, retry=ending.policy, timeout=timeout
+        )
         await scheduler.enqueue(f"ends.{number}", job_id=str(number))
     await scheduler.start()
     for number, (row, ending) in enumerate(zip(rows(), ENDINGS.values(), strict=True)):
