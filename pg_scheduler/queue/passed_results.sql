@@ -11,6 +11,14 @@ SELECT step.name
         ORDER BY step.name
         LIMIT 1
 
+-- The step of the job of "edge" whose child the other job is by the mark of that one: other steps may wait for that job too, if
+-- it has their unique key.
+
+-- fragment: step_of_child
+CASE WHEN (job.options #>> ARRAY ['child_of', 'job']) = edge.job_id
+        AND (job.options #>> ARRAY ['child_of', 'definition']) = edge.own_definition
+    THEN job.options #>> ARRAY ['child_of', 'step'] END
+
 -- name: clear_steps
 -- route: caller
 -- Delete the steps of former jobs of these ids ($1), which have just been marked; return those whose attempts run.
@@ -43,7 +51,7 @@ SELECT job_id FROM running;
 -- $5 are the definitions whose steps waited for children, NULL for edges of older releases, which the open steps
 -- explain, and '' for other jobs. Nothing is passed to a definition that has gone. An earlier statement has locked
 -- the waiting jobs. A result that was deleted after its lifetime has no "value", and replaces none that was passed
--- before. A result of a child has its step, and whether the job that ended is that child or another job of its id.
+-- before. A result of a child has its step, and whether the job that ended is a child of the job or another one of its id.
 -- OFFSET 0 keeps the planner from reading the index of all jobs, under a plan that was made for an empty table.
 INSERT INTO {schema}scheduler_steps AS passed (job_id, name, kind, value, attempt, started_at, ended_at, definition)
 SELECT edge.job_id,
@@ -60,10 +68,9 @@ SELECT edge.job_id,
             'error', CASE WHEN job.error_message IS NOT NULL THEN jsonb_build_object('message', job.error_message) END,
             'attempts', job.attempt, 'started_at', job.started_at, 'finished_at', job.finished_at)
     END || CASE WHEN edge.step IS NULL THEN jsonb_build_object() ELSE jsonb_strip_nulls(jsonb_build_object(
-        'step', edge.step,
+        'step', coalesce({step_of_child}, edge.step),
         'is_child', CASE WHEN job.job_id IS NOT NULL AND edge.definition IS NOT NULL THEN
-            coalesce(((job.options -> 'child_of') - 'number') = jsonb_build_object(
-                'job', edge.job_id, 'step', edge.step, 'definition', edge.own_definition), false) END)) END,
+            ({step_of_child}) IS NOT NULL END)) END,
     0, coalesce($4, now()), coalesce($4, now()),
     CASE WHEN edge.definition IS NULL THEN NULL
         WHEN edge.prefix = 'next:' AND edge.step IS NULL THEN edge.coming_definition

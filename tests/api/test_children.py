@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -767,6 +768,52 @@ async def test_child_of_a_unique_task_may_be_a_job_that_exists(t: TestScheduler,
     await t.run_until(2 * HOUR)
     assert log == ["other"]
     assert await value_of(t) == "other", "a job that had not begun keeps its result for the step"
+
+
+@pytest.mark.parametrize(("one", "other"), [("a", "b"), ("b", "a")])
+async def test_two_steps_wait_for_one_child_whatever_their_names_are(
+    t: TestScheduler, log: Log, one: str, other: str
+) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        first = asyncio.create_task(steps.child(one, call(log.slow, "child", 60), unique="the import"))
+        while await t.scheduler.get_job(f"job:{one}") is None:  # noqa: ASYNC110 - inserted by another task
+            await asyncio.sleep(0.01)
+        second = await steps.child(other, call(log.slow, "child", 60), unique="the import")
+        return [await first, second]
+
+    await enqueue(t, place)
+    await t.drain()
+    await t.run_until(HOUR)
+    assert await value_of(t) == ["child", "child"]
+    assert log == ["child"]
+    assert await t.scheduler.get_job(f"job:{other}") is None
+
+
+async def test_child_that_is_retried_for_a_later_step_stays_the_child_of_its_own(
+    t: TestScheduler, log: Log
+) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        with contextlib.suppress(JobFailedError):
+            return await steps.child("b", call(import_), unique="the import")
+        await steps.wait("retried")
+        return await steps.child("a", call(import_), unique="the import")
+
+    async def import_() -> Any:
+        if not log:
+            await log.fail("first")
+        await current_job().steps.sleep("slow", 60)
+        return await log.note("second")
+
+    await enqueue(t, place)
+    await t.drain()
+    assert await t.scheduler.retry_job("job:b")
+    await t.scheduler.signal("job", "retried")
+    await t.drain()
+    await t.run_until(HOUR)
+    assert await value_of(t) == "second"
+    assert log == ["first", "second"]
 
 
 @pytest.mark.parametrize("runs", [False, True], ids=["pending", "running"])
