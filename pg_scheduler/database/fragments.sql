@@ -409,12 +409,20 @@ CASE WHEN until IS NOT NULL THEN least(greatest(until, {first_instant}), {last_i
 -- fragment: no_timeout
 '9999-01-01Z'
 
--- The end of a wait for a signal, and of other steps, after they are set back by the time ``early.ahead``. A sleep keeps
--- its end, which may be a time that its job has chosen.
+-- The times of a step after it is set back by the time ``early.ahead``. What happened before the step is stored by the
+-- right clock already, such as the end of one that ended since. A sleep keeps its end, which may be a time that its job
+-- has chosen.
 
--- fragment: until_set_back
-CASE WHEN step.kind = 'signal' AND step.ended_at IS NULL AND step.until < {no_timeout} AND step.until > step.started_at
-    THEN step.until - early.ahead ELSE step.until END
+-- fragment: times_set_back
+started_at = step.started_at - early.ahead,
+        ended_at   = CASE WHEN step.ended_at >= step.started_at THEN step.ended_at - early.ahead ELSE step.ended_at END,
+        until      = CASE WHEN step.kind = 'signal' AND step.until < {no_timeout} AND step.until > step.started_at
+            THEN step.until - early.ahead ELSE step.until END,
+        timeouts   = CASE WHEN step.timeouts IS NOT NULL THEN ARRAY (
+            SELECT CASE WHEN timeout.at >= step.started_at THEN timeout.at - early.ahead ELSE timeout.at END
+            FROM unnest(step.timeouts) WITH ORDINALITY AS timeout (at, number)
+            ORDER BY timeout.number
+        ) END
 
 -- Positions of values in parallel arrays, by the job ids of $1.
 

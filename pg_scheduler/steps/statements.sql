@@ -81,7 +81,7 @@ ORDER BY left(step.name, 1) <> chr(1);
 -- signal for which nothing has waited makes room for a step of its name.
 --
 -- started_at is the order of the steps, also of those of one transaction, and if the clock was set back meanwhile: then
--- the earlier steps are set back too, with the timeouts of waits.
+-- the earlier steps are set back too, with their ends and the timeouts of waits.
 WITH held AS (
     SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked,
         coalesce(options -> 'steps', '0') = '0' AS lacks_version, crash_count > 0 AS has_crashed,
@@ -128,8 +128,7 @@ early AS (
 ),
 set_back AS (
     UPDATE {schema}scheduler_steps AS step SET
-        started_at = step.started_at - early.ahead,
-        until      = {until_set_back}
+        {times_set_back}
     FROM early
     WHERE step.job_id = $1 AND step.name <> $4 AND step.kind <> 'result'
       AND step.started_at > coalesce($10, now()) AND step.started_at < {last_day}

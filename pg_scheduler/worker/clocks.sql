@@ -71,8 +71,8 @@ execution_time > {future} AND execution_time < {last_day} AND {due_again} < exec
 -- route: tuned
 -- Set back the steps of at most $2 suspended jobs that were stored before the server's clock was set back.
 --
--- All such steps of a job are set back by the same time, so their order stays, and the last one was stored now. The
--- timeouts of waits move with them.
+-- All such steps of a job are set back by the same time, so their order stays, and the last one was stored now. Their
+-- ends and the timeouts of waits move with them.
 WITH suspended AS MATERIALIZED (
     SELECT job.job_id, job.ahead
     FROM {levels}
@@ -105,8 +105,7 @@ early AS MATERIALIZED (
     FOR NO KEY UPDATE OF step SKIP LOCKED
 )
 UPDATE {schema}scheduler_steps AS step SET
-    started_at = step.started_at - early.ahead,
-    until      = {until_set_back}
+        {times_set_back}
 FROM early
 WHERE step.ctid = early.ctid;
 

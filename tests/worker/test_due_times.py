@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -197,6 +198,45 @@ async def test_wait_after_steps_of_the_future_keeps_its_length_and_the_order(
     assert [row["name"] for row in rows] == ["before", "first", "second"]
     assert rows[-1]["until"] == NOON + 2 * HOUR
     assert rows[-1]["started_at"] == NOON
+
+
+@pytest.mark.parametrize("correction", ["worker", "step"])
+async def test_retry_from_a_step_repeats_it_after_the_clock_was_set_back(
+    ahead: TestScheduler, clock: FakeClock, corrector: DueTimeCorrector, pool: asyncpg.Pool, correction: str
+) -> None:
+    reminders: list[int] = []
+
+    async def remind() -> None:
+        reminders.append(1)
+
+    @job(name="ahead.reminding")
+    async def reminding() -> None:
+        steps = current_job().steps
+        with contextlib.suppress(TimeoutError):
+            await steps.wait("go", timeout=4)
+            return
+        await steps.run("remind", remind)
+        await steps.wait("go", timeout=15)
+        await steps.run("end", plain)
+
+    job_id = await ahead.scheduler.enqueue(reminding)
+    await ahead.drain()
+    await ahead.run_until(timedelta(seconds=4))
+    assert reminders == [1]
+    clock.advance(MINUTE)
+    async with TestScheduler(pool, now=clock.now) as right:
+        if correction == "worker":
+            while await corrector.run_once() == 0:
+                pass
+        assert await right.scheduler.signal(job_id, "go")
+        await right.scheduler.run_job_now(job_id)
+        await right.drain()
+        steps = (await Inspector(right.scheduler).steps(job_id)).items
+        assert [step.name for step in steps] == ["go", "remind", "end"]
+        assert all(step.ended_at is not None and step.ended_at < clock.now + MINUTE for step in steps)
+        assert await right.scheduler.retry_job(job_id, from_step="remind")
+        await right.drain()
+    assert reminders == [1, 1]
 
 
 async def test_sleep_keeps_its_end(
