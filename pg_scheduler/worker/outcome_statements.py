@@ -409,6 +409,8 @@ class ResultRepository:
             [_names_of(change.suspensions) for change in changes.values()],
             on=connection,
         )
+        if early := [row["job_id"] for row in rows if row["is_early"]]:
+            await self._statements.fetch("set_back_suspended", early, self._statements.now, on=connection)
         return {row["job_id"] for row in rows}
 
     async def _block_waiting(self, waits: Sequence[tuple[str, str, bool]], connection: Connection) -> None:

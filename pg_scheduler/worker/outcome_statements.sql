@@ -62,7 +62,7 @@ RETURNING job_id, on_end IS NOT NULL AND finished_at IS NOT NULL AS has_conseque
 -- ($7) JSON arrays of the names of the steps that they wait for.
 --
 -- The names are the mark of the suspension. A signal and the end of a child make only a job due that waits for them, and
--- no job that waits for its retry.
+-- no job that waits for its retry. "is_early": the server's clock was set back after the last step of the job.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs AS job SET
     status         = 'pending',
@@ -81,7 +81,46 @@ WHERE job_id = ANY ($1)
   AND worker_id = $5
   AND attempt = ($2::integer[])[{place}]
   AND (on_end -> 'replacement') IS NULL
-RETURNING job_id;
+RETURNING job_id, EXISTS (
+    SELECT FROM {schema}scheduler_steps AS step
+    WHERE step.job_id = job.job_id AND step.kind <> 'result'
+      AND step.started_at > (coalesce($6, now()) + interval '5 seconds') AND step.started_at < {last_day}
+) AS is_early;
+
+-- name: set_back_suspended
+-- route: caller
+-- Set back the steps of jobs ($1) that settle_suspended has just written as early, and the due times by their waits.
+--
+-- correct_waits finds no such job: it ran, or had ended, when the clock was set back. A suspension is the only way to
+-- wait for a timeout for longer than an attempt lasts, so no wait keeps one of the future. It waits for no lock: a wait
+-- whose signal is being stored is due in a second, by look_at_waits.
+WITH ahead AS MATERIALIZED (
+    SELECT step.job_id, max(step.started_at) - coalesce($2, now()) AS ahead
+    FROM {schema}scheduler_steps AS step
+    WHERE step.job_id = ANY ($1) AND step.kind <> 'result' AND step.started_at < {last_day}
+    GROUP BY step.job_id
+),
+early AS MATERIALIZED (
+    SELECT step.ctid, ahead.ahead
+    FROM ahead
+    JOIN {schema}scheduler_steps AS step ON step.job_id = ahead.job_id
+    WHERE step.kind <> 'result' AND step.started_at > coalesce($2, now()) AND step.started_at < {last_day}
+    ORDER BY step.job_id, step.name
+    FOR NO KEY UPDATE OF step SKIP LOCKED
+),
+wait AS (
+    UPDATE {schema}scheduler_steps AS step SET
+        {times_set_back}
+    FROM early
+    WHERE step.ctid = early.ctid
+    RETURNING step.job_id, step.name, step.kind, step.until, step.ended_at
+)
+UPDATE {schema}scheduled_jobs AS job SET execution_time = greatest(coalesce($2, now()), least(job.execution_time, (
+    SELECT min(until) FROM wait
+    WHERE wait.job_id = job.job_id AND wait.kind = 'signal' AND wait.ended_at IS NULL
+      AND ({suspension}) @> to_jsonb(wait.name)
+)))
+WHERE job.job_id = ANY ($1) AND job.status = 'pending';
 
 -- name: lock_settled
 -- route: caller

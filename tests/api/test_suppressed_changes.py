@@ -171,6 +171,7 @@ UNSEEN: Final = {
     "replace_extended_jobs": WITHIN,
     "replace_jobs": WITHIN,
     "restart_leases": FOUND_AGAIN,
+    "set_back_suspended": OTHER_TABLE,
     "stop_run": OTHER_TABLE,
     "take_over_results": OTHER_TABLE,
     "try_claim": WITHIN,

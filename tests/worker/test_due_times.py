@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncIterator
@@ -29,6 +30,7 @@ from tests.support.store import LEASE, NAME, new_job, worker
 NOON = datetime(2030, 3, 10, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
 YEARS = timedelta(days=3650)
 AHEAD = NOON + YEARS
 
@@ -237,6 +239,67 @@ async def test_retry_from_a_step_repeats_it_after_the_clock_was_set_back(
         assert await right.scheduler.retry_job(job_id, from_step="remind")
         await right.drain()
     assert reminders == [1, 1]
+
+
+async def test_timeout_of_a_wait_begins_when_its_attempt_is_suspended_after_the_clock_was_set_back(
+    ahead: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    """The job was no suspended one when the clock was set back, so the service had nothing to correct."""
+
+    @job(name="ahead.busy", keep_result=DAY)
+    async def busy() -> str:
+        steps = current_job().steps
+        await steps.run("before", plain)
+        wait = asyncio.create_task(steps.wait("go", timeout=3600))
+        if current_job().attempt == 1:
+            stored = "SELECT count(*) FROM scheduler_steps"
+            while await pool.fetchval(stored) < 2:  # noqa: ASYNC110 - the other task stores it
+                await asyncio.sleep(0.01)
+            ahead._clock.now = NOON
+        try:
+            return str(await wait)
+        except TimeoutError:
+            return "timeout"
+
+    job_id = await ahead.scheduler.enqueue(busy)
+    await ahead.drain()
+    assert NOON + HOUR - MINUTE < await due(pool, job_id) <= NOON + HOUR
+    rows = await pool.fetch("SELECT name, started_at FROM scheduler_steps ORDER BY started_at")
+    assert [row["name"] for row in rows] == ["before", "go"]
+    assert rows[-1]["started_at"] == NOON
+    async with TestScheduler(pool, now=NOON) as right:
+        await right.run_until(HOUR)
+        result = await right.scheduler.get_job_result(job_id, wait=False)
+        assert result is not None
+        assert result.unwrap() == "timeout"
+
+
+async def test_timeout_of_a_wait_begins_when_its_job_is_retried_after_the_clock_was_set_back(
+    ahead: TestScheduler, corrector: DueTimeCorrector, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(waiting, args=(3600,))
+    await ahead.run_one()
+    await ahead.scheduler.cancel_job(job_id)
+    assert await corrector.run_once() != 0
+    async with TestScheduler(pool, now=NOON) as right:
+        assert await right.scheduler.retry_job(job_id)
+        await right.drain()
+        assert await due(pool, job_id) == NOON + HOUR
+
+
+async def test_suspension_waits_for_no_step_that_another_transaction_has_locked(
+    ahead: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    job_id = await ahead.scheduler.enqueue(waiting, args=(3600,))
+    await ahead.run_one()
+    async with TestScheduler(pool, now=NOON) as right:
+        await right.scheduler.run_job_now(job_id)
+        async with pool.acquire() as connection, connection.transaction():
+            await connection.fetch("SELECT FROM scheduler_steps FOR UPDATE")
+            await right.run_one()
+            assert await due(pool, job_id) == NOON + timedelta(seconds=1)
+        await right.run_until(timedelta(seconds=1))
+        assert await due(pool, job_id) == NOON + timedelta(seconds=1) + HOUR
 
 
 async def test_sleep_keeps_its_end(
@@ -535,6 +598,7 @@ CORRECTED: Final = {
     "feed_shares": AS_NOTED,
     "settle_jobs": AS_ENDED,
     "settle_suspended": AS_SUSPENDED,
+    "set_back_suspended": "it is the correction",
     "look_at_waits": AS_SUSPENDED,
     "block_waiting": AS_SUSPENDED,
     "claim_one": "a job that runs was due",

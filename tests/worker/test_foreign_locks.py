@@ -111,6 +111,7 @@ lock_orphans: skips
 lock_unacknowledged: skips
 settle_jobs: limited jobs
 settle_suspended: limited jobs
+set_back_suspended: skips jobs steps
 lock_settled: skips
 lock_held: limited
 delete_completed: skips jobs steps
