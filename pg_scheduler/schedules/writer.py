@@ -84,6 +84,9 @@ class ScheduleWriter:
                 if row is not None:
                     break
             else:
+                # Other nodes add and remove the row between the two statements, or a trigger suppresses it.
+                if await self._schedules.get(schedule_id, on=transaction.connection) is not None:
+                    raise ScheduleConflictError(schedule_id, 1)
                 raise SuppressedChangeError(change="insert")
             if run_now and change != "kept":
                 builder = self._jobs.builder(row)

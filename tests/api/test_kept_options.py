@@ -21,6 +21,7 @@ import pytest
 
 from pg_scheduler import ConflictResolution, JobPriority, JobSpec, Scheduler, Share, job, periodic
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.queries import FOLDERS
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.job_actions import JobActions
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
@@ -337,8 +338,14 @@ async def test_change_of_a_job_of_a_schedule_keeps_what_the_table_says(world: Wo
 def keys_of(column: str) -> set[str]:
     """Return the keys of a JSON column that the statements name."""
     key = re.compile(rf"\b{column} (?:->>?|#>>?|-) (?:ARRAY \[)?'(\w+)'")
-    folder = files("pg_scheduler").joinpath("store/sql")
-    return {name for file in folder.iterdir() for name in key.findall(file.read_text("utf-8"))}
+    folders = [files("pg_scheduler").joinpath(folder) for folder in FOLDERS if folder != "inspect/store/sql"]
+    texts = [
+        file.read_text("utf-8")
+        for folder in folders
+        for file in folder.iterdir()
+        if file.name.endswith(".sql")
+    ]
+    return {name for text in texts for name in key.findall(text)}
 
 
 async def test_replace_keeps_of_a_row_what_others_have_asked_of_it(world: World) -> None:
