@@ -125,8 +125,8 @@ class DeclaredSchedules:
         """The ids of the schedules that the last ``sync()`` wrote or found unchanged."""
         self.worker_id: str | None = None
         """The worker of this process, if it plans. The code of one that has started later decides."""
-        self._service: str | None = None
-        """The mark of the service for rows without one, which the first process of a service invents."""
+        self._new_service = secrets.token_hex(4)
+        """The mark of the service if its rows have none, which the first process of a service invents."""
         self._switches = Switches(store, schedules)
         self._rows: dict[str, ScheduleRow] = {}
 
@@ -323,7 +323,7 @@ class DeclaredSchedules:
                 configs,
                 chained=await schedules.chained_runs(new, on=connection),
                 now=await schedules.now(on=connection),
-                service=self._service_of(configs, rows),
+                service=self._new_service,
                 creates=creates,
                 left=await self._left_to_later_workers(rows, on=connection),
             )
@@ -360,8 +360,9 @@ class DeclaredSchedules:
         rows, now = await self._schedules.declared(configs)
         if now is None:
             return {*configs} if creates else set()
-        service = self._service_of(configs, rows)
-        plan_with = partial(plan_sync, configs, rows, now=now, chained={}, service=service, creates=creates)
+        plan_with = partial(
+            plan_sync, configs, rows, now=now, chained={}, service=self._new_service, creates=creates
+        )
         plan = plan_with()
         if plan.write and (left := await self._left_to_later_workers(rows)):
             plan = plan_with(left=left)
@@ -374,14 +375,6 @@ class DeclaredSchedules:
         if self.worker_id is None or not schedule_ids:
             return ()
         return await self._schedules.declared_later(schedule_ids, self.worker_id, on=on)
-
-    def _service_of(self, configs: Mapping[str, PeriodicJobConfig], rows: Mapping[str, ScheduleRow]) -> str:
-        """Return the mark of the service that this process belongs to: that of its rows, or a new one."""
-        if (service := service_among(configs, rows)) is not None:
-            return service
-        if self._service is None:
-            self._service = secrets.token_hex(4)
-        return self._service
 
     async def retire(self) -> None:
         """Mark schedules whose functions were removed from modules that this process has imported.
@@ -397,7 +390,7 @@ class DeclaredSchedules:
             text
             for text in await schedules.undeclared_modules(ids)
             for module, service in [split_module(text)]
-            if _is_imported(module) and (not services or service is None or service in services)
+            if _is_imported(module) and (not ids or service is None or service in services)
         ]
         if not modules:
             return
@@ -410,8 +403,9 @@ class DeclaredSchedules:
         moving: set[str] = set()
         for worker in await self._store.workers.list_workers():
             declarations = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS))
+            service = service_among(declarations, rows)
             for key in declarations.keys() - rows.keys() if worker.is_alive else ():
-                former = declarations[key].find_former_rows(declarations, rows)
+                former = declarations[key].find_former_rows(declarations, rows, service)
                 moving.update(row.schedule_id for row in former)
         return moving
 

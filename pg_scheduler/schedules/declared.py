@@ -141,7 +141,7 @@ class PeriodicJobConfig:
     def declaration(self) -> Declaration:
         """What identifies the schedule besides its key."""
         names = catalogue.lists.explicit.get(self.function, frozenset([self.function]))
-        return Declaration(names, self.derived_key)
+        return Declaration(self.function, self.task, names, self.derived_key)
 
     @property
     def module(self) -> str:
@@ -173,26 +173,35 @@ class Declaration(NamedTuple):
     """What identifies a schedule that code declares, besides its key, which another release may change.
 
     Attributes:
+        function: The ``module.qualname`` of its function.
+        task: The name of its task.
         names: The names of its function: that of the task, ``module.qualname`` and the aliases.
         derived_key: Whether the key was derived from the function and the schedule.
     """
 
+    function: str
+    task: str
     names: frozenset[str]
     derived_key: bool
 
     def find_former_rows(
-        self, declared_keys: Collection[str], rows: Mapping[str, ScheduleRow], taken: Collection[str] = ()
+        self,
+        declarations: Mapping[str, Declaration],
+        rows: Mapping[str, ScheduleRow],
+        service: str | None,
+        taken: Collection[str] = (),
     ) -> list[ScheduleRow]:
         """Return the rows that the schedule may have had under other keys, if its own key has no row.
 
         This alone decides which declared schedule a row is: where a process writes its schedules, where one
-        retires those of others, and where the doctor looks for lost ones. A key that was given, and not
-        derived, names one schedule, so another given key is another schedule. Retired rows are those of
-        earlier deployments: they count if there are no others.
+        retires those of others, and where the doctor looks for lost ones. Rows of other services are those of
+        other functions. A key that was given, and not derived, names one schedule, so another given key is
+        another schedule. Retired rows are those of earlier deployments: they count if there are no others.
 
         Args:
-            declared_keys: The keys that the same code declares, whose rows are those of other schedules.
+            declarations: The schedules of the same code, by key: a row under such a key is theirs.
             rows: The rows of the database, by key.
+            service: The mark of the service of this code; None if it has none yet.
             taken: Keys of rows that other schedules of this code had before.
         """
         former = [
@@ -200,22 +209,34 @@ class Declaration(NamedTuple):
             for row in rows.values()
             if row.owner == "code"
             and (self.derived_key or row.derived_key)
-            and row.schedule_id not in declared_keys
+            and row.schedule_id not in declarations
             and row.schedule_id not in taken
-            and not self.names.isdisjoint(names_of(row))
+            and self._may_be(row, service)
         ]
         return [row for row in former if row.retired_at is None] or former
 
+    def _may_be(self, row: ScheduleRow, service: str | None) -> bool:
+        """Whether a row is one of this function; without a mark, only if the tasks are the same."""
+        row_service = service_of(row)
+        if row_service is None:
+            return row.task in self.names or self.task in names_of(row)
+        return row_service == service and not self.names.isdisjoint(names_of(row))
+
     def to_json(self) -> dict[str, Any]:
         """Return it as a worker reports it."""
-        return {"names": sorted(self.names), "derived_key": self.derived_key}
+        return self._asdict() | {"names": sorted(self.names)}
 
 
 def reported_declarations(report: object) -> dict[str, Declaration]:
     """Return by key what a worker reports of the schedules that its code declares; ``{}`` for older ones."""
     if not isinstance(report, dict):
         return {}
-    return {key: Declaration(frozenset(each["names"]), each["derived_key"]) for key, each in report.items()}
+    fields = frozenset(Declaration._fields)
+    return {
+        key: Declaration(**{**declaration, "names": frozenset(declaration["names"])})
+        for key, declaration in report.items()
+        if declaration.keys() >= fields
+    }
 
 
 def names_of(row: ScheduleRow) -> Collection[str]:
@@ -337,17 +358,21 @@ def plan_sync(
         now: The time of the database.
         chained: For new keys, the due time of the last pending job that pg-scheduler 0.2.x enqueued. That
             job is the first fire time.
-        service: The mark of new rows, and of rows without one; None for no mark.
+        service: The mark of the service if none of its schedules has a row; None for no mark.
         creates: Whether a schedule without a row gets a new one. It gets one in any case if its function has
             several under other keys.
         left: Rows to leave, by dedup key: those of workers whose code decides.
     """
+    declarations = declarations_of(configs)
+    service = service_among(declarations, rows) or service
     write: list[ScheduleRow] = []
     moved: dict[str, str] = {}
     for key, config in configs.items():
         old_row = rows.get(key)
         old_rows = (
-            [old_row] if old_row else config.declaration.find_former_rows(configs, rows, moved.values())
+            [old_row]
+            if old_row
+            else declarations[key].find_former_rows(declarations, rows, service, moved.values())
         )
         if any(row.schedule_id in left for row in old_rows):
             continue
@@ -378,13 +403,27 @@ def service_of(row: ScheduleRow) -> str | None:
     return None if row.module is None else split_module(row.module)[1]
 
 
-def service_among(configs: Mapping[str, PeriodicJobConfig], rows: Mapping[str, ScheduleRow]) -> str | None:
-    """Return the mark in the rows of these schedules, or of other schedules of their functions."""
-    names = frozenset[str]().union(*(config.declaration.names for config in configs.values()))
-    code_rows = [row for row in rows.values() if row.owner == "code" and service_of(row) is not None]
-    declared = [row for row in code_rows if row.schedule_id in configs]
-    of_functions = [row for row in code_rows if not names.isdisjoint(names_of(row))]
-    return next((service_of(row) for row in declared or of_functions), None)
+def declarations_of(configs: Mapping[str, PeriodicJobConfig]) -> dict[str, Declaration]:
+    """Return by key what identifies the schedules of this process."""
+    return {key: config.declaration for key, config in configs.items()}
+
+
+def service_among(declarations: Mapping[str, Declaration], rows: Mapping[str, ScheduleRow]) -> str | None:
+    """Return the mark in the rows of these schedules, or of other schedules of their tasks.
+
+    Tasks are the same if the code of one has the name of the other. A module and a function of the same name
+    are not enough, since another service may have them under another name of a task.
+    """
+    marked = [row for row in rows.values() if row.owner == "code" and service_of(row) is not None]
+    for row in marked:
+        if row.schedule_id in declarations:
+            return service_of(row)
+    tasks = {declaration.task for declaration in declarations.values()}
+    names = frozenset[str]().union(*(declaration.names for declaration in declarations.values()))
+    for row in marked:
+        if row.task in names or not tasks.isdisjoint(names_of(row)):
+            return service_of(row)
+    return None
 
 
 def split_module(text: str) -> tuple[str, str | None]:

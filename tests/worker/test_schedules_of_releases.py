@@ -356,6 +356,34 @@ async def test_schedule_of_a_service_with_a_module_of_the_same_name_is_not_retir
     assert await described(pool) == ["every 2 minutes", "every 3 minutes"], "its own one is retired"
 
 
+@pytest.mark.parametrize("key", ["", "mail-cleanup"])
+async def test_schedule_of_a_service_stays_when_another_one_has_its_function_as_another_task(
+    start: Start, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    billing = await start(
+        "billing", declare(OLD, "cleanup", task="billing.cleanup"), declare(OLD, "invoices", task="invoices")
+    )
+    mail = await start("mail", declare(NEW, "cleanup", key, task="mail.cleanup"))
+    for worker in (billing, mail, billing, mail):
+        await worker.check()
+        assert await described(pool) == ["every 2 minutes", "every 3 minutes", "every 3 minutes"]
+    await billing.end()
+    await mail.check()
+    assert await described(pool) == ["every 2 minutes", "every 3 minutes", "every 3 minutes"]
+    assert "fires no more" not in caplog.text
+
+
+async def test_schedule_of_a_service_stays_when_a_canary_has_moved_the_only_one_of_another(
+    start: Start, pool: asyncpg.Pool
+) -> None:
+    mail = await start("mail", declare(timedelta(minutes=7), "mail"))
+    await mail.end()
+    billing = await start("billing", declare(OLD, "billing"))
+    await start("canary of billing", declare(NEW, "billing"))
+    await billing.check()
+    assert await described(pool) == ["every 2 minutes", "every 7 minutes"]
+
+
 async def test_schedule_of_a_service_is_retired_when_its_only_schedule_has_another_key(
     start: Start, pool: asyncpg.Pool
 ) -> None:

@@ -25,7 +25,7 @@ from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, hosts, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.schedules.declared import reported_declarations
+from pg_scheduler.schedules.declared import reported_declarations, service_among
 from pg_scheduler.worker.worker_rows import DECLARED, DECLARED_FUNCTIONS
 
 AnyWorker = TypeVar("AnyWorker", Worker, InspectedWorker)
@@ -87,8 +87,11 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
     code_rows = (await facts.store.schedules.declared([]))[0]
     for schedule_id in lost_ids:
         worker = declaring[schedule_id]
-        declaration = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS)).get(schedule_id)
-        former = declaration.find_former_rows(_ids_declared_by(worker), code_rows) if declaration else []
+        declarations = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS))
+        former = []
+        if schedule_id in declarations:
+            service = service_among(declarations, code_rows)
+            former = declarations[schedule_id].find_former_rows(declarations, code_rows, service)
         # A worker of another release moved the row to its key. This one restores it when that has gone.
         if any(row.retired_at is None for row in former):
             continue

@@ -123,6 +123,19 @@ async def test_schedule_that_another_release_moved_to_its_key_is_not_lost(
     assert len(await subjects(pool, FindingCode.SCHED_LOST)) == 1, "a schedule of an earlier deployment"
 
 
+async def test_schedule_is_lost_although_another_service_has_one_of_its_function(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    periodic(every=timedelta(hours=1), job_name="mail.cleanup")(work)
+    await make()
+    await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 minute'")
+    await pool.execute(
+        """UPDATE scheduler_schedules SET schedule_id = 'billing', task = 'billing.cleanup',
+        names = array_replace(names, 'mail.cleanup', 'billing.cleanup'), module = module || '1'"""
+    )
+    assert len(await subjects(pool, FindingCode.SCHED_LOST)) == 1
+
+
 @pytest.mark.parametrize(
     "lose",
     [
