@@ -196,7 +196,8 @@ class Declaration(NamedTuple):
         This alone decides which declared schedule a row is: where a process writes its schedules, where one
         retires those of others, and where the doctor looks for lost ones. Rows of other services are those of
         other functions. A key that was given, and not derived, names one schedule, so another given key is
-        another schedule. Retired rows are those of earlier deployments: they count if there are no others.
+        another schedule. Retired rows are those of earlier deployments: they count if there are no others,
+        and if the function has no other schedule with a row.
 
         Args:
             declarations: The schedules of the same code, by key: a row under such a key is theirs.
@@ -213,7 +214,12 @@ class Declaration(NamedTuple):
             and row.schedule_id not in taken
             and self._may_be(row, service)
         ]
-        return [row for row in former if row.retired_at is None] or former
+        active = [row for row in former if row.retired_at is None]
+        if not active and any(
+            key in rows and declaration.function == self.function for key, declaration in declarations.items()
+        ):
+            return []
+        return active or former
 
     def _may_be(self, row: ScheduleRow, service: str | None) -> bool:
         """Whether a row is one of this function; without a mark, only if the tasks are the same."""

@@ -384,6 +384,24 @@ async def test_schedule_of_a_service_stays_when_a_canary_has_moved_the_only_one_
     assert await described(pool) == ["every 2 minutes", "every 7 minutes"]
 
 
+async def test_new_schedule_of_a_function_is_not_paused_as_a_retired_one_was(
+    start: Start, pool: asyncpg.Pool, clocked: Store
+) -> None:
+    first = await start("first", declare(OLD), declare(timedelta(minutes=7), key="nightly"))
+    await clocked.schedules.pause("nightly", "by hand")
+    await first.end()
+    second = await start("second", declare(OLD))
+    await second.check()
+    await second.end()
+    await start("third", declare(OLD), declare(NEW))
+    rows = await pool.fetch("SELECT described, note FROM scheduler_schedules ORDER BY 1")
+    assert [tuple(row) for row in rows] == [
+        ("every 2 minutes", None),
+        ("every 3 minutes", None),
+        ("every 7 minutes", "by hand"),
+    ]
+
+
 async def test_schedule_of_a_service_is_retired_when_its_only_schedule_has_another_key(
     start: Start, pool: asyncpg.Pool
 ) -> None:
