@@ -197,7 +197,8 @@ class Declaration(NamedTuple):
         retires those of others, and where the doctor looks for lost ones. Rows of other services are those of
         other functions. A key that was given, and not derived, names one schedule, so another given key is
         another schedule. Retired rows are those of earlier deployments: they count if there are no others,
-        and if the function has no other schedule with a row.
+        and if the function has no other schedule with a row. A row of the function itself precedes those of
+        functions whose names are its aliases.
 
         Args:
             declarations: The schedules of the same code, by key: a row under such a key is theirs.
@@ -219,7 +220,8 @@ class Declaration(NamedTuple):
             key in rows and declaration.function == self.function for key, declaration in declarations.items()
         ):
             return []
-        return active or former
+        candidates = active or former
+        return [row for row in candidates if row.task in {self.task, self.function}] or candidates
 
     def _may_be(self, row: ScheduleRow, service: str | None) -> bool:
         """Whether a row is one of this function; without a mark, only if the tasks are the same."""

@@ -402,6 +402,21 @@ async def test_new_schedule_of_a_function_is_not_paused_as_a_retired_one_was(
     ]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_schedule_keeps_its_pause_when_its_function_takes_over_another_one(
+    start: Start, pool: asyncpg.Pool, clocked: Store, is_first: bool
+) -> None:
+    alpha, beta = declare(OLD), declare(timedelta(minutes=7), "beta")
+    old = await start("old", *((alpha, beta) if is_first else (beta, alpha)))
+    await clocked.schedules.pause(alpha.dedup_key, "by hand")
+    new = await start("new", declare(NEW), aliases=[f"{MODULE}.beta"])
+    await old.end()
+    await new.check()
+    await new.end()
+    rows = await pool.fetch("SELECT described, note FROM scheduler_schedules ORDER BY 1")
+    assert [tuple(row) for row in rows] == [("every 2 minutes", "by hand"), ("every 7 minutes", None)]
+
+
 async def test_schedule_of_a_service_is_retired_when_its_only_schedule_has_another_key(
     start: Start, pool: asyncpg.Pool
 ) -> None:
