@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -42,13 +42,18 @@ async def list_schedules(
     """Print a page of schedules, by id."""
     async with command.scheduler() as scheduler:
         page = await scheduler.schedules.list(limit=limit, after=after)
-    # A retired schedule has a next fire time, in case that code declares it again.
-    retired = {"next_fire_at": "retired"} if command.output.is_table else {}
-    rows = [
-        schedule if schedule.retired_at is None else SCHEDULE.row(schedule) | retired for schedule in page
-    ]
+    rows = [_row_of(schedule) if command.output.is_table else schedule for schedule in page]
     command.output.write_list(SCHEDULE, rows, next=page.next)
     command.output.say_next(page.next)
+
+
+def _row_of(schedule: Schedule) -> dict[str, Any]:
+    """Return the row of a table, in which a retired schedule has no next fire time.
+
+    Its value has one, in case that code declares it again.
+    """
+    retired = {} if schedule.retired_at is None else {"next_fire_at": "retired"}
+    return SCHEDULE.row(schedule) | retired
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +108,10 @@ async def show(command: Command, schedule_id: ScheduleId) -> None:
         )
         output.write_one(SHOWN_SCHEDULE, document)
         return
-    row = SCHEDULE.row(schedule) | {"timezone": timezone}
+    row = _row_of(schedule) | {"timezone": timezone}
     zone = parse_timezone(timezone)
-    fire_times = {"next": schedule.next_fire_at, "last": schedule.last_fire_at}
+    next_fire_at = None if schedule.retired_at is not None else schedule.next_fire_at
+    fire_times = {"next": next_fire_at, "last": schedule.last_fire_at}
     for name, at in fire_times.items():
         if at is not None:
             row[f"{name} fire time there"] = f"{at.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
@@ -182,7 +188,7 @@ async def calendar(
 ) -> None:
     """Print the hours in which schedules fire, and the fire times of several schedules at once.
 
-    Paused and finished schedules are left out.
+    Paused, finished and retired schedules are left out.
     """
     since = read_time("--from", start, command.output.zone)
     until = since + (WEEK if week else timedelta(days=days))

@@ -10,6 +10,7 @@ from typing import Final
 from pg_scheduler.base.foreign import class_name, message_of
 from pg_scheduler.inspect.clock_changes import ClockEffect, clock_effects
 from pg_scheduler.inspect.fire_searches import search_each
+from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.search import INSTANT
 
@@ -55,8 +56,8 @@ class FirePlan:
 async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) -> FirePlan:
     """Return the fire times from ``since`` on and before ``until``, as the triggers are now.
 
-    Schedules that are paused or finished have none, and none before they were added or before the end of a
-    pause that ends by itself.
+    Schedules that are paused, finished or retired have none, and none before they were added or before the
+    end of a pause that ends by itself.
     """
     number = 0
 
@@ -75,11 +76,7 @@ async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: date
     def on_error(schedule: Schedule, error: Exception) -> ScheduleFires:
         return _item(schedule, problem=message_of(error) or class_name(error))
 
-    active = [
-        each
-        for each in schedules
-        if (each.paused_at is None or each.paused_until is not None) and each.finished_at is None
-    ]
+    active = [schedule for schedule in schedules if is_firing(schedule)]
     items = await search_each(active, search, on_error, limit_s=MAX_SECONDS)
     return FirePlan(items, len(active) - len(items))
 

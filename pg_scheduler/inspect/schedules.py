@@ -129,6 +129,12 @@ async def read_state(inspector: InspectorBase, schedule_id: str) -> ScheduleStat
     return await tables_of(inspector).reads.schedule_lists.state(schedule_id)
 
 
+def is_firing(schedule: Schedule) -> bool:
+    """Return whether a schedule fires, now or after a pause that ends by itself."""
+    is_paused = schedule.paused_at is not None and schedule.paused_until is None
+    return not is_paused and schedule.finished_at is None and schedule.retired_at is None
+
+
 def pauser_of(schedule: Schedule, records: Sequence[AuditRecord]) -> str | None:
     """Return who paused a schedule, of its newest records; None if that is unknown or it is not paused."""
     return next(
@@ -167,6 +173,8 @@ async def next_after_pause(schedules: Sequence[Schedule], now: datetime) -> dict
         return (schedule.schedule_id, fires[0]) if fires else None
 
     paused = [
-        schedule for schedule in schedules if schedule.paused_at is not None and schedule.finished_at is None
+        schedule
+        for schedule in schedules
+        if schedule.paused_at is not None and schedule.finished_at is None and schedule.retired_at is None
     ]
     return dict(await search_each(paused, search, limit_s=MAX_SEARCH_S))  # the page of one has its error

@@ -66,7 +66,12 @@ def test_retired_schedule_is_marked_in_lists(on: Callable[..., Ran], dsn: str) -
     rows = on("schedules", "list").checked("schedule")
     assert [row["retired_at"] is None for row in rows] == [False, True]
     assert rows[0]["next_fire_at"] == rows[1]["next_fire_at"]
-    assert "retired_at" in on("schedules", "show", "daily", "-o", "table").out
+    shown = on("schedules", "show", "daily", "-o", "table").out
+    assert "retired_at" in shown
+    assert "next fire time there" not in shown
+    assert "2099-01-01 02:30:00+00:00" not in shown
+    loads = on("schedules", "calendar", "--from", "2099-01-01", "--days", "2").checked("hour_load")
+    assert {schedule_id for load in loads for schedule_id in load["schedules"]} == {"report"}
 
 
 def test_schedule_is_paused_resumed_and_triggered(on: Callable[..., Ran]) -> None:

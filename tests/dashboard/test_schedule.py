@@ -338,6 +338,8 @@ async def test_retired_schedule_is_marked_and_not_overdue(
     for path in ("/schedules", "/schedule?id=hourly"):
         text = (await request(app, path)).text
         assert ("retired" in text, ">overdue<" in text) == (True, False)
+    assert (await request(app, "/", headers=JSON)).data["next_fires"] == []
+    assert ">retired<" in (await request(app, "/task?id=mail.send")).text
 
 
 async def test_schedules_are_filtered_by_the_address(

@@ -37,6 +37,7 @@ from pg_scheduler.facts.lateness import (
 )
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState
 from pg_scheduler.inspect.audit import read_muted
+from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.tasks import fold_tasks
@@ -208,7 +209,7 @@ async def _read(request: PageRequest, since: timedelta) -> _Slow:
         active = [
             schedule
             for schedule in schedules
-            if schedule.paused_at is None and schedule.next_fire_at is not None
+            if is_firing(schedule) and schedule.paused_at is None and schedule.next_fire_at is not None
         ]
         active.sort(key=lambda schedule: (schedule.next_fire_at or now, schedule.schedule_id))
     error_groups = await in_time(inspector.error_groups(since=now - since, limit=MAX_GROUPS))

@@ -24,6 +24,7 @@ from pg_scheduler.dashboard.pages.tasks import (
 from pg_scheduler.dashboard.pauses import PauseForm
 from pg_scheduler.facts.outcomes import count_failed
 from pg_scheduler.inspect import AuditRecord, TaskState
+from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.schedules.schedule import Schedule
@@ -104,15 +105,13 @@ async def _schedules(names: Sequence[str], request: PageRequest) -> list[dict[st
     far = datetime.max.replace(tzinfo=request.now.tzinfo)
     schedules.sort(
         key=lambda schedule: (
-            schedule.paused_at is not None,
+            not is_firing(schedule),
             schedule.next_fire_at or far,
             schedule.schedule_id,
         )
     )
-    return [
-        {name: getattr(schedule, name) for name in ("schedule_id", "described", "next_fire_at", "paused_at")}
-        for schedule in schedules[:SHOWN]
-    ]
+    names_shown = "schedule_id", "described", "next_fire_at", "paused_at", "retired_at"
+    return [{name: getattr(schedule, name) for name in names_shown} for schedule in schedules[:SHOWN]]
 
 
 async def _all_schedules(request: PageRequest) -> list[Schedule]:

@@ -225,6 +225,20 @@ async def test_skipped_fire_time_is_found_until_the_schedule_has_another_one(poo
     assert (await examine_store(store, ["SCHED-DST"], Thresholds())).findings == ()
 
 
+async def test_retired_schedules_are_in_no_findings_of_fire_times(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    for schedule_id in ("a", "b"):
+        trigger = Cron("30 2 * * *", "Europe/Berlin")
+        await scheduler.schedules.add("doctor.retired", trigger, schedule_id=schedule_id)
+    await pool.execute("UPDATE scheduler_schedules SET updated_at = '2028-01-01'")
+    store = InspectionStore(Store(Connections(pool), clock=FakeClock(SPRING)))
+    codes = ["SCHED-DST", "SCHED-HERD", "SCHED-AHEAD"]
+    findings = (await examine_store(store, codes, Thresholds(herd=1))).findings
+    assert {finding.code.value for finding in findings} == {*codes}
+    await pool.execute("UPDATE scheduler_schedules SET retired_at = now()")
+    assert (await examine_store(store, codes, Thresholds(herd=1))).findings == ()
+
+
 @each_case(
     ("trigger", "now", "effects"),
     [

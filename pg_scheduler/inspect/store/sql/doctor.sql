@@ -217,7 +217,7 @@ FROM (
     FROM (
         SELECT date_trunc('second', least(schedule.next_fire_at, {last_instant})) AS second, schedule_id
         FROM {schema}scheduler_schedules AS schedule
-        WHERE {awaits_planner} AND paused_at IS NULL AND {due_at} >= {first_day}
+        WHERE {awaits_planner} AND paused_at IS NULL AND schedule.retired_at IS NULL AND {due_at} >= {first_day}
         ORDER BY {due_at}
         LIMIT $1::bigint
     ) AS first
@@ -250,7 +250,7 @@ LIMIT 100;
 SELECT first.schedule_id, first.task, least(first.next_fire_at, {last_fire_day}) AS next_fire_at,
     least(first.computed_at, {last_fire_day}) AS computed_at
 FROM (
-    SELECT schedule_id, task, next_fire_at, {is_ahead} AND {awaits_planner} AS is_ahead,
+    SELECT schedule_id, task, next_fire_at, {is_ahead} AND {awaits_planner} AND schedule.retired_at IS NULL AS is_ahead,
         greatest(last_fire_at, updated_at) AS computed_at
     FROM {schema}scheduler_schedules AS schedule
     ORDER BY schedule_id COLLATE "C"
@@ -267,7 +267,7 @@ SELECT upcoming.schedule_id, upcoming.text AS trigger, upcoming.anchor
 FROM (
     SELECT schedule_id, trigger::text AS text, least(greatest(anchor, {first_day}), {last_fire_day}) AS anchor
     FROM {schema}scheduler_schedules AS schedule
-    WHERE {awaits_planner}
+    WHERE {awaits_planner} AND schedule.retired_at IS NULL
     ORDER BY {due_at}
     LIMIT $1::bigint
 ) AS upcoming
