@@ -268,8 +268,11 @@ def _may_follow_jobs(row: ScheduleRow) -> bool:
 def _on_end(row: ScheduleRow, task: Task | None) -> str | None:
     """Return the consequences of the end of a job as JSON; None for none."""
     on_end: dict[str, Any] = {}
-    if row.pause_after_failures is not None or _may_follow_jobs(row):
+    follows_jobs = _may_follow_jobs(row)
+    if row.pause_after_failures is not None or follows_jobs:
         on_end["schedule"] = True
+    if follows_jobs:  # also the end of what replaces the job, which is none of the schedule
+        on_end["fixed_delay"] = row.schedule_id
     if task is not None and task.on_failure is not None:
         on_end["on_failure"] = task.on_failure
     return json.dumps(on_end) if on_end else None

@@ -98,6 +98,7 @@ class ScheduleRepository:
     def __init__(self, statements: Statements, consequences: Consequences) -> None:
         self._statements = statements
         consequences.handlers["schedule"] = self.note_ends
+        consequences.handlers["fixed_delay"] = self._note_ends_of_replacements
 
     async def now(self, *, on: Connection | None = None) -> datetime:
         """Return the time by the scheduler's clock, which is the database's outside of tests."""
@@ -336,15 +337,34 @@ class ScheduleRepository:
 
     async def note_ends(self, jobs: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
         """Continue schedules with a fixed delay, and count failures, when their jobs have ended."""
+        return await self._note_ends(
+            [(job.options.get("schedule_id"), job, job.status.value) for job in jobs], transaction
+        )
+
+    async def _note_ends_of_replacements(
+        self, jobs: Sequence[EndedJob], transaction: Transaction
+    ) -> Sequence[str]:
+        """Continue schedules with a fixed delay when what replaced their last jobs has ended.
+
+        It is no job of the schedule, so its outcome does not count.
+        """
+        replacements = [job for job in jobs if "schedule" not in job.on_end]
+        return await self._note_ends(
+            [(job.on_end["fixed_delay"], job, None) for job in replacements], transaction
+        )
+
+    async def _note_ends(
+        self, ends: Sequence[tuple[object, EndedJob, str | None]], transaction: Transaction
+    ) -> Sequence[str]:
+        """Note the ends of jobs in schedules, by their ids; an outcome of None does not count."""
         on, events = transaction
         continues = False
-        for job in sorted(jobs, key=lambda each: (str(each.options.get("schedule_id")), each.job_id)):
-            schedule_id = job.options.get("schedule_id")
+        for schedule_id, job, outcome in sorted(ends, key=lambda end: (str(end[0]), end[1].job_id)):
             if not isinstance(schedule_id, str):
                 continue
             note = (job.error or "")[:MAX_NOTE_LENGTH]
             rows = await self._statements.fetch(
-                "note_job_end", schedule_id, job.job_id, job.status.value, note, self._statements.now, on=on
+                "note_job_end", schedule_id, job.job_id, outcome, note, self._statements.now, on=on
             )
             for row in rows:
                 continues = continues or row["continues"]

@@ -354,8 +354,8 @@ WHERE job_id = ANY ($1::text[]) AND (finished_at IS NULL OR {may_run_on});
 
 -- name: note_job_end
 -- route: caller
--- Record in a schedule ($1) that its job ($2) ended with a status ($3) and an error ($4); return whether that paused
--- it.
+-- Record in a schedule ($1) that its job ($2) ended with a status ($3, NULL if it does not count) and an error ($4);
+-- return whether that paused it.
 --
 -- Under a fixed delay the planner computes the next fire time from now. A failure counts unless the schedule is
 -- paused; a completion resets the count.

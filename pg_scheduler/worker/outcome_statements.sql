@@ -143,9 +143,9 @@ child AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 ),
 planned AS MATERIALIZED (
-    SELECT job_id, options ->> 'schedule_id' AS schedule_id
+    SELECT job_id, coalesce(on_end ->> 'fixed_delay', options ->> 'schedule_id') AS schedule_id
     FROM held
-    WHERE job_id = ANY ($2) AND (on_end -> 'schedule') IS NOT NULL
+    WHERE job_id = ANY ($2) AND ((on_end -> 'schedule') IS NOT NULL OR (on_end -> 'fixed_delay') IS NOT NULL)
 ),
 schedule AS MATERIALIZED (
     SELECT schedule_id

@@ -1006,6 +1006,33 @@ async def test_fixed_delay_counts_from_the_end_of_the_last_job(bench: Bench) -> 
     assert await bench.minutes() == [10, 80]
 
 
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_fixed_delay_counts_from_the_end_of_what_replaced_the_last_job(
+    bench: Bench, is_running: bool
+) -> None:
+    await bench.add(FixedDelay(10 * MINUTE))
+    await bench.plan(10 * MINUTE)
+    claims = await bench.claim() if is_running else []
+    last_job_id = (await bench.get()).last_job_id
+    bench.scheduler.register(work, name="tests.work")
+    await bench.scheduler.schedule(
+        work,
+        execution_time=bench.clock.now,
+        job_id=last_job_id,
+        misfire_grace_time=None,
+        conflict_resolution=REPLACE,
+    )
+    for claim in claims:
+        await bench.settle(claim, COMPLETE)
+        assert (await bench.get()).next_fire_at is None, "its replacement waits"
+    await bench.plan(HOUR)
+    (claim,) = await bench.claim()
+    assert claim.job_id == last_job_id
+    await bench.settle(claim, COMPLETE)
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == NOON + 80 * MINUTE
+
+
 async def test_fixed_delay_continues_when_it_is_removed_and_added_again_with_its_start(bench: Bench) -> None:
     """The job of its first fire time exists, and has ended."""
     await bench.add(FixedDelay(MINUTE), start=NOON)
