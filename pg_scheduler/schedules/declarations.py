@@ -20,8 +20,10 @@ from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.schedules.declared import (
+    Declaration,
     PeriodicCatalogue,
     PeriodicJobConfig,
+    declarations_of,
     is_as_declared,
     new_row,
     plan_sync,
@@ -61,7 +63,7 @@ class Switches(dict[str, bool]):
     event loop, and the pool may be closed by then.
 
     Attributes:
-        configs: The declarations of these schedules, which may have no row yet.
+        configs: The schedules that the code declares. Those to switch may have no row yet.
     """
 
     def __init__(self, store: WorkerStore, schedules: ScheduleRepository) -> None:
@@ -94,12 +96,10 @@ class Switches(dict[str, bool]):
 
     async def _write(self, connection: Connection) -> None:
         schedules = self._schedules
+        declarations = declarations_of(self.configs)
         for dedup_key, enabled in self.items():
-            if enabled:
-                changed = await schedules.resume(dedup_key, from_now=True, on=connection)
-            else:
-                changed = await schedules.pause(dedup_key, None, on=connection)
-            if changed is None:  # no node has written the schedule yet
+            if not await _switch_row(schedules, declarations, dedup_key, enabled=enabled, on=connection):
+                # No node has written the schedule yet.
                 config = self.configs[dedup_key].switched(enabled=enabled)
                 row = new_row(config, await schedules.now(on=connection))
                 await schedules.insert(row, sorted(kinds_of(config.trigger)), on=connection, via="code")
@@ -124,7 +124,10 @@ class DeclaredSchedules:
         self.ids: list[str] = []
         """The ids of the schedules that the last ``sync()`` wrote or found unchanged."""
         self.worker_id: str | None = None
-        """The worker of this process, if it plans. The code of one that has started later decides."""
+        """The worker of this process, if it plans. The code of one that has started later decides.
+
+        A process that does not plan leaves the schedules of all live workers as they are.
+        """
         self._new_service = secrets.token_hex(4)
         """The mark of the service if its rows have none, which the first process of a service invents."""
         self._switches = Switches(store, schedules)
@@ -186,7 +189,7 @@ class DeclaredSchedules:
         """Enable or disable a schedule in memory; return False for an unknown key."""
         if dedup_key not in self._catalogue.configs():
             return False
-        self._switches.configs[dedup_key] = self.configs()[dedup_key]
+        self._switches.configs = self.configs()
         self._switches[dedup_key] = enabled
         return True
 
@@ -226,18 +229,17 @@ class DeclaredSchedules:
 
     async def _switch(self, dedup_key: str, *, enabled: bool) -> bool:
         """Write one switch; return False if no row has it, or another transaction holds the row."""
-        schedules, statements = self._schedules, self._store.statements
+        declarations = declarations_of(self.configs())
+        statements = self._store.statements
         try:
             async with statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as (connection, _):
-                if enabled:
-                    switched = await schedules.resume(dedup_key, from_now=True, on=connection)
-                else:
-                    switched = await schedules.pause(dedup_key, None, on=connection)
+                return await _switch_row(
+                    self._schedules, declarations, dedup_key, enabled=enabled, on=connection
+                )
         except DatabaseUnavailableError as fault:
             if not is_locked_out(fault):
                 raise
             return False
-        return switched is not None
 
     def forget_sync(self) -> None:
         """Make the next ``sync()`` compare every schedule again."""
@@ -371,8 +373,11 @@ class DeclaredSchedules:
     async def _left_to_later_workers(
         self, schedule_ids: Collection[str], *, on: Connection | None = None
     ) -> Collection[str]:
-        """Return those of the schedules that live workers declare which have started later than this one."""
-        if self.worker_id is None or not schedule_ids:
+        """Return those of the schedules that live workers declare which have started later than this one.
+
+        The code of a process that is no worker decides about none that a live worker declares.
+        """
+        if not schedule_ids:
             return ()
         return await self._schedules.declared_later(schedule_ids, self.worker_id, on=on)
 
@@ -423,3 +428,30 @@ def _is_imported(module: str) -> bool:
     """Whether this process has executed a module to its end."""
     spec = getattr(sys.modules.get(module), "__spec__", None)
     return spec is not None and not getattr(spec, "_initializing", False)
+
+
+async def _switch_row(
+    schedules: ScheduleRepository,
+    declarations: Mapping[str, Declaration],
+    dedup_key: str,
+    *,
+    enabled: bool,
+    on: Connection,
+) -> bool:
+    """Enable or disable a schedule, also under the key that another release gave it.
+
+    Returns whether it has a row. A worker that moves the row to another key later keeps it as it is now.
+    """
+
+    async def switch(schedule_id: str) -> bool:
+        if enabled:
+            return await schedules.resume(schedule_id, from_now=True, on=on) is not None
+        return await schedules.pause(schedule_id, None, on=on) is not None
+
+    if await switch(dedup_key):
+        return True
+    rows, _ = await schedules.declared([], on=on)
+    service = service_among(declarations, rows)
+    former = declarations[dedup_key].find_former_rows(declarations, rows, service)
+    active = [row.schedule_id for row in former if row.retired_at is None]
+    return len(active) == 1 and await switch(active[0])

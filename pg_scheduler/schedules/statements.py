@@ -236,9 +236,12 @@ class ScheduleRepository:
         return {row["schedule_id"]: schedule_from(row) for row in rows}, rows[0]["now"] if rows else None
 
     async def declared_later(
-        self, schedule_ids: Collection[str], worker_id: str, *, on: Connection | None = None
+        self, schedule_ids: Collection[str], worker_id: str | None, *, on: Connection | None = None
     ) -> set[str]:
-        """Return those of the schedules that live workers declare which have started after a worker."""
+        """Return those of the schedules that live workers declare which have started after a worker.
+
+        Without an id, those that any live worker declares.
+        """
         args = list(schedule_ids), worker_id, DECLARED, LEFT_OUT, self._statements.now
         return {row[0] for row in await self._statements.fetch("declared_later", *args, on=on)}
 

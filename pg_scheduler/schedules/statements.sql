@@ -190,14 +190,15 @@ SELECT EXISTS (SELECT FROM changed) AS changed, task FROM {schema}scheduler_sche
 -- route: shared, reserved
 -- Return those of the schedules $1 that live workers which have started later than the worker $2 declare, or may declare.
 --
--- Without a row of the worker $2, which is then about to register again, there are none.
+-- Without a row of the worker $2, which is then about to register again, there are none. A process that is no worker
+-- ($2 is NULL) has started before all of them.
 SELECT schedule.schedule_id
 FROM unnest($1::text[]) AS schedule (schedule_id)
 WHERE EXISTS (
     SELECT
     FROM {schema}scheduler_workers AS worker
-    JOIN {schema}scheduler_workers AS this ON this.worker_id = $2
-    WHERE (worker.started_at, worker.worker_id) > (this.started_at, this.worker_id)
+    LEFT JOIN {schema}scheduler_workers AS this ON this.worker_id = $2
+    WHERE ($2::text IS NULL OR (worker.started_at, worker.worker_id) > (this.started_at, this.worker_id))
       AND worker.lease_until > coalesce($5, now())
       AND {may_declare}
 );

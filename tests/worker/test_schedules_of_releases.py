@@ -13,13 +13,14 @@ from types import ModuleType
 import asyncpg
 import pytest
 
+from pg_scheduler import Scheduler
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules import declared as declared_module
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
+from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig, periodic_catalogue
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.worker.reporter import Reporter
 from tests.support.parts import Calls, Parts
@@ -315,6 +316,33 @@ async def test_function_keeps_a_schedule_when_a_release_that_gave_it_two_has_gon
     await old.check()
     await old.check()
     assert await described(pool) == ["every 3 minutes"], "the two others are retired"
+
+
+async def test_schedule_stays_as_the_live_worker_declares_it_when_an_older_process_disables_it(
+    start: Start, pool: asyncpg.Pool, clock: FakeClock
+) -> None:
+    worker = await start("worker", declare(NEW))
+    periodic_catalogue.add(declare(OLD))
+    web_process = Scheduler(pool, clock=clock)
+    assert web_process.disable_periodic_job(declare(OLD).dedup_key)
+    await web_process.shutdown()
+    for _ in range(2):
+        rows = await pool.fetch("SELECT described, paused_at IS NOT NULL FROM scheduler_schedules")
+        assert [tuple(row) for row in rows] == [("every 2 minutes", True)]
+        await worker.check()
+
+
+async def test_schedule_stays_as_the_live_worker_declares_it_when_an_older_process_disables_another_one(
+    start: Start, pool: asyncpg.Pool, clock: FakeClock
+) -> None:
+    await start("worker", declare(NEW))
+    for config in (declare(OLD), declare(timedelta(minutes=7), "other", key="other")):
+        periodic_catalogue.add(config)
+    web_process = Scheduler(pool, clock=clock)
+    assert web_process.disable_periodic_job("other")
+    await web_process.shutdown()
+    rows = await pool.fetch("SELECT described, paused_at IS NOT NULL FROM scheduler_schedules ORDER BY 1")
+    assert [tuple(row) for row in rows] == [("every 2 minutes", False), ("every 7 minutes", True)]
 
 
 async def test_schedule_that_a_person_removed_stays_removed_until_a_start(
