@@ -1,4 +1,4 @@
-"""Classify the errors of database calls, by class or SQLSTATE, never by message text.
+"""Classify the errors of database calls, by class, SQLSTATE or source, never by message text.
 
 A transient error ends by itself: the connection broke, the server restarts, has no connection left, or asks
 to run the transaction again. Any other error is a mistake or a broken database, and a retry would only hide
@@ -80,6 +80,13 @@ TRANSIENT_STATES: Final = frozenset({"25006", "25P03", "25P04", "55P03", "55006"
 process was suspended in it, lock not available, object in use."""
 
 
+POLICY_ROUTINE: Final = "ExecWithCheckOptions"
+"""The function of the server that refuses a row because of a row security policy. A missing privilege, which
+others find, has the same SQLSTATE."""
+
+INTERRUPTING_ROUTINE: Final = "ProcessInterrupts"
+"""The function of the server that ends a statement or a session from outside, wherever the statement is."""
+
 UNSTORABLE: Final = frozenset({"22021", "22P05"})
 """A text has a character that the encoding of the database lacks."""
 
@@ -99,6 +106,9 @@ ENDED_WHILE_IDLE: Final = (
 end of the connection, and asyncpg keeps it to itself."""
 
 DEADLOCK: Final = "40P01"
+WAITS: Final = frozenset({DEADLOCK, LOCK_NOT_AVAILABLE})
+"""A statement met a lock of another transaction, whether it or a trigger needed it."""
+
 FORBIDDEN: Final = "42501"
 READ_ONLY: Final = "25006"
 SERIALIZATION_FAILURE: Final = "40001"
@@ -222,17 +232,28 @@ def is_lock_timeout(fault: Exception) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether a constraint, or a trigger of the application, refused a row; others may be written."""
+    """Return whether a constraint, or code of the application, refused a row; others may be written."""
     if isinstance(error, SchemaForbiddenError) and error.__cause__ is not None:
-        return _is_of_trigger(error.__cause__)
+        return _is_of_application(error.__cause__)
     if isinstance(error, asyncpg.PostgresError):
-        return _is_of_trigger(error) or (error.sqlstate or "")[:2] not in MISTAKES
+        return _is_of_application(error) or (error.sqlstate or "")[:2] not in MISTAKES
     return isinstance(error, PayloadError)
 
 
-def _is_of_trigger(error: BaseException) -> bool:
-    """Return whether a function raised an error: no statement of this library calls one of another kind."""
-    return bool(getattr(error, "context", None))
+def _is_of_application(error: BaseException) -> bool:
+    """Return whether a trigger or a row security policy of the application raised an error.
+
+    The error of a trigger has a context. No statement of this library calls a function that adds one, only
+    COPY adds one of its own. The trigger chooses the SQLSTATE, so that of an outage does not mean that this
+    server has one.
+    """
+    routine = getattr(error, "server_source_function", None)
+    if routine == POLICY_ROUTINE:
+        return True
+    if routine == INTERRUPTING_ROUTINE or sqlstate_of(error) in WAITS:
+        return False
+    context: str = getattr(error, "context", None) or ""
+    return any(not line.startswith("COPY ") for line in context.splitlines())
 
 
 def is_read_only(fault: Exception) -> bool:
@@ -346,7 +367,8 @@ def raise_translated(error: Exception) -> None:
     """
     if isinstance(error, SchedulerError):
         return
-    if isinstance(error, LOST_STATEMENTS):
+    is_of_application = _is_of_application(error)
+    if isinstance(error, LOST_STATEMENTS) and not is_of_application:
         raise ConfigurationError(
             f"a prepared statement of a pool's connection is gone ({error.sqlstate}): a reset= callable runs "
             "DISCARD ALL or DEALLOCATE, or a pooler shares the session; pass statement_cache_size=0 to "
@@ -354,23 +376,24 @@ def raise_translated(error: Exception) -> None:
         ) from error
     _remove_values(error)
     state = sqlstate_of(error)
-    is_of_trigger = _is_of_trigger(error)  # which may lack a table or a privilege of its own
-    if state in MISSING and not is_of_trigger:
-        raise SchemaMissingError(f"the scheduler's tables are missing or old ({_summary(error)})") from error
-    if state == FORBIDDEN and is_of_trigger:
+    if state in UNSTORABLE:
+        raise UnstorableTextError(_describe_unstorable(error)) from error
+    if what := TOO_LARGE.get(constraint_of(error) or ""):
+        raise PayloadError(f"{what}; store large data elsewhere and pass a reference to it") from error
+    if is_of_application and state == FORBIDDEN:
         raise SchemaForbiddenError(
-            f"a trigger on the scheduler's tables raised an error ({_summary(error)}); correct it, or "
-            "grant what it needs"
+            "a trigger or a row security policy of the scheduler's tables refused a row "
+            f"({_summary(error)}); correct it, or grant what it needs"
         ) from error
+    if is_of_application:
+        return
     if state == FORBIDDEN:
         raise SchemaForbiddenError(
             f"this database role lacks a privilege on the scheduler's tables ({_summary(error)}); grant "
             "it as their owner (the documentation lists, under Roles, the privileges of each role)"
         ) from error
-    if state in UNSTORABLE:
-        raise UnstorableTextError(_describe_unstorable(error)) from error
-    if what := TOO_LARGE.get(constraint_of(error) or ""):
-        raise PayloadError(f"{what}; store large data elsewhere and pass a reference to it") from error
+    if state in MISSING:
+        raise SchemaMissingError(f"the scheduler's tables are missing or old ({_summary(error)})") from error
     if state == READ_ONLY:
         raise DatabaseUnavailableError(
             f"{_summarize(error)}; connect to the primary, or set default_transaction_read_only = off for "

@@ -15,6 +15,7 @@ import asyncpg
 from pg_scheduler.clock import Clock
 from pg_scheduler.database.author import Author, current_author, writes_records
 from pg_scheduler.database.faults import (
+    REFUSALS,
     is_conflict,
     is_lock_timeout,
     is_locked_out,
@@ -42,7 +43,7 @@ from pg_scheduler.database.queries import (
 )
 from pg_scheduler.database.session import Connection, check_savepoints, transact
 from pg_scheduler.database.shared import SharedConnection
-from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import Event
 from pg_scheduler.jobs.codec import PayloadCodec
 
@@ -359,7 +360,7 @@ class Statements:
             try:
                 async with self.transaction(lock_timeout_ms=lock_timeout_ms) as transaction:
                     await run(part, transaction)
-            except (DatabaseUnavailableError, asyncpg.PostgresError, PayloadError) as error:
+            except (DatabaseUnavailableError, *REFUSALS) as error:
                 if not (is_refusal(error) or is_locked_out(error)):
                     raise
                 lock_timeout_ms = DIVIDED_LOCK_TIMEOUT_MS

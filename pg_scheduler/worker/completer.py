@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.database.faults import REFUSALS, is_locked_out, is_refusal, sqlstate_of
+from pg_scheduler.database.faults import REFUSALS, is_locked_out, is_refusal, is_transient, sqlstate_of
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import JobFailed, JobReleased, OutcomeRefused, OutcomesDelayed
 from pg_scheduler.jobs.outcome import Outcome, describe, substitutes
@@ -153,6 +153,11 @@ class Completer(Service):
     async def _substitute(self, batch: OutcomeBatch, refusal: Exception) -> None:
         """Write something else for an attempt whose outcome the table refuses, or let it wait for long."""
         ((claim, outcome),) = batch.outcomes
+        if is_transient(refusal):  # as of another server that a trigger calls
+            self._divide(batch, pause_s=REFUSED_PAUSE_S)
+            effect = "it waits, because the SQLSTATE is one of an outage"
+            self._publish_refusal(claim, describe(refusal)[:MAX_REFUSAL_LENGTH], effect)
+            return
         deleted = None if self._results.keeps_completed else self._results.deleted
         error = describe(refusal)[:MAX_REFUSAL_LENGTH]
         reason = f"the table refused the outcome of this attempt: {error}"

@@ -30,7 +30,7 @@ from pg_scheduler.database.options import (
 )
 from pg_scheduler.database.session import Connection, transact
 from pg_scheduler.database.statements import Repository, Statements, Transaction
-from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import Outcome, RowChange, describe
@@ -300,7 +300,7 @@ class ResultRepository:
         try:
             async with self._statements.transaction(within=transaction) as savepoint:
                 return await self.settle_within(changes, worker_id, savepoint)
-        except (DatabaseUnavailableError, asyncpg.PostgresError, PayloadError) as error:
+        except (DatabaseUnavailableError, *REFUSALS) as error:
             if not (is_locked_out(error) or is_refusal(error)):
                 raise
         accepted: set[str] = set()
@@ -311,7 +311,7 @@ class ResultRepository:
                         accepted |= await self.settle_within(
                             {(job_id, attempt): change}, worker_id, savepoint, follows=follows
                         )
-                except (DatabaseUnavailableError, asyncpg.PostgresError, PayloadError) as error:
+                except (DatabaseUnavailableError, *REFUSALS) as error:
                     if not (is_locked_out(error) or is_refusal(error)):
                         raise
                     if not follows:
@@ -571,7 +571,7 @@ class ProgressRepository(Repository):
             return await self._write(worker_id, reports, in_ascii=False)
         except UnstorableTextError:
             return await self._write(worker_id, reports, in_ascii=True)
-        except asyncpg.PostgresError as error:
+        except REFUSALS as error:
             if not is_refusal(error):
                 raise
             return await self._write_accepted(worker_id, reports, error)

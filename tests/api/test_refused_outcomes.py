@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.worker import completer
 from tests.api.conftest import Make
+from tests.support.guards import OUTAGES, STATES
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 KEPT = timedelta(hours=1)
@@ -180,6 +182,79 @@ async def test_trigger_with_a_missing_table_of_its_own_stops_no_worker(
     assert job.status is JobStatus.FAILED
     assert job.error_message is not None
     assert "UndefinedTableError" in job.error_message
+
+
+def raising(state: str) -> str:
+    return f"RAISE EXCEPTION 'not this one' USING ERRCODE = '{state}'"
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state not in OUTAGES])
+async def test_outcome_fails_its_job_alone_whatever_the_sqlstate_of_the_trigger(
+    jobs: Jobs, pool: asyncpg.Pool, state: str
+) -> None:
+    await refuse(pool, "NEW.job_id = 'bad' AND NEW.status = 'completed'", action=raising(state))
+    await jobs.run("fine")
+    job = await jobs.scheduler.get_job("bad")
+    assert job is not None
+    assert job.status is JobStatus.FAILED
+
+
+@pytest.mark.parametrize("state", sorted(OUTAGES))
+async def test_outcome_waits_alone_when_the_trigger_that_refuses_it_has_the_sqlstate_of_an_outage(
+    jobs: Jobs, pool: asyncpg.Pool, state: str
+) -> None:
+    await refuse(pool, "NEW.job_id = 'bad' AND NEW.status <> 'running'", action=raising(state))
+    await jobs.run("fine", keep_result=KEPT)
+    (event,) = jobs.seen.of(OutcomeRefused)
+    assert "it waits" in event.effect
+    await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
+    runtime = jobs.scheduler._parts.life.runtime
+    assert runtime is not None
+    runtime.node.results.late.hurry()
+    runtime.completer.wake()
+    result = await jobs.scheduler.get_job_result("bad", timeout=PATIENCE)
+    assert result.value == "fine", "nothing was lost"
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_consequences_that_are_refused_delay_no_others(
+    jobs: Jobs, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    for follower, predecessor in {"bad": "first", "fine": "second", "good": "third"}.items():
+        await jobs.scheduler.enqueue("good", job_id=predecessor)
+        await jobs.scheduler.enqueue("good", job_id=follower, after=[predecessor])
+    await pool.execute(
+        "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() WHERE blocked_on IS NULL"
+    )
+    await refuse(pool, "NEW.job_id = 'bad' AND NEW.blocked_on IS NULL", action=raising(state))
+    await jobs.scheduler._parts.store.consequences.apply_lost(10)
+    rows = await pool.fetch("SELECT job_id FROM scheduled_jobs WHERE blocked_on IS NOT NULL")
+    assert [row["job_id"] for row in rows] == ["bad"]
+    assert "consequences of the end of job first refused by the table" in caplog.text
+
+
+async def test_row_security_policy_that_refuses_an_outcome_concerns_that_job_only(
+    make: Make, pool: asyncpg.Pool, dsn: str, gate: Gate
+) -> None:
+    role = f"tenant_{uuid.uuid4().hex}"
+    await pool.execute(f"CREATE ROLE {role}; GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}")
+    try:
+        async with asyncpg.create_pool(dsn, min_size=1, server_settings={"role": role}) as own_pool:
+            scheduler = make(own_pool, migrations="verify")
+            await pool.execute(
+                "ALTER TABLE scheduled_jobs ENABLE ROW LEVEL SECURITY; "
+                "CREATE POLICY harmless ON scheduled_jobs "
+                "USING (true) WITH CHECK (job_id <> 'bad' OR status <> 'completed')"
+            )
+            await Jobs(scheduler, gate).run("fine")
+            job = await scheduler.get_job("bad")
+            await scheduler.shutdown()
+    finally:
+        await pool.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    assert job is not None
+    assert job.status is JobStatus.FAILED
+    assert job.error_message is not None
+    assert "row security policy" in job.error_message
 
 
 async def test_job_ends_although_its_alert_is_refused_and_the_alert_follows(

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import asyncpg
+
+STATES: Final = (
+    *("P0001", "08001", "08006", "25006", "26000", "40001", "42501"),
+    *("42P01", "53300", "55006", "57014", "57P01", "0A000", "XX000"),
+)
+"""SQLSTATEs that a trigger may choose: each is one that the server itself raises in another situation."""
+
+OUTAGES: Final = frozenset(["08001", "08006", "25006", "40001", "53300", "55006", "57014", "57P01"])
+"""The states of an outage, as of another server that the trigger calls."""
 
 
 async def guard(

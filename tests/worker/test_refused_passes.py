@@ -16,7 +16,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import EventBus
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.claimer import Claimer
-from tests.support.guards import guard
+from tests.support.guards import STATES, guard
 from tests.support.parts import Parts
 from tests.support.store import new_schedule, worker
 from tests.support.worker import LEASE, PATIENCE, claim, locked, new_job, now
@@ -32,12 +32,13 @@ async def refuse(
     on: str = "UPDATE",
     table: str = "scheduled_jobs",
     is_deferred: bool = False,
+    state: str = "P0001",
 ) -> None:
     """Let the application refuse changes of the job "bad"; at the commit if the check is deferred."""
     row = "OLD" if on == "DELETE" else "NEW"
     body = (
-        f"IF {row}.job_id LIKE 'bad%' AND {condition} THEN RAISE EXCEPTION 'not this one'; END IF; "
-        f"RETURN {row};"
+        f"IF {row}.job_id LIKE 'bad%' AND {condition} "
+        f"THEN RAISE EXCEPTION 'not this one' USING ERRCODE = '{state}'; END IF; RETURN {row};"
     )
     await guard(pool, body, on=on, table=table, is_deferred=is_deferred)
 
@@ -65,6 +66,17 @@ async def assert_bad_is_left_out(
     assert parts.in_flight.held().keys() | {"good 1", "good 2"} == {"good 1", "good 2"}
     (message,) = caplog.messages
     assert "job bad cannot be claimed" in message
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_claim_is_refused_by_a_trigger_whatever_its_sqlstate(
+    parts: Parts, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    await parts.store.workers.register(worker("me"), LEASE)
+    await refuse(pool, "NEW.status = 'running'", state=state)
+    await parts.store.jobs.insert([new_job(name, "work") for name in ("good 1", "bad", "good 2")])
+    await assert_bad_is_left_out(parts.claimer(), parts, pool, caplog)
+    assert not parts.faults
 
 
 @pytest.mark.parametrize("is_deferred", [False, True])
@@ -152,15 +164,16 @@ async def test_job_whose_expiry_by_a_claim_is_refused_is_left_out_of_claims(
     await assert_bad_is_left_out(parts.claimer(), parts, pool, caplog)
 
 
+@pytest.mark.parametrize("state", STATES)
 async def test_job_whose_expiry_is_refused_delays_no_other_expiry(
-    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     due = now() - timedelta(hours=1)
     names = [f"good {number}" for number in range(5)]
     await store.jobs.insert(
         [new_job(name, "unknown", execution_time=due, misfire_grace_time=1) for name in (*names, "bad")]
     )
-    await refuse(pool, "NEW.status = 'expired'")
+    await refuse(pool, "NEW.status = 'expired'", state=state)
     expirer = parts.expirer()
     await expirer.run_once()
     assert await status_of(pool) == {**dict.fromkeys(names, "expired"), "bad": "pending"}
@@ -170,41 +183,44 @@ async def test_job_whose_expiry_is_refused_delays_no_other_expiry(
     assert not caplog.messages, "it is left out"
 
 
+@pytest.mark.parametrize("state", STATES)
 async def test_job_that_must_not_be_deleted_delays_no_other_deletion(
-    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+    parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     names = [f"good {number}" for number in range(20)]
     await store.jobs.insert([new_job(name, "work") for name in (*names[:7], "bad", *names[7:])])
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() - interval '400 days'"
     )
-    await refuse(pool, "true", on="DELETE")
+    await refuse(pool, "true", on="DELETE", state=state)
     await parts.vacuum(VacuumConfig()).run()
     assert await status_of(pool) == {"bad": "completed"}
     (message,) = caplog.messages
     assert re.match(r"finished job in row \d+ of block 0 not deleted, next attempt in a later pass", message)
 
 
+@pytest.mark.parametrize("state", STATES)
 async def test_jobs_are_reclaimed_besides_the_one_that_is_refused(
-    parts: Parts, store: Store, pool: asyncpg.Pool
+    parts: Parts, store: Store, pool: asyncpg.Pool, state: str
 ) -> None:
     await claim(store, *(new_job(name, "work") for name in ("good", "bad")), worker_id="gone")
     await pool.execute("UPDATE scheduler_workers SET lease_until = now() - interval '1 hour'")
     await pool.execute("UPDATE scheduled_jobs SET lease_until = now() - interval '1 hour'")
-    await refuse(pool, "true")
+    await refuse(pool, "true", state=state)
     rescue = await store.workers.rescue(120)
     assert rescue.job_ids == ["good"]
 
 
+@pytest.mark.parametrize("state", STATES)
 async def test_lease_of_a_worker_is_renewed_though_a_row_of_its_jobs_is_refused(
-    parts: Parts, store: Store, pool: asyncpg.Pool
+    parts: Parts, store: Store, pool: asyncpg.Pool, state: str
 ) -> None:
     await claim(store, *(new_job(name, "work") for name in ("good", "bad")), worker_id="me")
     lease, beat = await lease_of(pool)
-    await refuse(pool, "true")
+    await refuse(pool, "true", state=state)
     answer = await store.workers.renew("me", {"good": 1, "bad": 1, "other": 1}, 2 * LEASE)
     assert (answer.alive, answer.lost) == (True, ["other"])
-    assert isinstance(answer.obstacle, asyncpg.RaiseError)
+    assert "not this one" in str(answer.obstacle)
     renewed = await lease_of(pool)
     assert renewed[0] > lease
     assert renewed[1] == beat, "a job whose lease ended before it would count as lost"
@@ -233,7 +249,7 @@ async def lease_of(pool: asyncpg.Pool) -> tuple[Any, Any]:
     return row["lease_until"], row["last_beat"]
 
 
-@pytest.mark.parametrize("refusal", ["job", "schedule", "suppressed"])
+@pytest.mark.parametrize("refusal", ["job", "schedule", "suppressed", *STATES[1:]])
 async def test_schedule_of_which_a_row_is_refused_delays_no_other_schedule(
     parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, refusal: str
 ) -> None:
@@ -241,9 +257,13 @@ async def test_schedule_of_which_a_row_is_refused_delays_no_other_schedule(
     for name in ("good 1", "bad", "good 2"):
         row = new_schedule(name, task="work", next_fire_at=hour_ago)
         assert await store.schedules.insert(row, ["every"])
-    where = "NEW.options ->> 'schedule_id' = 'bad'" if refusal == "job" else "NEW.schedule_id = 'bad'"
-    table, on = ("scheduled_jobs", "INSERT") if refusal == "job" else ("scheduler_schedules", "UPDATE")
-    action = "RETURN NULL" if refusal == "suppressed" else "RAISE EXCEPTION 'not this one'"
+    is_of_schedule = refusal in {"schedule", "suppressed"}
+    where = "NEW.schedule_id = 'bad'" if is_of_schedule else "NEW.options ->> 'schedule_id' = 'bad'"
+    table, on = ("scheduler_schedules", "UPDATE") if is_of_schedule else ("scheduled_jobs", "INSERT")
+    state = refusal if refusal in STATES else "P0001"
+    action = f"RAISE EXCEPTION 'not this one' USING ERRCODE = '{state}'"
+    if refusal == "suppressed":
+        action = "RETURN NULL"
     body = f"IF {where} THEN {action}; END IF; RETURN NEW;"
     await guard(pool, body, on=on, table=table, is_deferred=False)
     planner = parts.planner()
