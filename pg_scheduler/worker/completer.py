@@ -34,6 +34,9 @@ MAX_REFUSAL_LENGTH: Final = 500
 REFUSED_PAUSE_S: Final = 60.0
 """Seconds between two turns of an outcome for which the table accepts nothing."""
 
+LAST_TURNS_S: Final = 1.0
+"""Seconds after the flush timeout for late outcomes to be written without their consequences."""
+
 RETRY_DELAY_S: Final = 0.2
 """Seconds between two attempts to write the last outcomes at shutdown."""
 
@@ -131,14 +134,16 @@ class Completer(Service):
         if not follows and settled.accepted:
             self._signals.end_overlooked()
 
-    def _postpone(self, batch: OutcomeBatch, outcomes: Sequence[AttemptOutcome]) -> None:
+    def _postpone(
+        self, batch: OutcomeBatch, outcomes: Sequence[AttemptOutcome], *, is_alone: bool = False
+    ) -> None:
         """Let outcomes of a batch wait for a lock, or have a turn without their consequences at once."""
         late_outcomes, group = self._results.late, batch.former
         number = len(outcomes) + len(late_outcomes.claims())
         if group is not None and group.may_leave_consequences(number):
             late_outcomes.leave_consequences(outcomes, former=group)
         else:
-            late_outcomes.postpone(outcomes, former=group)
+            late_outcomes.postpone(outcomes, former=group, is_alone=is_alone)
 
     def _divide(self, batch: OutcomeBatch, *, pause_s: float | None = None) -> None:
         """Halve a batch that failed although no row of it is locked, or let the only outcome wait."""
@@ -146,9 +151,9 @@ class Completer(Service):
         if len(batch.outcomes) > 1:
             self._results.late.divide(batch.outcomes, former=batch.former)
         elif pause_s is None:
-            self._postpone(batch, batch.outcomes)
+            self._postpone(batch, batch.outcomes, is_alone=True)
         else:
-            self._results.late.postpone(batch.outcomes, former=batch.former, pause_s=pause_s)
+            self._results.late.postpone(batch.outcomes, former=batch.former, pause_s=pause_s, is_alone=True)
 
     async def _substitute(self, batch: OutcomeBatch, refusal: Exception) -> None:
         """Write something else for an attempt whose outcome the table refuses, or let it wait for long."""
@@ -234,15 +239,19 @@ class Completer(Service):
                 delay = min(await self.run_once(), delay)
             except DatabaseUnavailableError as error:
                 fault = error
-            if (fault is not None or delay) and self._results.has_results:
-                is_over = time.monotonic() >= deadline
-                if is_over and fault is None and self._follows:
-                    # The job does not run again if its row is free and only those of others are locked.
-                    self._follows = False
-                    self._results.late.hurry()
-                    continue
-                if is_over or isinstance(fault, PoolClosedError):
-                    raise await self.unwritten_error(fault) from fault
+            # Outcomes that were not tried yet get their turn. There is an end of them, but not of late ones.
+            if fault is None and (self._results.has_new or not self._results.late.groups):
+                continue
+            is_over = time.monotonic() >= deadline or (delay > 0 and not self._follows)
+            if is_over and fault is None and self._follows:
+                # The job does not run again if its row is free and only those of others are locked.
+                self._follows = False
+                deadline = time.monotonic() + LAST_TURNS_S
+                self._results.late.hurry()
+                continue
+            if is_over or isinstance(fault, PoolClosedError):
+                raise await self.unwritten_error(fault) from fault
+            if delay > 0:
                 await pause.wait(delay)
 
     async def unwritten_error(self, fault: DatabaseUnavailableError | None) -> DatabaseUnavailableError:

@@ -5,6 +5,9 @@ schedule, and the table may refuse a row. The batch is then divided. A group who
 moment before its next turn. Another group that failed is halved until the outcome is alone that caused it.
 Meanwhile all other outcomes are written.
 
+An outcome that failed alone has turns of its own from then on: together with others it would fail again, and
+they would be divided again, without an end.
+
 Late outcomes count towards the capacity of the result buffer, and thousands of jobs may precede one whose row
 is locked. So where only rows are locked that its consequences change, an outcome that waits with many others
 is written without them. The deadline scanner applies them when the lock is released.
@@ -28,6 +31,9 @@ FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 1.0
 """The longest pause between two turns."""
 
+LONE_TURNS_PER_S: Final = 20
+"""Turns of outcomes that are tried alone, together, so that thousands of them keep no connection busy."""
+
 MAX_WAITING: Final = 500
 """Late outcomes up to which each waits until its consequences can be applied too; a quarter of the capacity
 of the result buffer."""
@@ -44,6 +50,7 @@ class LateGroup:
         pause_s: The pause before that turn; 0 for a part of a group that is being divided.
         follows: Whether that turn applies their consequences too.
         is_refused: Whether they wait because the table refuses them, and not for a lock.
+        is_alone: Whether it is one outcome that failed although no row of it was locked.
     """
 
     outcomes: Sequence[AttemptOutcome]
@@ -52,6 +59,12 @@ class LateGroup:
     pause_s: float
     follows: bool = True
     is_refused: bool = False
+    is_alone: bool = False
+
+    @property
+    def may_merge(self) -> bool:
+        """Whether its outcomes may have a turn with those of other groups."""
+        return self.pause_s > 0 and not self.is_alone
 
     def may_leave_consequences(self, number: int) -> bool:
         """Return whether its outcomes are written without their consequences, if rows of those are locked.
@@ -84,12 +97,18 @@ class LateOutcomes:
         return max(min(group.due_at for group in self.groups) - time.monotonic(), 0.0)
 
     def hurry(self) -> None:
-        """End every pause."""
+        """End every pause. Outcomes that have turns together precede those that are tried alone."""
+        self.groups.sort(key=lambda group: group.is_alone)
         for group in self.groups:
             group.due_at = 0.0
 
     def postpone(
-        self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None, pause_s: float | None = None
+        self,
+        outcomes: Sequence[AttemptOutcome],
+        *,
+        former: LateGroup | None,
+        pause_s: float | None = None,
+        is_alone: bool = False,
     ) -> None:
         """Let outcomes wait whose rows are locked, longer than before.
 
@@ -98,6 +117,7 @@ class LateOutcomes:
             former: The group that they were in at their last turn; None if this was the first.
             pause_s: The seconds until the next turn of an outcome that the table refuses; None to double
                 those until the last one.
+            is_alone: Whether it is one outcome that failed although no row of it was locked.
         """
         if outcomes:
             now, is_refused = time.monotonic(), pause_s is not None
@@ -105,8 +125,12 @@ class LateOutcomes:
                 pause_s = FIRST_PAUSE_S
                 if former is not None and former.pause_s:
                     pause_s = min(former.pause_s * 2, LONGEST_PAUSE_S)
+            if is_alone:
+                number = sum(group.is_alone for group in self.groups) + 1
+                pause_s = max(pause_s, number / LONE_TURNS_PER_S)
             since = _since(former, now)
-            self.groups.append(LateGroup(outcomes, since, now + pause_s, pause_s, is_refused=is_refused))
+            group = LateGroup(outcomes, since, now + pause_s, pause_s, True, is_refused, is_alone)
+            self.groups.append(group)
 
     def divide(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None) -> None:
         """Let each half of outcomes that failed together have a turn at once; see ``postpone()``."""
@@ -135,8 +159,8 @@ class LateOutcomes:
                 continue
             ids = {claim.job_id for claim, _ in group.outcomes}
             if due and not (
-                due[0].pause_s
-                and group.pause_s
+                due[0].may_merge
+                and group.may_merge
                 and due[0].follows == group.follows
                 and len(job_ids) + len(ids) <= size
             ):

@@ -192,6 +192,38 @@ async def test_outcome_is_written_without_its_consequences_when_only_their_rows_
     await seen.until(JobCompleted, job_id=f"{world.job_id}:failed")
 
 
+@pytest.mark.parametrize("hold", ["UPDATE counter SET number = 0", "LOCK scheduler_results"])
+async def test_shutdown_ends_while_many_outcomes_wait_for_one_lock_of_a_trigger_or_of_a_table(
+    dsn: str, make: Make, pool: asyncpg.Pool, gate: Gate, hold: str
+) -> None:
+    scheduler = make(shutdown_timeout=0.5, max_concurrent_jobs=20)
+    await scheduler.initialize_db()
+    await pool.execute("CREATE TABLE counter AS SELECT 0 AS number")
+    await guard(
+        pool,
+        "IF NEW.job_name = 'counted' AND NEW.status = 'completed' THEN "
+        "UPDATE counter SET number = number + 1; END IF; RETURN NEW;",
+        is_deferred=False,
+    )
+    seen = Recorder(scheduler)
+    scheduler.register(gate.job, name="counted", keep_result=KEPT)
+    await scheduler.start()
+    runtime = scheduler._parts.life.runtime
+    assert runtime is not None
+    runtime.completer.report_after_s = 0.5
+    for number in range(20):
+        await scheduler.enqueue("counted", job_id=f"counted {number}")
+    await seen.until(JobStarted, 20)
+    stranger = await asyncpg.connect(dsn)
+    async with stranger.transaction():
+        await stranger.execute(hold)
+        gate.open.set()
+        await seen.until(OutcomesDelayed)
+        with pytest.raises(DatabaseUnavailableError, match="could not be written"):
+            await asyncio.wait_for(scheduler.shutdown(), PATIENCE)
+    await stranger.close()
+
+
 async def test_worker_continues_when_many_jobs_end_that_precede_a_locked_one(
     dsn: str, make: Make, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
