@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.settings import Notify
-from pg_scheduler.database.faults import ROW_ERRORS, is_lock_timeout
+from pg_scheduler.database.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_refusal
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, GeneratedIdJob
@@ -166,8 +166,8 @@ class InsertBatcher:
         jobs = [job for job, _ in batch.values()]
         try:
             inserted = await self._write(jobs, self._wait_of(jobs, wait))
-        except (*ROW_ERRORS, DatabaseUnavailableError) as error:
-            if isinstance(error, DatabaseUnavailableError) and not is_lock_timeout(error):
+        except (*ROW_ERRORS, *REFUSALS, DatabaseUnavailableError) as error:
+            if not (isinstance(error, ROW_ERRORS) or is_refusal(error) or is_lock_timeout(error)):
                 raise
             if len(batch) == 1:
                 for _, answer in batch.values():
