@@ -284,7 +284,9 @@ class Substitute(NamedTuple):
     description: str
 
 
-def substitutes(outcome: Outcome, reason: str, state: str, error: Exception) -> list[Substitute]:
+def substitutes(
+    outcome: Outcome, reason: str, state: str, error: Exception, *, deletes: bool = False
+) -> list[Substitute]:
     """Return what may be written where the table refuses an outcome, in the order in which to try it.
 
     A trigger or a constraint may reject a text or a value of the job, an effect of its end such as an alert,
@@ -295,10 +297,13 @@ def substitutes(outcome: Outcome, reason: str, state: str, error: Exception) -> 
         reason: Why it was refused, with the message of the server.
         state: The SQLSTATE, for a reason without that message.
         error: The error.
+        deletes: Whether a completed job is deleted at once. No substitute deletes its job.
     """
     ends = outcome.change.status is not JobStatus.PENDING
     changes = outcome.change
     choices: list[Substitute] = []
+    if deletes and changes.status is JobStatus.COMPLETED:
+        choices.append(Substitute(outcome, True, "the job is deleted later"))
     if ends:
         choices.append(Substitute(outcome, False, "what follows from the end of the job is written later"))
     if changes.is_revoked:

@@ -163,14 +163,15 @@ class Completer(Service):
             effect = "it waits, because the SQLSTATE is one of an outage"
             self._publish_refusal(claim, describe(refusal)[:MAX_REFUSAL_LENGTH], effect)
             return
-        deleted = None if self._results.keeps_completed else self._results.deleted
         error = describe(refusal)[:MAX_REFUSAL_LENGTH]
         reason = f"the table refused the outcome of this attempt: {error}"
-        for substitute in substitutes(outcome, reason, sqlstate_of(refusal) or "unknown", refusal):
+        state = sqlstate_of(refusal) or "unknown"
+        choices = substitutes(outcome, reason, state, refusal, deletes=not self._results.keeps_completed)
+        for substitute in choices:
             outcomes = [(claim, substitute.outcome)]
             try:
                 settled = await self._store.results.settle_unlocked(
-                    self._worker_id, outcomes, deleted=deleted, follows=substitute.follows
+                    self._worker_id, outcomes, deleted=None, follows=substitute.follows
                 )
             except REFUSALS as again:
                 if not is_refusal(again):

@@ -9,7 +9,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler, current_job
+from pg_scheduler import (
+    DatabaseUnavailableError,
+    JobStatus,
+    Scheduler,
+    VacuumConfig,
+    VacuumPolicy,
+    current_job,
+)
 from pg_scheduler.events import (
     JobCompleted,
     JobLost,
@@ -231,6 +238,28 @@ async def test_consequences_that_are_refused_delay_no_others(
     rows = await pool.fetch("SELECT job_id FROM scheduled_jobs WHERE blocked_on IS NOT NULL")
     assert [row["job_id"] for row in rows] == ["bad"]
     assert "consequences of the end of job first refused by the table" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_result": KEPT}])
+async def test_completed_job_that_must_not_be_deleted_stays_completed_with_its_result(
+    make: Make, pool: asyncpg.Pool, gate: Gate, options: dict[str, Any]
+) -> None:
+    scheduler = make(vacuum_config=VacuumConfig(completed=VacuumPolicy.immediate()))
+    await scheduler.initialize_db()
+    await pool.execute("CREATE TABLE orders (job_id text REFERENCES scheduled_jobs (job_id))")
+    jobs = Jobs(scheduler, gate)
+    gate.open.set()
+    await scheduler.enqueue("bad", args=("fine",), job_id="bad", **options)
+    await pool.execute("INSERT INTO orders VALUES ('bad')")
+    await scheduler.start()
+    await jobs.seen.until(JobCompleted, job_id="bad")
+    (event,) = jobs.seen.of(OutcomeRefused)
+    assert event.effect == "the job is deleted later"
+    job = await scheduler.get_job("bad")
+    assert job is not None
+    assert job.status is JobStatus.COMPLETED
+    if options:
+        assert (await scheduler.get_job_result("bad")).value == "fine"
 
 
 async def test_row_security_policy_that_refuses_an_outcome_concerns_that_job_only(
