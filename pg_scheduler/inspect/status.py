@@ -72,7 +72,7 @@ class Status:
 
 def problems_of(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings because of which not all is well."""
-    return [each for each in findings if each.severity.rank >= Severity.WARNING.rank]
+    return [finding for finding in findings if finding.severity.rank >= Severity.WARNING.rank]
 
 
 def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: Diagnosis) -> Status:
@@ -111,12 +111,12 @@ def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator
 
 
 def _alive(figures: ClusterFigures) -> int:
-    return sum(each.is_alive for each in figures.workers)
+    return sum(worker.is_alive for worker in figures.workers)
 
 
 def _slots(figures: ClusterFigures) -> tuple[int, int]:
     """Return the slots of live workers, and how many of them are taken."""
-    alive = [each for each in figures.workers if each.is_alive]
+    alive = [worker for worker in figures.workers if worker.is_alive]
     return sum(each.slots for each in alive), sum(each.running_jobs for each in alive)
 
 
@@ -158,16 +158,16 @@ def _results(statistics: Statistics) -> str:
 
 def _workers(figures: ClusterFigures) -> str:
     slots, busy = _slots(figures)
-    draining = sum(each.is_alive and each.is_draining for each in figures.workers)
+    draining = sum(worker.is_alive and worker.is_draining for worker in figures.workers)
     drained = f", {draining} draining" if draining else ""
     return f"{_alive(figures)} alive, {busy:,} of {slots:,} slots busy{drained}"
 
 
 def _schedules(figures: ClusterFigures) -> str:
-    enabled = [each for each in figures.schedules if each.is_enabled]
+    enabled = [schedule for schedule in figures.schedules if schedule.is_enabled]
     fires = [each.next_fire_at for each in enabled if each.next_fire_at is not None]
-    overdue = [each.schedule_id for each in figures.schedules if each.state == "overdue"]
-    states = Counter(each.state for each in figures.schedules)
+    overdue = [schedule.schedule_id for schedule in figures.schedules if schedule.state == "overdue"]
+    states = Counter(schedule.state for schedule in figures.schedules)
     shown = [
         state for state in SCHEDULE_STATES if state == "active" or (states[state] and state != "overdue")
     ]
@@ -187,8 +187,8 @@ def _limits(figures: ClusterFigures) -> str:
 
 
 def _tables(figures: ClusterFigures) -> str:
-    size = sum(each.total_bytes for each in figures.tables)
-    dead = sum(each.dead for each in figures.tables)
+    size = sum(table.total_bytes for table in figures.tables)
+    dead = sum(table.dead for table in figures.tables)
     oldest = length(figures.oldest_transaction_s)
     return f"{_bytes(size)}, {rounded(dead)} dead rows, the oldest transaction since {oldest}"
 

@@ -244,7 +244,7 @@ class DependencyRepository:
                 parent = row["parent_id"]
                 reason = NOT_COMPLETED.format(parent, status) if status else NOT_FOUND.format(parent)
                 failed.setdefault(row["child_id"], reason)
-        free = [each for each in children if each not in failed]
+        free = [child for child in children if child not in failed]
         ended = await self._decide(free, failed, transaction)
         await self._consequences.run(ended + await self._end_awaited(locked, connection), transaction)
 

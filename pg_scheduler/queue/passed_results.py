@@ -100,7 +100,7 @@ class PassedResultRepository(Repository):
 
     async def of_children(self, job_id: str, children: Collection[str]) -> dict[str, ChildResult]:
         """Return those of the results of children that were passed to a job, by the ids of the children."""
-        names = [OF_CHILD + sha256(each.encode()).hexdigest() for each in dict.fromkeys(children)]
+        names = [OF_CHILD + sha256(child.encode()).hexdigest() for child in dict.fromkeys(children)]
         found: dict[str, ChildResult] = {}
         for start in range(0, len(names), RESULTS_AT_ONCE):
             page = await self._read(job_id, names[start : start + RESULTS_AT_ONCE])

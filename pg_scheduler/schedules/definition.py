@@ -108,9 +108,9 @@ class Definition:
                 the arguments are too large.
         """
         given = {
-            each.name: value
-            for each in fields(self)
-            if not isinstance(value := getattr(self, each.name), Unset)
+            field.name: value
+            for field in fields(self)
+            if not isinstance(value := getattr(self, field.name), Unset)
         }
         changes = {column: read(given[name]) for name, (column, read) in _COLUMNS.items() if name in given}
         if old.start_at is not None and changes.get("start_at", old.start_at) is None:

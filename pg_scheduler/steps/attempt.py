@@ -919,7 +919,7 @@ class AttemptSteps(OpenSteps):
             if not self._function_waits():
                 return False
             tasks = tasks_by_attempt(asyncio.get_running_loop())[self.key]
-            others = [describe_task(each) for each in tasks if not waits_for_steps(each, self._waiting)]
+            others = [describe_task(task) for task in tasks if not waits_for_steps(task, self._waiting)]
         claim = self._claim
         logger.warning(
             "job %s (id %s, attempt %s) is suspended at its timeout, since its function only waits; these "
@@ -945,7 +945,7 @@ class AttemptSteps(OpenSteps):
     def _all_threads_wait(self) -> bool:
         own = self._attempt.call and self._attempt.call.thread
         waiting = self._waiting_threads()
-        return all(thread_waits(each, waiting) for each in {*self._threads, *([own] if own else [])})
+        return all(thread_waits(thread, waiting) for thread in {*self._threads, *([own] if own else [])})
 
     def _suspend(self) -> None:
         """End the attempt."""
@@ -965,11 +965,11 @@ class AttemptSteps(OpenSteps):
         finally:
             self._looking = None
             self._look_at = asyncio.get_running_loop().time() + LOOK_INTERVAL_S
-        names = {each.name for call in self._waiting.values() for each in call.suspensions}
+        names = {suspension.name for call in self._waiting.values() for suspension in call.suspensions}
         self._refresh(steps, names)
         over = {step.name for step in steps if _may_continue(step)}
         for waiter, call in self._waiting.items():
-            if not waiter.done() and over & {each.name for each in call.suspensions}:
+            if not waiter.done() and over & {suspension.name for suspension in call.suspensions}:
                 waiter.set_result(None)
                 self._set_timer(None)
         self._look_soon()

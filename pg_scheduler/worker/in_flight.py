@@ -274,7 +274,11 @@ class InFlight:
         attempts = list(self.attempts.values())
         if self._left:
             attempts += self._still_running()
-        return {each.claim.job_id: each.claim.attempt for each in attempts if each.end is not End.WRITTEN}
+        return {
+            attempt.claim.job_id: attempt.claim.attempt
+            for attempt in attempts
+            if attempt.end is not End.WRITTEN
+        }
 
     def leave(self, attempt: Attempt) -> None:
         """Keep an attempt in flight that could not be stopped, at the end of the executor."""

@@ -508,22 +508,22 @@ def _in_ascii(changes: Changes) -> Changes:
 def _waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
     """Return the jobs that were suspended until a signal comes, each with the name of one."""
     return [
-        (job_id, each.name)
+        (job_id, suspension.name)
         for (job_id, _), change in changes.items()
         if job_id in settled
-        for each in change.suspensions
-        if each.kind == SIGNAL
+        for suspension in change.suspensions
+        if suspension.kind == SIGNAL
     ]
 
 
 def _child_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str, bool]]:
     """Return the jobs that were suspended until children end, the steps, and whether other steps wait too."""
     return [
-        (job_id, each.name, not _awaits_children_only(change.suspensions))
+        (job_id, suspension.name, not _awaits_children_only(change.suspensions))
         for (job_id, _), change in changes.items()
         if job_id in settled
-        for each in change.suspensions
-        if each.kind == CHILD
+        for suspension in change.suspensions
+        if suspension.kind == CHILD
     ]
 
 
@@ -538,7 +538,7 @@ def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:
 
 
 def _awaits_children_only(suspensions: Sequence[Suspension]) -> bool:
-    return all(each.kind == CHILD for each in suspensions)
+    return all(suspension.kind == CHILD for suspension in suspensions)
 
 
 def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:

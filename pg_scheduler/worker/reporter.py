@@ -183,7 +183,11 @@ def _positional_of(arity: Arity) -> int:
 
     It is 0 if the function has parameters without names for jobs, which would come first.
     """
-    kinds = [] if arity.signature is None else [each.kind for each in arity.signature.parameters.values()]
+    kinds = (
+        []
+        if arity.signature is None
+        else [parameter.kind for parameter in arity.signature.parameters.values()]
+    )
     if inspect.Parameter.POSITIONAL_ONLY in kinds:
         return 0
     return kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)

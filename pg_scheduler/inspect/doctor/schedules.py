@@ -51,7 +51,7 @@ async def _check_overdue(facts: SharedFacts, thresholds: Thresholds) -> Found:
 @check(FindingCode.SCHED_UNKNOWN)
 async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
     workers = await facts.once(facts.store.worker_reads.workers)
-    claiming = [each for each in workers if each.is_alive and each.claims_jobs]
+    claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
     if not claiming:
         return  # WORKER-NONE
     known = sorted(claimed_names(claiming))
@@ -130,7 +130,7 @@ async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
 @check(FindingCode.SCHED_ZONE)
 async def _check_zones(facts: SharedFacts, _: Thresholds) -> Found:
     workers = await facts.once(facts.store.workers.list_workers)
-    for finding in judge_unknown_zones([each for each in workers if each.is_alive]):
+    for finding in judge_unknown_zones([worker for worker in workers if worker.is_alive]):
         yield finding
 
 
@@ -176,7 +176,7 @@ def _ids_declared_by(worker: Worker) -> list[str]:
 
 def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:
     """Yield schedules that should have fired, and why they did not."""
-    alive = [each for each in workers if each.is_alive]
+    alive = [worker for worker in workers if worker.is_alive]
     zones = zones_unknown_to(alive)
     for row in rows:
         cause = "no node is alive"
@@ -213,7 +213,7 @@ def zones_unknown_to(workers: Sequence[AnyWorker]) -> dict[str, tuple[str, list[
 
 def judge_unknown_zones(workers: Sequence[Worker]) -> Iterator[Finding]:
     """Yield a finding for each schedule whose time zone a live worker does not know."""
-    planning = [each for each in workers if each.role in PLANNING_ROLES]
+    planning = [worker for worker in workers if worker.role in PLANNING_ROLES]
     for schedule_id, (zone, lacking) in sorted(zones_unknown_to(workers).items()):
         is_known = len(lacking) < len(planning)
         yield (warning if is_known else error)(
