@@ -349,7 +349,7 @@ def keys_of(column: str) -> set[str]:
 
 
 async def test_replace_keeps_of_a_row_what_others_have_asked_of_it(world: World) -> None:
-    """What is kept besides identity: the mark that others wait for the job, and so the result for them."""
+    """What is kept besides identity: what others wait for, and the delay that a schedule waits for."""
     job_id = await world.add("kept.full", execution_time=START + timedelta(minutes=10), after=["parent"])
     options = keys_of("options")
     on_end = keys_of("on_end") - {"replacement"} | {"failed_tasks", "result"}
@@ -381,7 +381,7 @@ async def test_replace_keeps_of_a_row_what_others_have_asked_of_it(world: World)
         for column in ("options", "on_end")
     )
     assert kept_options == {"keep_result"}
-    assert kept_on_end == {"child"}
+    assert kept_on_end == {"child", "fixed_delay"}
 
 
 async def test_retried_job_starts_at_once_when_the_jobs_before_it_have_ended_meanwhile(world: World) -> None:

@@ -391,7 +391,7 @@ async def test_outage_amid_selected_schedules_states_what_was_done(
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
         BEGIN
             IF NEW.job_name = 'board.down' THEN
-                RAISE EXCEPTION 'read only' USING ERRCODE = 'read_only_sql_transaction';
+                PERFORM pg_terminate_backend(pg_backend_pid());
             ELSIF NEW.job_name = 'board.large' THEN
                 RAISE EXCEPTION 'too large' USING ERRCODE = '23514', CONSTRAINT = 'scheduled_jobs_payload';
             END IF;

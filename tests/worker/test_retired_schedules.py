@@ -49,12 +49,13 @@ def config(key: str, module: str = MODULE) -> PeriodicJobConfig:
 
 
 async def declare(store: Store, *configs: PeriodicJobConfig) -> DeclaredSchedules:
-    """Write the schedules of the code of a process."""
+    """Write the schedules of the code of a process, and read them, as the planner does."""
     catalogue = PeriodicCatalogue()
     for each in configs:
         catalogue.add(each)
     declared = DeclaredSchedules(store, store.schedules, catalogue)
     await declared.sync()
+    await declared.refresh()
     return declared
 
 
