@@ -373,7 +373,8 @@ class Claimer(Service):
 
     def _next_delay(self, sent_at: float, due_in: float | None) -> float:
         self.next_due_at = None if due_in is None else sent_at + due_in
-        poll = self._pacing.next_poll()
+        # A job that is left out is not part of due_in, and nothing else announces the end of its pause.
+        poll = min(self._pacing.next_poll(), self._refused_claims.ends_in)
         if due_in is None:
             return poll
         if due_in <= 0 and self._claimed_cheaply:

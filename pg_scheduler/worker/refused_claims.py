@@ -43,6 +43,11 @@ class RefusedClaims:
         """Whether claims cannot leave out more jobs."""
         return len(self.ids()) >= MAX_JOBS
 
+    @property
+    def ends_in(self) -> float:
+        """Seconds until the first pause ends; infinite without one."""
+        return max(min(self._until.values(), default=float("inf")) - time.monotonic(), 0.0)
+
     def leave_out(self, job_id: str, refusal: Exception) -> None:
         """Leave out a job from now on, with a log record."""
         self._until[job_id] = time.monotonic() + REFUSED_PAUSE_S
