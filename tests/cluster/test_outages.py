@@ -55,14 +55,6 @@ TERMINATE: Final = """
     SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name <> 'test'
 """
-FAIL_WRITES: Final = """
-    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN RAISE 'SQLSTATE %', TG_ARGV[0] USING ERRCODE = TG_ARGV[0]; END $$;
-    CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON scheduled_jobs
-    FOR EACH STATEMENT EXECUTE FUNCTION fail('{}')
-"""
-
-
 # -- server outages ------------------------------------------------------------------------------------
 
 
@@ -198,24 +190,6 @@ async def test_scheduler_recovers_from_a_read_only_server(private_dsn: str) -> N
         await fetch_value(elsewhere, read_only.format("RESET"))
         await fetch_value(private_dsn, TERMINATE)
         await workload.assert_recovered()
-
-
-@pytest.mark.parametrize("state", ["53100", "53200", "40001", "57014"])
-async def test_scheduler_recovers_when_every_write_failed(private_dsn: str, state: str) -> None:
-    """A trigger raises the SQLSTATE of a full disk, lack of memory, a conflict or a cancellation."""
-    connection = await asyncpg.connect(private_dsn)
-    async with start_workload(private_dsn) as workload:
-        await workload.schedule_jobs()
-        await connection.execute(FAIL_WRITES.format(state))
-        workload.finish_held_jobs()
-        await workload.wait_for_retries("completer", "claimer")
-        with pytest.raises(DatabaseUnavailableError) as caught:
-            await workload.scheduler.schedule(workload.note, execution_time=now())
-        assert isinstance(caught.value.__cause__, asyncpg.PostgresError)
-        assert caught.value.__cause__.sqlstate == state
-        await connection.execute("DROP FUNCTION fail CASCADE")
-        await workload.assert_recovered()
-    await connection.close()
 
 
 async def schedule_until_it_raises(workload: Workload) -> None:
