@@ -87,7 +87,9 @@ class Run:
         value = await steps.wait("go", timeout=60)
         self.check(f"the signal of {job_id!r}", value, self.sent.get((number, "go")))
         if fails:
-            self.failed.add(number)
+            # A job that was replaced within its attempt continues with its new definition: it has not failed.
+            if self.current.get(job_id) == number:
+                self.failed.add(number)
             raise Abort(str(number))
         return number
 
