@@ -53,6 +53,9 @@ class SuppressedChangeError(PayloadError):
         )
 
 
+REFUSED_PAUSE_S: Final = 60.0
+"""Seconds for which a service leaves out a row that the application refuses, and continues with others."""
+
 RECORD_REFUSALS: Final = (asyncpg.PostgresError, SchemaForbiddenError, UnstorableTextError)
 """Errors after which a service continues without a record that only people read."""
 

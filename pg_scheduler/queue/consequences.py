@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import asyncpg
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.database.faults import SuppressedChangeError, is_refusal
+from pg_scheduler.database.faults import REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
@@ -29,9 +29,6 @@ from pg_scheduler.jobs.payload import object_from
 
 LOCKED_PAUSE_S: Final = 4.0
 """Seconds for which a scan leaves out a job of whose consequences a row is locked."""
-
-REFUSED_PAUSE_S: Final = 60.0
-"""The same for a job whose consequences the table refuses."""
 
 MAX_GENERATIONS: Final = 100
 """Jobs that end because another one ended, in a row. The scan continues with the next ones."""

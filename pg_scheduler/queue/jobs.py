@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import asyncpg
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.database.faults import REFUSALS, SuppressedChangeError, is_refusal
+from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
 from pg_scheduler.database.records import job_from
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Statements, Transaction
@@ -30,9 +30,6 @@ MAX_EXAMINED_ROWS: Final = 20_000
 
 MAX_CANCELLED_JOBS: Final = 1000
 """The maximum number of jobs that one statement cancels."""
-
-REFUSED_PAUSE_S: Final = 60.0
-"""Seconds for which a job is left out that the application refuses to let expire."""
 
 SET_BY_CALLER: Final = "status set by a caller"
 

@@ -35,7 +35,7 @@ from functools import partial
 from typing import ClassVar, Final
 
 from pg_scheduler.database.blockers import Blocker
-from pg_scheduler.database.faults import REFUSALS, is_locked_out, is_refusal
+from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, is_locked_out, is_refusal
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError
 from pg_scheduler.events import (
@@ -94,9 +94,6 @@ TURN_TIMEOUT_MS: Final = 10
 
 REPORT_TIMEOUT_MS: Final = 100
 """The same of one in which the holder of the lock is looked up."""
-
-REFUSED_PAUSE_S: Final = 60.0
-"""Seconds until the next turn of a schedule of which the application refuses a row."""
 
 MAX_TURNS: Final = 5
 """Turns of one pass, so that those that meet locks do not delay other schedules."""

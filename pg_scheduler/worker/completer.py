@@ -17,7 +17,14 @@ from datetime import datetime
 from typing import ClassVar, Final
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.database.faults import REFUSALS, is_locked_out, is_refusal, is_transient, sqlstate_of
+from pg_scheduler.database.faults import (
+    REFUSALS,
+    REFUSED_PAUSE_S,
+    is_locked_out,
+    is_refusal,
+    is_transient,
+    sqlstate_of,
+)
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import JobFailed, JobReleased, OutcomeRefused, OutcomesDelayed
 from pg_scheduler.jobs.outcome import Outcome, describe, substitutes
@@ -30,9 +37,6 @@ from pg_scheduler.worker.service import NEVER, Service, Wakeup
 
 MAX_REFUSAL_LENGTH: Final = 500
 """Characters of the error of a trigger or a constraint that the row of the job keeps."""
-
-REFUSED_PAUSE_S: Final = 60.0
-"""Seconds between two turns of an outcome for which the table accepts nothing."""
 
 LAST_TURNS_S: Final = 1.0
 """Seconds after the flush timeout for late outcomes to be written without their consequences."""

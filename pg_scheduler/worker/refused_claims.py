@@ -11,13 +11,11 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from pg_scheduler.database.faults import REFUSED_PAUSE_S
 from pg_scheduler.events.log import log_refusal, log_waits
 
-REFUSED_PAUSE_S: Final = 60.0
-"""Seconds for which claims leave out a job."""
-
 WAITING_PAUSE_S: Final = 1.0
-"""The same of a job for which a trigger waits for a lock, which may be released at any time."""
+"""Seconds for which claims leave out a job whose trigger waits for a lock, which may end at any time."""
 
 WAITS_REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two records about such jobs."""
