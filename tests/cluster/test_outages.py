@@ -29,7 +29,17 @@ from pg_scheduler.errors import (
     SchemaForbiddenError,
     SchemaMissingError,
 )
-from pg_scheduler.events import JobCompleted, JobFailed, ListenerConnected, ListenerLost, ServiceRetrying
+from pg_scheduler.events import (
+    JobCompleted,
+    JobFailed,
+    ListenerConnected,
+    ListenerLost,
+    OutcomeRefused,
+    ServiceRetrying,
+)
+from pg_scheduler.queue import consequences, jobs
+from pg_scheduler.schedules import planner
+from pg_scheduler.worker import completer, refused_claims
 from tests.cluster.outages import (
     TIMEOUT_S,
     Workload,
@@ -55,6 +65,14 @@ TERMINATE: Final = """
     SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name <> 'test'
 """
+FAIL_WRITES: Final = """
+    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE 'SQLSTATE %', TG_ARGV[0] USING ERRCODE = TG_ARGV[0]; END $$;
+    CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON scheduled_jobs
+    FOR EACH STATEMENT EXECUTE FUNCTION fail('{}')
+"""
+
+
 # -- server outages ------------------------------------------------------------------------------------
 
 
@@ -190,6 +208,27 @@ async def test_scheduler_recovers_from_a_read_only_server(private_dsn: str) -> N
         await fetch_value(elsewhere, read_only.format("RESET"))
         await fetch_value(private_dsn, TERMINATE)
         await workload.assert_recovered()
+
+
+@pytest.mark.parametrize("state", ["53100", "53200", "40001", "57014"])
+async def test_scheduler_recovers_when_a_trigger_refused_every_write(
+    private_dsn: str, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """The trigger raises the SQLSTATE of a full disk, lack of memory, a conflict or a cancellation."""
+    for module in (completer, consequences, jobs, planner, refused_claims):
+        monkeypatch.setattr(module, "REFUSED_PAUSE_S", 0.2)
+    connection = await asyncpg.connect(private_dsn)
+    async with start_workload(private_dsn) as workload:
+        await workload.schedule_jobs()
+        await connection.execute(FAIL_WRITES.format(state))
+        workload.finish_held_jobs()
+        await workload.recorder.until(OutcomeRefused)
+        with pytest.raises(asyncpg.PostgresError) as caught:
+            await workload.scheduler.schedule(workload.note, execution_time=now())
+        assert caught.value.sqlstate == state
+        await connection.execute("DROP FUNCTION fail CASCADE")
+        await workload.assert_recovered()
+    await connection.close()
 
 
 async def schedule_until_it_raises(workload: Workload) -> None:
