@@ -18,10 +18,10 @@ from pg_scheduler.dashboard import texts
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.charts import small_bars, small_line
 from pg_scheduler.dashboard.context import PageRequest, View
-from pg_scheduler.dashboard.facts import read_counts
 from pg_scheduler.dashboard.gantt import state_of
 from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.messages import job_of, message_of, undo_of
+from pg_scheduler.dashboard.navigation import read_counts
 from pg_scheduler.dashboard.pages import (
     GROUPS,
     LIVE_PARAMETERS,

@@ -13,7 +13,7 @@ from typing import Final
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.facts.job_state import ended_state
-from pg_scheduler.inspect.facts import Facts
+from pg_scheduler.inspect.job_facts import Facts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import command as shell

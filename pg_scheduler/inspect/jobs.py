@@ -12,7 +12,7 @@ from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.errors import ErrorGroups, group_errors, group_errors_by_id
 from pg_scheduler.inspect.explain import explain
-from pg_scheduler.inspect.facts import collect_facts
+from pg_scheduler.inspect.job_facts import collect_facts
 from pg_scheduler.inspect.pages import SearchPage, Wanted, find_page
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
 from pg_scheduler.inspect.reasons import Explanation

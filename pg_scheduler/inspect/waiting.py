@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.inspect.facts import Facts
+from pg_scheduler.inspect.job_facts import Facts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.inspections import WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker

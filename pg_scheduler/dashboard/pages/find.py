@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest, View
-from pg_scheduler.dashboard.facts import Facts, read_facts
+from pg_scheduler.dashboard.navigation import Facts, read_facts
 
 MAX_OF_KIND: Final = 8
 MAX_ACTIONS: Final = 20

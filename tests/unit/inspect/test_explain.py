@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pg_scheduler import AttemptError, Job, JobPriority, JobStatus
 from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.explain import explain
-from pg_scheduler.inspect.facts import Facts, LimitUse
+from pg_scheduler.inspect.job_facts import Facts, LimitUse
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.outcome import quarantine_error
