@@ -24,7 +24,7 @@ MAX_READ: Final = 500
 """Schedules and groups of errors that are counted; more are shown with a plus."""
 
 
-class Facts(NamedTuple):
+class NavigationData(NamedTuple):
     """Names and numbers of all jobs; each request sees those of its names.
 
     Attributes:
@@ -50,14 +50,14 @@ class Facts(NamedTuple):
     findings: Sequence[Finding]
 
 
-async def read_facts(request: PageRequest) -> Facts:
-    """Return the facts of the last 30 seconds.
+async def read_navigation(request: PageRequest) -> NavigationData:
+    """Return the data of the last 30 seconds.
 
     Raises:
         SchedulerError: The database is unavailable.
     """
 
-    async def read() -> Facts:
+    async def read() -> NavigationData:
         inspector = request.inspector
         now = request.now
         groups = (await inspector.error_groups(since=now - ERRORS_SINCE, limit=MAX_READ)).items
@@ -70,7 +70,7 @@ async def read_facts(request: PageRequest) -> Facts:
         schedules = await inspector.schedules(limit=MAX_READ)
         task_list = await in_time(inspector.tasks())
         tasks = () if task_list is None else task_list.items
-        return Facts(
+        return NavigationData(
             jobs=(await inspector.totals()).jobs,
             error_names=[
                 group.job_name
@@ -92,7 +92,7 @@ async def read_facts(request: PageRequest) -> Facts:
             findings=[finding for finding in findings if finding_id(finding) not in muted],
         )
 
-    return await request.cache.get("facts", AGE_S, read, is_data=False)
+    return await request.cache.get("navigation", AGE_S, read, is_data=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Count:
 async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     """Return the numbers by the paths of their items; none while the database is unavailable."""
     try:
-        facts, names = await read_facts(request), await request.task_names()
+        data, names = await read_navigation(request), await request.task_names()
     except SchedulerError:
         return {}
     sees = request.access.sees_name
@@ -122,20 +122,20 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
         count = sum(map(sees, names))
         return f"{count}+" if count >= MAX_READ else str(count)
 
-    errors = number(facts.error_names)
+    errors = number(data.error_names)
     findings = [
-        finding for finding in facts.findings if finding.code not in ABOUT_NAMES or sees(finding.subject)
+        finding for finding in data.findings if finding.code not in ABOUT_NAMES or sees(finding.subject)
     ]
     is_error = any(finding.severity is Severity.ERROR for finding in findings)
-    limits = sum(any(map(sees, tasks)) for tasks in facts.limit_tasks)
+    limits = sum(any(map(sees, tasks)) for tasks in data.limit_tasks)
     counts = {
         "/errors": Count(errors, "groups of errors in the last 24 hours", "bad"),
-        "/schedules": Count(number(facts.schedules.values()), "schedules"),
-        "/tasks": Count(number(set(map(names.task_of, filter(sees, facts.tasks)))), "tasks"),
-        "/workers": Count(str(len(facts.workers)), "live workers", "" if facts.workers else "bad"),
+        "/schedules": Count(number(data.schedules.values()), "schedules"),
+        "/tasks": Count(number(set(map(names.task_of, filter(sees, data.tasks)))), "tasks"),
+        "/workers": Count(str(len(data.workers)), "live workers", "" if data.workers else "bad"),
         "/limits": Count(str(limits), "limits"),
         "/doctor": Count(str(len(findings)), "findings", "bad" if is_error else "warn"),
     }
-    if request.access.visible_names is None and facts.jobs is not None:
-        counts["/jobs"] = Count(rounded(facts.jobs), "jobs, about")
+    if request.access.visible_names is None and data.jobs is not None:
+        counts["/jobs"] = Count(rounded(data.jobs), "jobs, about")
     return {path: count for path, count in counts.items() if count.text != "0" or path == "/workers"}

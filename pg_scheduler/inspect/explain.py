@@ -13,7 +13,7 @@ from typing import Final
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.facts.job_state import ended_state
-from pg_scheduler.inspect.job_facts import Facts
+from pg_scheduler.inspect.job_facts import JobFacts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import command as shell
@@ -25,7 +25,7 @@ from pg_scheduler.jobs.history import PARENT
 MAX_STANDBY_LAG_S: Final = 1.0
 
 
-def explain(facts: Facts) -> Explanation:
+def explain(facts: JobFacts) -> Explanation:
     """Return the reasons why a job is where it is."""
     status = facts.job.status
     if status is JobStatus.COMPLETED:
@@ -44,7 +44,7 @@ def explain(facts: Facts) -> Explanation:
 # -- jobs that run -------------------------------------------------------------------------------------
 
 
-def _running(facts: Facts) -> Iterator[Reason]:
+def _running(facts: JobFacts) -> Iterator[Reason]:
     job = facts.job
     worker = next((candidate for candidate in facts.workers if candidate.worker_id == job.worker_id), None)
     if job.lease_until is None or job.lease_until <= facts.now:
@@ -65,7 +65,7 @@ def _running(facts: Facts) -> Iterator[Reason]:
         yield Reason(ReasonCode.REPLACED, "a new definition waits until this attempt ends", None)
 
 
-def _lease_expired(facts: Facts, worker: InspectedWorker | None) -> Reason:
+def _lease_expired(facts: JobFacts, worker: InspectedWorker | None) -> Reason:
     lease_until = facts.job.lease_until
     expired = "" if lease_until is None else f" at {instant(lease_until)}"
     if worker is None:
@@ -84,7 +84,7 @@ def _lease_expired(facts: Facts, worker: InspectedWorker | None) -> Reason:
     )
 
 
-def _end_of_attempt(facts: Facts) -> datetime | None:
+def _end_of_attempt(facts: JobFacts) -> datetime | None:
     """Return when the attempt will probably end; None if it takes longer than usual already."""
     if facts.run_p95_s is None or facts.job.started_at is None:
         return None
@@ -95,7 +95,7 @@ def _end_of_attempt(facts: Facts) -> datetime | None:
 # -- jobs that have ended ------------------------------------------------------------------------------
 
 
-def _ended(facts: Facts) -> Iterator[Reason]:
+def _ended(facts: JobFacts) -> Iterator[Reason]:
     job = facts.job
     retry = f"await scheduler.retry_job({job.job_id!r})"
     command = shell("jobs", "retry", job.job_id)
@@ -126,7 +126,7 @@ def _ended(facts: Facts) -> Iterator[Reason]:
 # -- jobs of every status but completed ---------------------------------------------------------------
 
 
-def _about_schedule(facts: Facts) -> Iterator[Reason]:
+def _about_schedule(facts: JobFacts) -> Iterator[Reason]:
     """Yield why no further job of the schedule follows."""
     schedule_id, schedule = facts.job.schedule_id, facts.schedule
     if schedule_id is None:
@@ -148,7 +148,7 @@ def _about_schedule(facts: Facts) -> Iterator[Reason]:
         )
 
 
-def _about_standby(facts: Facts) -> Iterator[Reason]:
+def _about_standby(facts: JobFacts) -> Iterator[Reason]:
     """Yield how old the facts are, if they are old."""
     if facts.standby_lag_s is not None and facts.standby_lag_s > MAX_STANDBY_LAG_S:
         yield Reason(

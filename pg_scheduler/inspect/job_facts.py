@@ -51,7 +51,7 @@ class LimitUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class JobFacts:
     """Everything that an explanation considers.
 
     Attributes:
@@ -93,7 +93,7 @@ class Facts:
     slot_use: Sequence[tuple[str, float]] = ()
 
 
-async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) -> Facts | None:
+async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBook) -> JobFacts | None:
     """Return the facts about a job, or None if it does not exist.
 
     ``limits`` are those that this process declares; none without a Scheduler.
@@ -103,7 +103,7 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
         return None
     job = row.job
     if job.status is JobStatus.COMPLETED:
-        return Facts(job=job, task=row.task, now=row.now)
+        return JobFacts(job=job, task=row.task, now=row.now)
     is_pending = job.status is JobStatus.PENDING
     is_due = is_pending and job.execution_time <= row.now and job.blocked_on is None
     is_limited = is_pending and job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
@@ -115,7 +115,7 @@ async def collect_facts(store: InspectionStore, job_id: str, limits: LimitBook) 
     tasks = tasks_of_aliases(workers)
     pauses = await store.pauses.paused() if is_pending else []
     locks = await store.inspections.locks(job_id) if is_due else []
-    return Facts(
+    return JobFacts(
         job=job,
         task=row.task,
         now=row.now,

@@ -12,7 +12,7 @@ from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.errors import ErrorGroups, group_errors, group_errors_by_id
 from pg_scheduler.inspect.explain import explain
-from pg_scheduler.inspect.job_facts import collect_facts
+from pg_scheduler.inspect.job_facts import collect_job_facts
 from pg_scheduler.inspect.pages import SearchPage, Wanted, find_page
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
 from pg_scheduler.inspect.reasons import Explanation
@@ -112,7 +112,7 @@ class JobReads(InspectorBase):
         if self._scheduler is not None:
             tasks = parts_of(self._scheduler).tasks.lists.limited.values()
             limits = LimitBook({task.name: task.limits for task in tasks}.items())
-        facts = await collect_facts(self._reads, check_job_id(job_id), limits)
+        facts = await collect_job_facts(self._reads, check_job_id(job_id), limits)
         if facts is None:
             raise JobNotFoundError(job_id)
         return explain(facts)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.inspect.job_facts import Facts
+from pg_scheduler.inspect.job_facts import JobFacts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.inspections import WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
@@ -40,7 +40,7 @@ HOLDING: Final = frozenset(
 """Reasons that do not end by themselves. A pause with an end is no such reason."""
 
 
-def explain_pending(facts: Facts) -> Explanation:
+def explain_pending(facts: JobFacts) -> Explanation:
     """Explain a pending job: what blocks it, when it is due, what prevents its start or precedes it."""
     blocking = list(_blocking(facts))
     timing = list(_timing(facts))
@@ -57,7 +57,7 @@ def explain_pending(facts: Facts) -> Explanation:
     return Explanation(Verdict.HELD if is_held else Verdict.WAITING, (*decisive, *expiry), eta)
 
 
-def _blocking(facts: Facts) -> Iterator[Reason]:
+def _blocking(facts: JobFacts) -> Iterator[Reason]:
     blocked_on = facts.job.blocked_on
     if blocked_on is None:
         return
@@ -89,7 +89,7 @@ def _blocking(facts: Facts) -> Iterator[Reason]:
     )
 
 
-def _waits_for_jobs(facts: Facts, since: datetime) -> Reason:
+def _waits_for_jobs(facts: JobFacts, since: datetime) -> Reason:
     parents = [f"{job_id!r} ({status or 'does not exist'})" for job_id, status in facts.parents]
     parents_text = f"{counted(len(parents), 'job')}: {listed(parents)}" if parents else "other jobs"
     return Reason(
@@ -97,7 +97,7 @@ def _waits_for_jobs(facts: Facts, since: datetime) -> Reason:
     )
 
 
-def _waits_for_its_turn(facts: Facts) -> Reason:
+def _waits_for_its_turn(facts: JobFacts) -> Reason:
     name, key = share_of(facts.job.blocked_on)
     queue = facts.tenant_queue
     place = ""
@@ -111,7 +111,7 @@ def _waits_for_its_turn(facts: Facts) -> Reason:
     )
 
 
-def _timing(facts: Facts) -> Iterator[Reason]:
+def _timing(facts: JobFacts) -> Iterator[Reason]:
     job = facts.job
     wait = job.execution_time - facts.now
     if wait <= timedelta(0):
@@ -135,7 +135,7 @@ def _timing(facts: Facts) -> Iterator[Reason]:
         yield Reason(ReasonCode.NOT_DUE, f"due {when}", None, job.created_at)
 
 
-def _suspended(facts: Facts) -> Iterator[Reason]:
+def _suspended(facts: JobFacts) -> Iterator[Reason]:
     """Yield what a job waits for whose last attempt was suspended."""
     signals = [wait for wait in facts.waits if wait.is_open and wait.kind == SIGNAL]
     sleeps = [wait for wait in facts.waits if wait.is_open and wait.kind == SLEEP]
@@ -167,7 +167,7 @@ def _described(wait: WaitRow, now: datetime) -> str:
     return f"{wait.name!r} until {instant(wait.until)} (in {length(wait.until - now)})"
 
 
-def _holding(facts: Facts) -> Iterator[Reason]:
+def _holding(facts: JobFacts) -> Iterator[Reason]:
     """Yield what prevents a start once the job is due."""
     alive = [worker for worker in facts.workers if worker.is_alive and worker.claims_jobs]
     knowing = [worker for worker in alive if worker.names is None or facts.task in worker.names]
@@ -206,7 +206,7 @@ def _holding(facts: Facts) -> Iterator[Reason]:
         )
 
 
-def _name_unknown(facts: Facts, alive: Sequence[InspectedWorker]) -> Reason:
+def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:
     lacking = [worker for worker in alive if worker.missing_executor(facts.task) is not None]
     if lacking:
         executor = lacking[0].missing_executor(facts.task)
@@ -245,14 +245,14 @@ def _codes(reasons: Iterable[Reason]) -> set[ReasonCode]:
     return {reason.code for reason in reasons}
 
 
-def _ends_by_itself(facts: Facts, holding: Iterable[Reason]) -> bool:
+def _ends_by_itself(facts: JobFacts, holding: Iterable[Reason]) -> bool:
     """Return whether the only obstacle is a pause with an end."""
     codes = _codes(holding) & HOLDING
     until = facts.pause.paused_until if facts.pause else None
     return codes == {ReasonCode.TASK_PAUSED} and until is not None
 
 
-def _queueing(facts: Facts) -> Iterator[Reason]:
+def _queueing(facts: JobFacts) -> Iterator[Reason]:
     queue = facts.queue
     due = facts.job.execution_time
     claiming = _claiming(facts)
@@ -284,7 +284,7 @@ def _queueing(facts: Facts) -> Iterator[Reason]:
         )
 
 
-def _should_run_now(facts: Facts) -> Reason:
+def _should_run_now(facts: JobFacts) -> Reason:
     late = facts.now - facts.job.execution_time
     if late < START_DELAY:
         return Reason(
@@ -301,7 +301,7 @@ def _should_run_now(facts: Facts) -> Reason:
     )
 
 
-def _near_expiry(facts: Facts, eta: datetime | None, *, is_held: bool) -> Iterator[Reason]:
+def _near_expiry(facts: JobFacts, eta: datetime | None, *, is_held: bool) -> Iterator[Reason]:
     job = facts.job
     if job.expires_at is None or job.blocked_on is not None:
         return
@@ -320,7 +320,7 @@ def _near_expiry(facts: Facts, eta: datetime | None, *, is_held: bool) -> Iterat
         )
 
 
-def _start(facts: Facts, queueing: Sequence[Reason]) -> datetime | None:
+def _start(facts: JobFacts, queueing: Sequence[Reason]) -> datetime | None:
     """Return when the job will probably start."""
     at = max(facts.now, facts.job.execution_time)
     if facts.pause is not None and facts.pause.paused_until is not None:
@@ -331,7 +331,7 @@ def _start(facts: Facts, queueing: Sequence[Reason]) -> datetime | None:
     return None if wait_s is None else later(at, wait_s)
 
 
-def _wait_s(facts: Facts) -> float | None:
+def _wait_s(facts: JobFacts) -> float | None:
     """Return how long the jobs ahead take at the present throughput; None if that is unknown."""
     rate = facts.starts_per_s
     if facts.queue is None or facts.queue.is_capped or not rate:
@@ -339,7 +339,7 @@ def _wait_s(facts: Facts) -> float | None:
     return (facts.queue.ahead + 1) / rate
 
 
-def _claiming(facts: Facts) -> list[InspectedWorker]:
+def _claiming(facts: JobFacts) -> list[InspectedWorker]:
     return [
         worker
         for worker in facts.workers

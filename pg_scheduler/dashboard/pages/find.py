@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest, View
-from pg_scheduler.dashboard.navigation import Facts, read_facts
+from pg_scheduler.dashboard.navigation import NavigationData, read_navigation
 
 MAX_OF_KIND: Final = 8
 MAX_ACTIONS: Final = 20
@@ -43,8 +43,8 @@ async def build(request: PageRequest) -> View:
 
 async def _objects(q: str, request: PageRequest) -> list[Found]:
     sees, url, text = request.access.sees_name, request.url, q.casefold()
-    facts, names = await read_facts(request), await request.task_names()
-    tasks = dict.fromkeys(map(names.task_of, filter(sees, facts.tasks)))
+    data, names = await read_navigation(request), await request.task_names()
+    tasks = dict.fromkeys(map(names.task_of, filter(sees, data.tasks)))
     try:
         job = await request.inspector.get_job(q)
     except ValueError:  # no id of a job
@@ -58,12 +58,12 @@ async def _objects(q: str, request: PageRequest) -> list[Found]:
         [Found("task", name, url("/task", id=name)) for name in tasks if has(*names.all_of(name))],
         [
             Found("schedule", schedule_id, url("/schedule", id=schedule_id))
-            for schedule_id, task in facts.schedules.items()
+            for schedule_id, task in data.schedules.items()
             if sees(task) and has(schedule_id)
         ],
         [
             Found("worker", name, url("/worker", id=worker_id))
-            for worker_id, name in facts.workers.items()
+            for worker_id, name in data.workers.items()
             if has(worker_id, name)
         ],
     ]
@@ -75,29 +75,29 @@ async def _actions(words: Sequence[str], request: PageRequest) -> list[Found]:
 
     Those that begin with the first word come first.
     """
-    objects = _to_objects(await read_facts(request), request) if words else ()
+    objects = _to_objects(await read_navigation(request), request) if words else ()
     named_actions = ((action.name.casefold(), action) for action in (*_everywhere(request), *objects))
     matches = [(name, action) for name, action in named_actions if all(word in name for word in words)]
     matches.sort(key=lambda match: not match[0].startswith("".join(words[:1])))
     return [action for _, action in matches[:MAX_ACTIONS]]
 
 
-def _to_objects(facts: Facts, request: PageRequest) -> Iterator[Found]:
+def _to_objects(data: NavigationData, request: PageRequest) -> Iterator[Found]:
     """Yield what pages of tasks, schedules and workers offer, as far as the request sees and may do it."""
     sees, url, may = request.access.sees_name, request.url, request.may
-    for name in filter(sees, facts.tasks) if may("task_pause") else ():
-        verb = "resume" if name in facts.paused_tasks else "pause"
+    for name in filter(sees, data.tasks) if may("task_pause") else ():
+        verb = "resume" if name in data.paused_tasks else "pause"
         action = url(f"/actions/tasks/{verb}", id=name)
         yield Found("action", f"{verb.capitalize()} task {name}", "", action=action)
-    for schedule_id in [schedule_id for schedule_id, task in facts.schedules.items() if sees(task)]:
+    for schedule_id in [schedule_id for schedule_id, task in data.schedules.items() if sees(task)]:
         if may("schedule_trigger"):
             action = url("/actions/schedules/trigger", id=schedule_id)
             yield Found("action", f"Run schedule {schedule_id}", "", action=action)
         if may("schedule_pause"):  # its page asks for a note, or what becomes of the fire times
-            verb = "Resume" if schedule_id in facts.paused_schedules else "Pause"
+            verb = "Resume" if schedule_id in data.paused_schedules else "Pause"
             yield Found("action", f"{verb} schedule {schedule_id}…", url("/schedule-pause", id=schedule_id))
     is_for_all = request.access.visible_names is None
-    for worker_id, name in facts.workers.items() if may("drain") and is_for_all else ():
+    for worker_id, name in data.workers.items() if may("drain") and is_for_all else ():
         yield Found("action", f"Drain worker {name}…", "", action=url("/actions/workers/drain", id=worker_id))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pg_scheduler import AttemptError, Job, JobPriority, JobStatus
 from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.explain import explain
-from pg_scheduler.inspect.job_facts import Facts, LimitUse
+from pg_scheduler.inspect.job_facts import JobFacts, LimitUse
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.outcome import quarantine_error
@@ -67,23 +67,23 @@ SCHEDULE = ScheduleRow(
     schedule_id="daily", owner="api", task="mail.send", trigger="{}", described="", overlap="skip",
     catch_up="skip", anchor=NOW, created_at=NOW, updated_at=NOW,
 )  # fmt: skip
-FACTS = Facts(job=PENDING, task="mail.send", now=NOW, workers=(WORKER,))
+FACTS = JobFacts(job=PENDING, task="mail.send", now=NOW, workers=(WORKER,))
 
 
-def facts(**changes: Any) -> Facts:
+def facts(**changes: Any) -> JobFacts:
     return replace(FACTS, **changes)
 
 
-def job(**changes: Any) -> Facts:
+def job(**changes: Any) -> JobFacts:
     return replace(FACTS, job=replace(PENDING, **changes))
 
 
-def running(**changes: Any) -> Facts:
+def running(**changes: Any) -> JobFacts:
     values = {"attempt": 2, "worker_id": "w1", "started_at": NOW - MINUTE, "lease_until": NOW + MINUTE}
     return job(**{"status": JobStatus.RUNNING, **values, **changes})
 
 
-def ended(status: JobStatus, error: str | None = None, **changes: Any) -> Facts:
+def ended(status: JobStatus, error: str | None = None, **changes: Any) -> JobFacts:
     values = {"attempt": 1, "started_at": NOW - MINUTE, **changes}
     return job(status=status, finished_at=NOW, error_message=error, **values)
 
@@ -107,7 +107,7 @@ BEHIND = QueueRow(ahead=30, outranked_by=0)
 SLEEP = WaitRow("delivery", "sleep", NOW + HOUR, NOW - HOUR, is_open=True)
 SIGNAL = WaitRow("approval", "signal", NOW + 2 * HOUR, NOW - HOUR, is_open=True)
 EARLY = WaitRow("aproval", "signal", None, NOW - HOUR, is_open=False)
-CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
+CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
     (ended(JobStatus.COMPLETED), Verdict.COMPLETED, [], ""),
     (job(execution_time=NOW + HOUR), Verdict.WAITING, [ReasonCode.NOT_DUE], "due at 2026-11-21 13:00:00 UTC"),
     (
@@ -427,7 +427,7 @@ CASES: list[tuple[Facts, Verdict, list[ReasonCode], str]] = [
 
 @each_case(("given_facts", "verdict", "codes", "text"), CASES)
 def test_explain_finds_the_reasons(
-    given_facts: Facts, verdict: Verdict, codes: list[ReasonCode], text: str
+    given_facts: JobFacts, verdict: Verdict, codes: list[ReasonCode], text: str
 ) -> None:
     explanation = explain(given_facts)
     assert (explanation.verdict, [reason.code for reason in explanation.reasons]) == (verdict, codes)
@@ -440,7 +440,7 @@ def test_cases_cover_every_code_and_verdict() -> None:
     assert {verdict for _, verdict, _, _ in CASES} == set(Verdict)
 
 
-def eta(of: Facts) -> datetime | None:
+def eta(of: JobFacts) -> datetime | None:
     return explain(of).eta
 
 
@@ -471,7 +471,7 @@ def test_explain_estimates_when_a_job_starts_or_ends() -> None:
         replace(running(), run_p95_s=1e300),
     ],
 )
-def test_explain_estimates_nothing_that_is_unknown(without: Facts) -> None:
+def test_explain_estimates_nothing_that_is_unknown(without: JobFacts) -> None:
     assert eta(without) is None
 
 
@@ -502,7 +502,7 @@ def test_explanation_suggests_the_alias_of_a_renamed_task() -> None:
         (facts(workers=()), None),
     ],
 )
-def test_reasons_have_the_shell_command_of_the_remedy(given: Facts, command: str | None) -> None:
+def test_reasons_have_the_shell_command_of_the_remedy(given: JobFacts, command: str | None) -> None:
     assert explain(given).reasons[0].command == command
 
 
