@@ -87,6 +87,9 @@ POLICY_ROUTINE: Final = "ExecWithCheckOptions"
 """The function of the server that refuses a row because of a row security policy. A missing privilege, which
 others find, has the same SQLSTATE."""
 
+FUNCTION_LANGUAGES: Final = ("SQL", "PL/")
+"""What the context of an error of a function contains, whatever the language of the messages is."""
+
 INTERRUPTING_ROUTINE: Final = "ProcessInterrupts"
 """The function of the server that ends a statement or a session from outside, wherever the statement is."""
 
@@ -248,7 +251,8 @@ def _is_of_application(error: BaseException) -> bool:
 
     The error of a trigger has a context. No statement of this library calls a function that adds one, only
     COPY adds one of its own. The trigger chooses the SQLSTATE, so that of an outage does not mean that this
-    server has one.
+    server has one. But a parallel worker of the server adds a line to its errors too, in the language of the
+    server. So an outage is only one of a trigger if the context names a language of functions.
     """
     routine = getattr(error, "server_source_function", None)
     if routine == POLICY_ROUTINE:
@@ -256,7 +260,10 @@ def _is_of_application(error: BaseException) -> bool:
     if routine == INTERRUPTING_ROUTINE or sqlstate_of(error) in WAITS:
         return False
     context: str = getattr(error, "context", None) or ""
-    return any(not line.startswith("COPY ") for line in context.splitlines())
+    lines = [line for line in context.splitlines() if not line.startswith("COPY ")]
+    if is_transient(error):
+        return any(language in line for line in lines for language in FUNCTION_LANGUAGES)
+    return bool(lines)
 
 
 def is_read_only(fault: Exception) -> bool:

@@ -109,6 +109,19 @@ async def test_transaction_raises_unavailable_when_the_server_ended_it_while_idl
     assert await pool.fetchval("SELECT 1") == 1
 
 
+async def test_outage_in_a_parallel_worker_of_the_server_is_one(dsn: str) -> None:
+    """Its error has a context, as that of a trigger, although no code of the application ran."""
+    settings = {"temp_file_limit": "64kB", "work_mem": "64kB"}
+    connection = await asyncpg.connect(dsn, server_settings=settings)
+    is_new = connection.get_server_version().major >= 16
+    await connection.execute(f"SET {'debug_parallel_query' if is_new else 'force_parallel_mode'} = on")
+    with pytest.raises(DatabaseUnavailableError) as caught, translated():
+        await connection.fetch("SELECT n FROM generate_series(1, 100000) AS n ORDER BY n DESC")
+    await connection.close()
+    assert isinstance(caught.value.__cause__, asyncpg.ConfigurationLimitExceededError)
+    assert caught.value.__cause__.context
+
+
 async def test_run_retrying_runs_again_after_deadlocks_and_no_other_fault(pool: asyncpg.Pool) -> None:
     statements = Store(Connections(pool)).statements
     runs = 0
