@@ -176,9 +176,9 @@ class AttemptRunner:
         """Run an attempt while no other one has its advisory lock; skip it if one has."""
         result: Result | None = None
         try:
-            async with self._locks.advisory_lock(key) as taken:
+            async with self._locks.advisory_lock(key) as has_lock:
                 self._lock_pause.reset()
-                result = await self.run(attempt) if taken else SkippedResult(LOCK_TAKEN)
+                result = await self.run(attempt) if has_lock else SkippedResult(LOCK_TAKEN)
         except DatabaseUnavailableError as fault:
             if result is not None:  # the lock was not released, but ended with its session
                 return result

@@ -167,12 +167,12 @@ class Claimer(Service):
         answer = await self._fetch(names, limit, since, sent_at, crashed=not had_crashed_job)
         if answer.at is not None:
             self._clock.read(answer.at, sent_at)
-        found = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
-        is_full = len(found) == limit
+        claims = [*answer.jobs, *answer.expired] if answer.expired else answer.jobs
+        is_full = len(claims) == limit
         if self._meter is not None:
-            self._meter.count("claims", "full" if is_full else "part" if found else "empty")
+            self._meter.count("claims", "full" if is_full else "part" if claims else "empty")
             self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
-        self._size.adapt(limit, len(found))
+        self._size.adapt(limit, len(claims))
         self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
         if trusted_until < time.monotonic():
             # The event loop was blocked while the answer waited: other workers may have the jobs by now.
@@ -181,11 +181,11 @@ class Claimer(Service):
         elif answer.jobs:
             # A small claim would follow, and jobs that never wait free their slots for a larger one.
             await self._submit(answer.jobs, starts_now=not is_full or self._executor.free < 2 * limit)
-        if found:
+        if claims:
             self._pacing.reset_polls()
         if not is_full:
             self._signals.results_waiting()  # no claim follows that would take results along
-        is_done = self._move_cursor(answer, found, is_full=is_full, is_at_start=is_at_start)
+        is_done = self._move_cursor(answer, claims, is_full=is_full, is_at_start=is_at_start)
         if not is_done or answer.crashed is not None:
             return 0  # crashed jobs that were not claimed may have taken the place of others
         delay = self._next_delay(sent_at, answer.due_in)
@@ -195,11 +195,11 @@ class Claimer(Service):
 
     async def _submit(self, jobs: list[Claim], *, starts_now: bool) -> None:
         """Start claimed jobs, now or once the next claim is sent; limited ones when they are admitted."""
-        others = self._admission.keep_limited(jobs) if self._tasks.lists.limited else jobs
+        unlimited_jobs = self._admission.keep_limited(jobs) if self._tasks.lists.limited else jobs
         shared = self._tasks.lists.shared
         if shared and not shared.keys().isdisjoint(job.function for job in jobs):
             self._signals.shared_claimed()
-        self._executor.submit_all(others, soon=not starts_now)
+        self._executor.submit_all(unlimited_jobs, soon=not starts_now)
         if not self._signals.notifications_up.is_set:
             self._signals.heartbeat_requested()  # heartbeats find out which jobs are cancelled
         if starts_now:
@@ -268,19 +268,20 @@ class Claimer(Service):
         for expired in answer.expired:
             self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
         if answer.crashed is not None:
-            own = (job for job in answer.jobs if job.job_id == answer.crashed)  # none if it has expired
-            self._in_flight.crashed_claim = next(own, None)
+            # There is none if it has expired.
+            crashed_claims = (job for job in answer.jobs if job.job_id == answer.crashed)
+            self._in_flight.crashed_claim = next(crashed_claims, None)
         return answer
 
     def _move_cursor(
-        self, answer: ExchangeResult, found: Sequence[Claim], *, is_full: bool, is_at_start: bool
+        self, answer: ExchangeResult, claims: Sequence[Claim], *, is_full: bool, is_at_start: bool
     ) -> bool:
         """Move the cursor behind what a claim has found; return whether nothing else is left to claim now."""
-        if self.cursor.is_crowded(answer.read - len(found)):
+        if self.cursor.is_crowded(answer.read - len(claims)):
             self.cursor.is_kept = True
             self._signals.head_skipped()
         if is_full:
-            self.cursor.advance(found)
+            self.cursor.advance(claims)
             return False
         if not self.cursor.is_kept:
             if not is_at_start:
@@ -305,10 +306,10 @@ class Claimer(Service):
 
     async def _release_unacknowledged(self) -> None:
         """Release jobs of a claim whose response was lost, before their lease expires."""
-        known = self._in_flight.unreported()
+        attempts = self._in_flight.unreported()
         self._may_have_unacknowledged = False  # before: an attempt that is lost meanwhile sets it again
         try:
-            job_ids = await self._claims.release_unacknowledged(self._worker_id, known)
+            job_ids = await self._claims.release_unacknowledged(self._worker_id, attempts)
         except BaseException:  # whatever it was, they may not be released
             self._may_have_unacknowledged = True
             raise
@@ -363,10 +364,10 @@ class Claimer(Service):
             await self._release_unacknowledged()
         names = self._names()
         left_out = self.isolated_from if self._in_flight.has_crashed_job else None
-        found, are_left = await self._claims.quarantine_oversized(
+        failed_jobs, are_left = await self._claims.quarantine_oversized(
             names, self._size.limit, isolated_from=left_out
         )
-        for job in found:
+        for job in failed_jobs:
             self._events.publish(JobFailed(*job))
         self._has_timed_out = are_left
         self._may_have_unacknowledged |= are_left

@@ -181,23 +181,23 @@ class ClaimRepository:
             # A completion or a claim: the claim is refused again if it was that one.
             locked = {*ids}
             rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options, left_out=left_out)
-        last = rows.pop()
+        totals = rows.pop()
         jobs: list[Claim] = []
         expired: list[Claim] = []
         for row in rows:
             claim = Claim._make(row[:CLAIM_COLUMNS])
             (expired if row[CLAIM_COLUMNS] else jobs).append(claim)
         jobs.sort(key=START_ORDER)
-        refused = locked.union(last["refused"] or ())
+        refused = locked.union(totals["refused"] or ())
         return ExchangeResult(
             jobs,
             expired,
-            last["due"],
+            totals["due"],
             refused,
-            last["silence"],
-            last["crashed"],
-            last["read"] or 0,
-            last["execution_time"],
+            totals["silence"],
+            totals["crashed"],
+            totals["read"] or 0,
+            totals["execution_time"],
         )
 
     async def find_claimable(
@@ -367,12 +367,12 @@ class ClaimRepository:
                         raise
                     quarantine.refused[job_id] = error
             if waiting_names := [name for name, count in waits.items() if count >= MAX_WAITS_OF_NAME]:
-                first = next(iter(quarantine.waiting.values()))
+                first_fault = next(iter(quarantine.waiting.values()))
                 examined = [*left_out, *quarantine.waiting, *quarantine.refused]
                 rows = await self._statements.fetch(
                     "lock_due", waiting_names, MAX_WAITING, *about, examined, on=connection
                 )
-                quarantine.waiting.update((job_id, first) for job_id, _ in rows[:MAX_WAITING])
+                quarantine.waiting.update((job_id, first_fault) for job_id, _ in rows[:MAX_WAITING])
         await self._results.consequences.apply([job.job_id for job in quarantine.unreadable])
         return quarantine
 
@@ -410,19 +410,19 @@ class ClaimRepository:
             isolated_from: The crashes from which jobs were left out of that claim; None for none.
         """
         args = names, limit, self._statements.now, MAX_ROW_BYTES, isolated_from
-        found: list[UnreadableJob] = []
+        failed_jobs: list[UnreadableJob] = []
         oversized = await self._statements.fetch("oversized_due", *args)
-        for due in oversized:
-            error = PayloadError(f"{due['size']} bytes of text, more than {MAX_ROW_BYTES}")
+        for row in oversized:
+            error = PayloadError(f"{row['size']} bytes of text, more than {MAX_ROW_BYTES}")
             try:
                 async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
-                    found += await self._quarantine(due["job_id"], error, transaction)
+                    failed_jobs += await self._quarantine(row["job_id"], error, transaction)
             except (DatabaseUnavailableError, *REFUSALS) as fault:
                 # The claim that follows skips a row that is locked, and finds one that is refused.
                 if not (is_locked_out(fault) or is_refusal(fault)):
                     raise
-        await self._results.consequences.apply([job.job_id for job in found])
-        return found, len(found) < len(oversized)
+        await self._results.consequences.apply([job.job_id for job in failed_jobs])
+        return failed_jobs, len(failed_jobs) < len(oversized)
 
     async def _quarantine(
         self, job_id: str, error: Exception, transaction: Transaction
@@ -447,16 +447,16 @@ class ClaimRepository:
         return Claim._make(rows[0]) if rows else None
 
     async def release_unacknowledged(
-        self, worker_id: str, known: Mapping[str, int], limit: int = 1000
+        self, worker_id: str, attempts: Mapping[str, int], limit: int = 1000
     ) -> list[str]:
         """Release jobs whose claim the worker never received, and return their ids.
 
         Args:
             worker_id: The worker.
-            known: The attempts of the jobs that it has received, by id.
+            attempts: The attempts of the jobs that it has received, by id.
             limit: The maximum number of jobs.
         """
-        args = worker_id, json.dumps(known), self._statements.now, limit
+        args = worker_id, json.dumps(attempts), self._statements.now, limit
         async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             rows = await self._statements.fetch("lock_unacknowledged", *args, on=transaction.connection)
             changes = {(row["job_id"], row["attempt"]): RELEASE.change for row in rows}

@@ -75,11 +75,11 @@ class Completer(Service):
                     self._worker_id, completions.claims, keep=results.keeps_completed
                 )
         if results.has_others:
-            with results.others() as others:
-                await self._write(others)
+            with results.others() as batch:
+                await self._write(batch)
         if results.late.next_turn_in() == 0:
-            with results.turn() as late:
-                await self._write(late)
+            with results.turn() as batch:
+                await self._write(batch)
             await self._report_late()
         if results.has_new:
             return 0
@@ -91,7 +91,7 @@ class Completer(Service):
         await self._progress.write_last(claim for claim, _ in batch.outcomes)
         if any(outcome.after_crashes for _, outcome in batch.outcomes):
             batch.outcomes = await self._store.results.count_crashes(batch.outcomes)
-        if batch.former is None:
+        if batch.last_group is None:
             self._announce_failures(batch.outcomes)
         try:
             await self._settle(batch)
@@ -108,19 +108,19 @@ class Completer(Service):
                 await self._substitute(batch, error)
         written = [outcome for outcome in batch.outcomes if outcome[0].job_id not in batch.late]
         if written:
-            due = _due(written, self._store.statements.server_now)
+            due_at = _due(written, self._store.statements.server_now)
             if any(outcome.make_event is JobReleased for _, outcome in written):
-                self._signals.jobs_released(due)
+                self._signals.jobs_released(due_at)
             # Also if all have ended: without LISTEN, nothing else announces a replacement that was applied.
-            self._signals.due(due)
+            self._signals.due(due_at)
 
     async def _settle(self, batch: OutcomeBatch) -> None:
         """Write outcomes together, or if rows are locked, those whose rows are not."""
         store, results = self._store.results, self._results
         deleted = None if results.keeps_completed else results.deleted
         follows = self._follows
-        if batch.former is not None:
-            follows = follows and batch.former.follows
+        if batch.last_group is not None:
+            follows = follows and batch.last_group.follows
         else:
             try:
                 batch.accepted = await store.settle(self._worker_id, batch.outcomes, deleted=deleted)
@@ -142,22 +142,24 @@ class Completer(Service):
         self, batch: OutcomeBatch, outcomes: Sequence[AttemptOutcome], *, is_alone: bool = False
     ) -> None:
         """Let outcomes of a batch wait for a lock, or have a turn without their consequences at once."""
-        late_outcomes, group = self._results.late, batch.former
+        late_outcomes, group = self._results.late, batch.last_group
         number = len(outcomes) + len(late_outcomes.claims())
         if group is not None and group.may_leave_consequences(number):
-            late_outcomes.leave_consequences(outcomes, former=group)
+            late_outcomes.leave_consequences(outcomes, last_group=group)
         else:
-            late_outcomes.postpone(outcomes, former=group, is_alone=is_alone)
+            late_outcomes.postpone(outcomes, last_group=group, is_alone=is_alone)
 
     def _divide(self, batch: OutcomeBatch, *, pause_s: float | None = None) -> None:
         """Halve a batch that failed although no row of it is locked, or let the only outcome wait."""
         batch.late = {claim.job_id for claim, _ in batch.outcomes}
         if len(batch.outcomes) > 1:
-            self._results.late.divide(batch.outcomes, former=batch.former)
+            self._results.late.divide(batch.outcomes, last_group=batch.last_group)
         elif pause_s is None:
             self._postpone(batch, batch.outcomes, is_alone=True)
         else:
-            self._results.late.postpone(batch.outcomes, former=batch.former, pause_s=pause_s, is_alone=True)
+            self._results.late.postpone(
+                batch.outcomes, last_group=batch.last_group, pause_s=pause_s, is_alone=True
+            )
 
     async def _substitute(self, batch: OutcomeBatch, refusal: Exception) -> None:
         """Write something else for an attempt whose outcome the table refuses, or let it wait for long."""
@@ -284,11 +286,11 @@ def _due(outcomes: Iterable[tuple[Claim, Outcome]], now: datetime) -> datetime:
 
     A replacement has a notification of its own.
     """
-    kept = (
+    times = (
         claim.execution_time
         for claim, outcome in outcomes
         if outcome.change.status is JobStatus.PENDING
         and not outcome.change.delay_s
         and not outcome.change.suspensions
     )
-    return min(kept, default=now)
+    return min(times, default=now)

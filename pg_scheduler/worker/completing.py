@@ -45,18 +45,18 @@ class Completions:
         self._max_result_bytes = node.config.max_result_bytes
 
     @asynccontextmanager
-    async def block(self, attempt: Attempt, given: object) -> AsyncIterator[Any]:
+    async def block(self, attempt: Attempt, passed_connection: object) -> AsyncIterator[Any]:
         """Complete the job of an attempt at the end of a block; see ``CurrentJob.completing()``.
 
         Args:
             attempt: The attempt.
-            given: The connection that its code passed; None for one of the pool.
+            passed_connection: The connection that its code passed; None for one of the pool.
         """
         connections = self._statements.connections
-        former = attempt.completion
+        previous_completion = attempt.completion
         completion = begin(attempt)
         try:
-            if given is None:
+            if passed_connection is None:
                 async with connections.transaction_of_job() as connection:
                     transaction, opened = Transaction(connection, []), _open(connection)
                     yield connection
@@ -64,9 +64,9 @@ class Completions:
                         is_plain = await self._write(attempt, completion, transaction, opened, is_own=True)
                 self._end(attempt, completion, transaction, is_plain=is_plain)
             else:
-                connection = await connections.check_transaction(given)
+                connection = await connections.check_transaction(passed_connection)
                 opened = _open(connection)
-                yield given
+                yield passed_connection
                 transaction = Transaction(connection, [])
                 is_plain = await self._write(attempt, completion, transaction, opened, is_own=False)
                 number = await self._results.transaction_id(connection)
@@ -77,7 +77,7 @@ class Completions:
             if completion.end is End.WRITING and isinstance(error, UNANSWERED):
                 completion.fault = error
             elif attempt.completion is completion:
-                attempt.completion = former
+                attempt.completion = previous_completion
             _stop_writing(attempt, completion, None)
             raise
 
@@ -116,10 +116,12 @@ class Completions:
         task = self._tasks.resolve(claim.function)
         value = completion.value if task is None else task.form_of_result(completion.value)
         change = completion_of(claim, value, self._max_result_bytes, codec).change
-        found = await self._results.complete_own(claim, change, self._worker_id, transaction, is_own=is_own)
-        if found is None:
+        is_plain = await self._results.complete_own(
+            claim, change, self._worker_id, transaction, is_own=is_own
+        )
+        if is_plain is None:
             raise JobLostError(claim.job_id)
-        return found
+        return is_plain
 
     async def _find_end(
         self,

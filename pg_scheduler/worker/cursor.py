@@ -145,12 +145,12 @@ class HeadScanner(Service):
             self._is_requested = False
             return NEVER
         pause = self._pause_s if self._is_requested else max(self._pause_s, self._cursor.max_age_s)
-        if (left := self._ended_at + pause - time.monotonic()) > 0:
-            return left
+        if (remaining_s := self._ended_at + pause - time.monotonic()) > 0:
+            return remaining_s
         self._is_requested = False
         began = time.monotonic()
         try:
-            found = await self._claims.find_claimable(
+            overlooked = await self._claims.find_claimable(
                 self._names(),
                 *self._cursor.position,
                 crashed=not self._in_flight.has_crashed_job,
@@ -159,8 +159,8 @@ class HeadScanner(Service):
         finally:  # a search that took too long is not repeated at once
             self._ended_at = time.monotonic()
             self._pause_s = PAUSE_RATIO * (self._ended_at - began)
-        if found.due is not None:
-            self._signals.due(found.due)
-        elif not self._cursor.is_crowded(found.read):
+        if overlooked.due is not None:
+            self._signals.due(overlooked.due)
+        elif not self._cursor.is_crowded(overlooked.read):
             self._cursor.reset()
         return max(self._pause_s, self._cursor.max_age_s)

@@ -273,10 +273,10 @@ class Executor:
     async def _end(self, attempt: Attempt, result: Result) -> None:
         completion = attempt.completion
         if completion is not None:
-            left = await self._end_completion(attempt, completion, result)
-            if left is None:
+            final_result = await self._end_completion(attempt, completion, result)
+            if final_result is None:
                 return
-            result = left
+            result = final_result
         job_id = attempt.claim.job_id
         revocation = attempt.revocation
         is_taken = revocation is Revocation.CANCELLED or revocation is Revocation.LOST

@@ -206,8 +206,8 @@ class Heartbeat(Service):
         if self._expiry:
             self._expiry.cancel()
         # A heartbeat without an answer fails late. The jobs must not run that long.
-        left = self._lease.trusted_until - time.monotonic()
-        self._expiry = asyncio.get_running_loop().call_later(left, self._expired)
+        remaining_s = self._lease.trusted_until - time.monotonic()
+        self._expiry = asyncio.get_running_loop().call_later(remaining_s, self._expired)
 
     def _expired(self) -> None:
         if self._lease.is_trusted:  # renewed in the keeper's thread
@@ -246,9 +246,9 @@ class Heartbeat(Service):
         lost = {job_id: number for job_id, number in lost.items() if self._in_flight.runs(job_id, number)}
         if not lost:
             return
-        found = await self._jobs.read_revoked(list(lost))
+        states = await self._jobs.read_revoked(list(lost))
         for job_id, attempt in lost.items():
-            status, is_awaited = found.get(job_id, (None, False))
+            status, is_awaited = states.get(job_id, (None, False))
             reason = Revocation.CANCELLED if status is JobStatus.CANCELLED else Revocation.LOST
             self._in_flight.revoke(job_id, attempt, reason, is_awaited=is_awaited)
 

@@ -250,7 +250,7 @@ class InFlight:
         """The last claim of a crashed job, which runs alone among its kind; see ``exchange_jobs``."""
         self.unwritten: Final = unwritten
         """Returns the attempt numbers of results whose write is not confirmed, by job id, in any thread."""
-        self._left: dict[str, Attempt] = {}
+        self._left_attempts: dict[str, Attempt] = {}
 
     @property
     def runs_crashed_job(self) -> bool:
@@ -272,7 +272,7 @@ class InFlight:
     def held(self) -> dict[str, int]:
         """Return the attempt numbers of all running attempts by job id, without those whose job has ended."""
         attempts = list(self.attempts.values())
-        if self._left:
+        if self._left_attempts:
             attempts += self._still_running()
         return {
             attempt.claim.job_id: attempt.claim.attempt
@@ -282,7 +282,7 @@ class InFlight:
 
     def leave(self, attempt: Attempt) -> None:
         """Keep an attempt in flight that could not be stopped, at the end of the executor."""
-        self._left[attempt.claim.job_id] = attempt
+        self._left_attempts[attempt.claim.job_id] = attempt
         self.attempts.pop(attempt.claim.job_id, None)
 
     @property
@@ -291,7 +291,11 @@ class InFlight:
         return bool(self._still_running())
 
     def _still_running(self) -> list[Attempt]:
-        return [each for each in list(self._left.values()) if each.runs_on and each.end is not End.WRITTEN]
+        return [
+            attempt
+            for attempt in list(self._left_attempts.values())
+            if attempt.runs_on and attempt.end is not End.WRITTEN
+        ]
 
     def unreported(self) -> dict[str, int]:
         """Return the attempt numbers of attempts that run and of results whose write is not confirmed."""

@@ -106,7 +106,7 @@ class LateOutcomes:
         self,
         outcomes: Sequence[AttemptOutcome],
         *,
-        former: LateGroup | None,
+        last_group: LateGroup | None,
         pause_s: float | None = None,
         is_alone: bool = False,
     ) -> None:
@@ -114,7 +114,7 @@ class LateOutcomes:
 
         Args:
             outcomes: The outcomes.
-            former: The group that they were in at their last turn; None if this was the first.
+            last_group: The group that they were in at their last turn; None if this was the first.
             pause_s: The seconds until the next turn of an outcome that the table refuses; None to double
                 those until the last one.
             is_alone: Whether it is one outcome that failed although no row of it was locked.
@@ -123,27 +123,27 @@ class LateOutcomes:
             now, is_refused = time.monotonic(), pause_s is not None
             if pause_s is None:
                 pause_s = FIRST_PAUSE_S
-                if former is not None and former.pause_s:
-                    pause_s = min(former.pause_s * 2, LONGEST_PAUSE_S)
+                if last_group is not None and last_group.pause_s:
+                    pause_s = min(last_group.pause_s * 2, LONGEST_PAUSE_S)
             if is_alone:
                 number = sum(group.is_alone for group in self.groups) + 1
                 pause_s = max(pause_s, number / LONE_TURNS_PER_S)
-            since = _since(former, now)
+            since = _since(last_group, now)
             group = LateGroup(outcomes, since, now + pause_s, pause_s, True, is_refused, is_alone)
             self.groups.append(group)
 
-    def divide(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup | None) -> None:
+    def divide(self, outcomes: Sequence[AttemptOutcome], *, last_group: LateGroup | None) -> None:
         """Let each half of outcomes that failed together have a turn at once; see ``postpone()``."""
         now, middle = time.monotonic(), len(outcomes) // 2
-        follows = former is None or former.follows
+        follows = last_group is None or last_group.follows
         for half in (outcomes[:middle], outcomes[middle:]):
-            self.groups.append(LateGroup(half, _since(former, now), now, 0.0, follows))
+            self.groups.append(LateGroup(half, _since(last_group, now), now, 0.0, follows))
 
-    def leave_consequences(self, outcomes: Sequence[AttemptOutcome], *, former: LateGroup) -> None:
+    def leave_consequences(self, outcomes: Sequence[AttemptOutcome], *, last_group: LateGroup) -> None:
         """Let outcomes have a turn at once that does not apply their consequences; see ``postpone()``."""
         if outcomes:
             now = time.monotonic()
-            self.groups.append(LateGroup(outcomes, former.since, now, former.pause_s, follows=False))
+            self.groups.append(LateGroup(outcomes, last_group.since, now, last_group.pause_s, follows=False))
 
     def due_groups(self, size: int) -> list[LateGroup]:
         """Return the groups that have a turn now: one that is being divided, or some that wait for locks.
@@ -152,24 +152,24 @@ class LateOutcomes:
             size: The maximum number of outcomes, unless the first group has more.
         """
         now = time.monotonic()
-        due: list[LateGroup] = []
+        due_groups: list[LateGroup] = []
         job_ids: set[str] = set()
         for group in self.groups:
             if group.due_at > now:
                 continue
             ids = {claim.job_id for claim, _ in group.outcomes}
-            if due and not (
-                due[0].may_merge
+            if due_groups and not (
+                due_groups[0].may_merge
                 and group.may_merge
-                and due[0].follows == group.follows
+                and due_groups[0].follows == group.follows
                 and len(job_ids) + len(ids) <= size
             ):
                 continue
             # A statement writes a job once: another attempt of it has the next turn.
             if job_ids.isdisjoint(ids):
-                due.append(group)
+                due_groups.append(group)
                 job_ids |= ids
-        return due
+        return due_groups
 
     def remove(self, groups: Iterable[LateGroup]) -> None:
         """Remove groups whose turn has begun."""
@@ -188,5 +188,5 @@ def merge(groups: Sequence[LateGroup]) -> LateGroup:
     )
 
 
-def _since(former: LateGroup | None, now: float) -> float:
-    return now if former is None else former.since
+def _since(last_group: LateGroup | None, now: float) -> float:
+    return now if last_group is None else last_group.since

@@ -94,18 +94,18 @@ class UnknownZones:
         left_out: Due schedules that this node leaves to others until it tries them again.
     """
 
-    __slots__ = ("_met", "left_out")
+    __slots__ = ("_unknown_zones", "left_out")
 
     def __init__(self) -> None:
         self.left_out: set[str] = set()
-        self._met: dict[str, tuple[str, float]] = {}
+        self._unknown_zones: dict[str, tuple[str, float]] = {}
 
     def add(self, schedule_id: str, task: str, zone: str) -> None:
         """Leave a schedule to other nodes; the first time, a WARNING names it."""
         self.left_out.add(schedule_id)
-        if self._met.get(schedule_id, ("", 0.0))[0] != zone:
+        if self._unknown_zones.get(schedule_id, ("", 0.0))[0] != zone:
             logger.warning(UNKNOWN_ZONE, schedule_id, task, zone, extra=record_fields())
-        self._met[schedule_id] = (zone, time.monotonic())
+        self._unknown_zones[schedule_id] = (zone, time.monotonic())
 
     def try_again(self) -> None:
         """Let the next pass try them again: their triggers, or the data of this machine, may have changed."""
@@ -114,8 +114,12 @@ class UnknownZones:
     def recent(self) -> dict[str, str]:
         """Return the zones that were missing within the last hour, by the ids of their schedules."""
         oldest = time.monotonic() - REPORTED_S
-        self._met = {schedule_id: met for schedule_id, met in self._met.items() if met[1] > oldest}
-        return {schedule_id: zone for schedule_id, (zone, _) in self._met.items()}
+        self._unknown_zones = {
+            schedule_id: (zone, met_at)
+            for schedule_id, (zone, met_at) in self._unknown_zones.items()
+            if met_at > oldest
+        }
+        return {schedule_id: zone for schedule_id, (zone, _) in self._unknown_zones.items()}
 
 
 class Audience:
@@ -128,5 +132,5 @@ class Audience:
 
     def update(self, kinds: Iterable[str]) -> bool:
         """Set the names; return whether they have changed."""
-        former, self.kinds = self.kinds, frozenset(kinds)
-        return self.kinds != former
+        previous_kinds, self.kinds = self.kinds, frozenset(kinds)
+        return self.kinds != previous_kinds

@@ -78,15 +78,15 @@ class ResultRepository:
         statements: Statements,
         consequences: Consequences,
         dependencies: DependencyRepository,
-        kept: KeptResultRepository,
-        passed: PassedResultRepository,
+        kept_results: KeptResultRepository,
+        passed_results: PassedResultRepository,
         locks: LockRepository,
     ) -> None:
         self._statements = statements
         self._locks = locks
         self._dependencies = dependencies
-        self._kept = kept
-        self._passed = passed
+        self._kept_results = kept_results
+        self._passed_results = passed_results
         self.consequences: Final = consequences
 
     async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
@@ -174,8 +174,8 @@ class ResultRepository:
         Returns:
             Whether it was a plain job, whose end has no consequences; None if the attempt does not hold it.
         """
-        connection, kept = transaction.connection, change.kept
-        if kept is None:
+        connection, result = transaction.connection, change.kept
+        if result is None:
             args = claim.job_id, worker_id, claim.attempt, self._statements.now
             if await self._statements.fetch("complete_own", *args, on=connection):
                 return True
@@ -183,7 +183,7 @@ class ResultRepository:
             with translated():
                 await connection.execute(TRANSACTION_SETTINGS, timeout=self._statements.call_timeout_s)
         changes = {(claim.job_id, claim.attempt): change}
-        if kept is None or f"{kept.value}{kept.no_value_reason}".isascii():
+        if result is None or f"{result.value}{result.no_value_reason}".isascii():
             return False if await self._settle_held(changes, worker_id, transaction) else None
         try:
             async with self._statements.transaction(within=transaction) as savepoint:
@@ -288,8 +288,8 @@ class ResultRepository:
         if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
             # Consequences of a job that was cancelled meanwhile may wait for this.
             await self.consequences.report_ends(ended, worker_id, transaction, follows=follows)
-        if left := _unaccepted(changes, accepted):
-            accepted |= await self._find_settled(left, worker_id, transaction)
+        if open_changes := _unaccepted(changes, accepted):
+            accepted |= await self._find_settled(open_changes, worker_id, transaction)
         return accepted
 
     async def settle_divided(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
@@ -340,13 +340,13 @@ class ResultRepository:
         accepted: set[str] = set()
         held: list[asyncpg.Record] = []
         for _ in range(2):
-            if left := _unaccepted(changes, accepted):
-                accepted |= await self._change_rows(left, worker_id, transaction, follows=follows)
-            if left := _unaccepted(changes, accepted):
-                accepted |= await self._replace(left, worker_id, transaction)
-            if not (left := _unaccepted(changes, accepted)):
+            if open_changes := _unaccepted(changes, accepted):
+                accepted |= await self._change_rows(open_changes, worker_id, transaction, follows=follows)
+            if open_changes := _unaccepted(changes, accepted):
+                accepted |= await self._replace(open_changes, worker_id, transaction)
+            if not (open_changes := _unaccepted(changes, accepted)):
                 return accepted
-            args = *_arrays(left), worker_id
+            args = *_arrays(open_changes), worker_id
             held = await self._statements.fetch("lock_held", *args, on=transaction.connection)
             if not held:
                 return accepted
@@ -357,18 +357,22 @@ class ResultRepository:
     ) -> set[str]:
         """Write the rows, keep the results, then apply the consequences, which may pass results to others."""
         suspended = {key: change for key, change in changes.items() if change.suspensions}
-        others = {key: change for key, change in changes.items() if not change.suspensions}
-        rows = await self._settle_others(others, worker_id, transaction.connection) if others else []
+        other_changes = {key: change for key, change in changes.items() if not change.suspensions}
+        rows = (
+            await self._settle_others(other_changes, worker_id, transaction.connection)
+            if other_changes
+            else []
+        )
         settled = {row["job_id"] for row in rows}
         if suspended:
             settled |= await self._suspend(suspended, worker_id, transaction.connection)
-        kept = {
+        results = {
             job_id: change.kept
             for (job_id, _), change in changes.items()
             if change.kept is not None and job_id in settled
         }
-        if kept:
-            await self._kept.keep(kept, transaction.connection)
+        if results:
+            await self._kept_results.keep(results, transaction.connection)
         if follows:
             ended = [row["job_id"] for row in rows if row["has_consequences"]]
             await self.consequences.run(ended, transaction)
@@ -416,21 +420,21 @@ class ResultRepository:
     async def _block_waiting(self, waits: Sequence[tuple[str, str, bool]], connection: Connection) -> None:
         """Block jobs that have just been suspended until their children end, unless those have ended."""
         now = self._statements.now
-        due = await self._statements.value("block_waiting", *zip(*waits, strict=True), now, on=connection)
-        if due is not None:
-            await self._notify(due, connection)
+        due_at = await self._statements.value("block_waiting", *zip(*waits, strict=True), now, on=connection)
+        if due_at is not None:
+            await self._notify(due_at, connection)
 
     async def _look_at_waits(self, waits: Sequence[tuple[str, str]], connection: Connection) -> None:
         """Make jobs due that have just been suspended although their signals have come."""
         ids, names = zip(*waits, strict=True)
         now = self._statements.now
-        due = await self._statements.value("look_at_waits", list(ids), list(names), now, on=connection)
-        if due is not None:
-            await self._notify(due, connection)
+        due_at = await self._statements.value("look_at_waits", list(ids), list(names), now, on=connection)
+        if due_at is not None:
+            await self._notify(due_at, connection)
 
-    async def _notify(self, due: datetime, connection: Connection) -> None:
+    async def _notify(self, due_at: datetime, connection: Connection) -> None:
         """Notify workers at the commit of jobs that may be due before those that were claimed since."""
-        await self._statements.fetch("notify", [due_message("", due)], on=connection)
+        await self._statements.fetch("notify", [due_message("", due_at)], on=connection)
 
     async def _replace(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Apply the replacements of rows. A job fails if the table cannot store its replacement."""
@@ -442,11 +446,11 @@ class ResultRepository:
                 )
         except INVALID_VALUES as error:
             if len(changes) > 1:  # find the one that is invalid
-                found = [
+                id_sets = [
                     await self._replace({key: change}, worker_id, transaction)
                     for key, change in changes.items()
                 ]
-                return set().union(*found)
+                return set().union(*id_sets)
             ((job_id, attempt),) = changes
             reason = f"the new definition that waited for this job cannot be used: {error}"
             rows = await self._statements.fetch(
@@ -467,7 +471,7 @@ class ResultRepository:
         if waiting:
             await self._dependencies.forget_children(waiting, connection)
         if marked := [row["job_id"] for row in rows if row["is_marked"]]:
-            await self._passed.take_over(marked, transaction.connection)
+            await self._passed_results.take_over(marked, transaction.connection)
         if waiting:
             await self._dependencies.resolve(waiting, transaction)
         return {row["job_id"] for row in rows}
@@ -599,14 +603,14 @@ class ProgressRepository(Repository):
     async def _write(
         self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]], *, in_ascii: bool
     ) -> set[str]:
-        each, codec = reports.values(), self._statements.codec
+        attempt_reports, codec = reports.values(), self._statements.codec
         rows = await self._statements.fetch(
             "write_progress",
             list(reports),
-            [claim.attempt for claim, _ in each],
+            [claim.attempt for claim, _ in attempt_reports],
             [
                 progress_text(progress, in_ascii=in_ascii, codec=codec, job_name=claim.job_name)
-                for claim, progress in each
+                for claim, progress in attempt_reports
             ],
             worker_id,
         )

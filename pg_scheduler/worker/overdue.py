@@ -90,8 +90,8 @@ class DeadlineScanner(Service):
         now = time.monotonic()
         if self._reported_at is not None and now < self._reported_at + self.report_interval_s:
             return
-        known = self._node.tasks.lists.names
-        overdue = await self._node.store.jobs.overdue_names(self._node.worker_id, known, self.max_overdue)
+        names = self._node.tasks.lists.names
+        overdue = await self._node.store.jobs.overdue_names(self._node.worker_id, names, self.max_overdue)
         self._reported_at, tasks = now, [task.name for task in self._node.tasks.tasks()]
         for place, name in enumerate(overdue[: self.max_names], start=1):
             self._events.publish(
@@ -108,8 +108,8 @@ class DeadlineScanner(Service):
     async def _apply_consequences(self) -> bool:
         """Apply the consequences that a crash left behind; return whether there may be more."""
         consequences, limit = self._node.store.consequences, self.max_ended
-        gone = await consequences.report_gone(self._node.worker_id, self._node.in_flight.unreported(), limit)
-        return limit in {gone, await consequences.apply_lost(limit)}
+        count = await consequences.report_gone(self._node.worker_id, self._node.in_flight.unreported(), limit)
+        return limit in {count, await consequences.apply_lost(limit)}
 
     async def _repair_waiting(self) -> None:
         """Read a part of the jobs that wait for others, and correct what does not agree with other rows."""

@@ -49,13 +49,13 @@ class ClaimSize:
     other.
 
     Args:
-        given: The size that the user has set, which then never changes; None to adapt it.
+        fixed_limit: The size that the user has set, which then never changes; None to adapt it.
         slots: The slots of the worker.
     """
 
-    def __init__(self, given: int | None, slots: int) -> None:
-        self._small = given or SMALL
-        self._large = given or max(min(slots // 2, LARGE), min(slots, WHOLE), SMALL)
+    def __init__(self, fixed_limit: int | None, slots: int) -> None:
+        self._small = fixed_limit or SMALL
+        self._large = fixed_limit or max(min(slots // 2, LARGE), min(slots, WHOLE), SMALL)
         self.limit = self._small
         """The jobs that the next claim may return, if as many slots are free."""
 
@@ -63,12 +63,12 @@ class ClaimSize:
         """Return to a small claim."""
         self.limit = self._small
 
-    def adapt(self, asked: int, found: int) -> None:
+    def adapt(self, claim_limit: int, jobs: int) -> None:
         """Note how many jobs a claim asked for and found."""
-        if found < asked:
+        if jobs < claim_limit:
             self.limit = self._small
-        elif asked == self.limit:  # else the free slots were the limit
-            self.limit = min(2 * asked, self._large)
+        elif claim_limit == self.limit:  # else the free slots were the limit
+            self.limit = min(2 * claim_limit, self._large)
 
 
 class Pacing:
@@ -103,14 +103,14 @@ class Pacing:
             poll: Seconds until the fallback poll.
         """
         due_at += NETWORK_JITTER_S
-        left = due_at - time.monotonic()
-        if left > MIN_LONG_SLEEP_S:
+        remaining_s = due_at - time.monotonic()
+        if remaining_s > MIN_LONG_SLEEP_S:
             self._is_approaching = True
-            return min(left - APPROACH_S, poll)
+            return min(remaining_s - APPROACH_S, poll)
         if not self._is_approaching:
-            return max(left, 0)
+            return max(remaining_s, 0)
         self._is_approaching, self._due_at = False, due_at
-        return max(left - TIMER_ERROR_S, 0)
+        return max(remaining_s - TIMER_ERROR_S, 0)
 
     async def reach_due_time(self) -> None:
         """Wait for a due time that is milliseconds away, yielding to other tasks."""

@@ -61,8 +61,9 @@ class ProgressWriter(Service):
         """Take the progress of an attempt, from any thread."""
         with self._changing:
             is_first = not self.reports
-            former = self.reports.get(claim.job_id)
-            if former is None or former[0].attempt <= claim.attempt:  # a lost attempt may run on
+            previous_report = self.reports.get(claim.job_id)
+            # A lost attempt may run on.
+            if previous_report is None or previous_report[0].attempt <= claim.attempt:
                 self.reports[claim.job_id] = (claim, progress)
         if is_first and (loop := self._event_loop) is not None:
             with suppress(RuntimeError):  # the event loop has ended
@@ -70,8 +71,8 @@ class ProgressWriter(Service):
 
     def has(self, claim: Claim) -> bool:
         """Return whether the last report of an attempt is not yet written."""
-        found = self.reports.get(claim.job_id)
-        return found is not None and found[0].attempt == claim.attempt
+        report = self.reports.get(claim.job_id)
+        return report is not None and report[0].attempt == claim.attempt
 
     async def write_last(self, claims: Iterable[Claim]) -> None:
         """Write the last reports of attempts that have ended."""
@@ -80,7 +81,7 @@ class ProgressWriter(Service):
 
     async def _write(self, job_ids: Iterable[str]) -> None:
         async with self._writing:  # a statement in progress may hold the rows
-            batch = {job_id: found for job_id in job_ids if (found := self.reports.get(job_id)) is not None}
+            batch = {job_id: report for job_id in job_ids if (report := self.reports.get(job_id)) is not None}
             if not batch:
                 return
             written = await self._progress.write_progress(self._worker_id, batch)

@@ -151,31 +151,31 @@ def options_of(tasks: TaskRegistry) -> dict[str, dict[str, Any]]:
     size = 0
     for task in sorted(tasks.tasks(), key=lambda task: task.name):
         values = {name: as_stored(getattr(task, name)) for name in JOB_OPTIONS}
-        given: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
-        given["code"] = [name for name in CODE_OPTIONS if getattr(task, name)]
-        size += len(json.dumps([task.name, given]))
+        task_options: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
+        task_options["code"] = [name for name in CODE_OPTIONS if getattr(task, name)]
+        size += len(json.dumps([task.name, task_options]))
         if size <= MAX_OPTIONS_BYTES:
-            options[task.name] = given
+            options[task.name] = task_options
     return options
 
 
 def _parameters_of(tasks: TaskRegistry) -> dict[str, list[tuple[str, bool]]]:
     """Return the parameters of tasks that a job can be given by name, each with whether it is required."""
-    found: dict[str, list[tuple[str, bool]]] = {}
+    parameters_by_task: dict[str, list[tuple[str, bool]]] = {}
     size = 0
-    for task in sorted(tasks.tasks(), key=lambda each: each.name):
+    for task in sorted(tasks.tasks(), key=lambda task: task.name):
         if task.arity.signature is None:
             continue
         parameters = [
-            (each.name, each.default is each.empty)
-            for each in task.arity.signature.parameters.values()
-            if each.kind in {each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY}
+            (parameter.name, parameter.default is parameter.empty)
+            for parameter in task.arity.signature.parameters.values()
+            if parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
         ]
         length = len(json.dumps([task.name, parameters]))
         if size + length <= MAX_PARAMETERS_BYTES:
             size += length
-            found[task.name] = parameters
-    return found
+            parameters_by_task[task.name] = parameters
+    return parameters_by_task
 
 
 def _positional_of(arity: Arity) -> int:
@@ -269,12 +269,12 @@ class Reporter:
         """Record that the last report was written."""
         self._written = self._reported
 
-    def obey(self, wanted: str | None) -> bool:
+    def obey(self, request: str | None) -> bool:
         """Stop claiming if that is requested, and claim again once it is not; return whether that changed."""
-        if wanted == self.wanted:
+        if request == self.wanted:
             return False
-        self.wanted = wanted
-        if self._routing.drain(is_draining=wanted == DRAIN):
+        self.wanted = request
+        if self._routing.drain(is_draining=request == DRAIN):
             self._signals.due()
         return True
 

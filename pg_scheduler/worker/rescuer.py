@@ -88,7 +88,7 @@ class Rescuer(Service):
             suspects=dead,
             max_crashes=self._max_crashes,
             worker_id=self._node.worker_id,
-            known=self._node.in_flight.unreported,
+            known_attempts=self._node.in_flight.unreported,
         )
         if rescue.job_ids or rescue.dead_workers:
             self._events.publish(JobsReclaimed(tuple(rescue.job_ids), tuple(rescue.dead_workers)))
@@ -112,18 +112,22 @@ class Rescuer(Service):
 
     async def _find_dead(self) -> list[str]:
         """Return the suspect workers that sent no heartbeat in time, and request one from new suspects."""
-        before, self._suspects = self._suspects, {}
+        previous_suspects, self._suspects = self._suspects, {}
         suspects = await self._node.store.workers.suspect_workers(
             self._node.worker_id, silence=self._scans_locks
         )
-        new = [each for each, sign in suspects.items() if before.get(each, (None, 0.0))[0] != sign]
-        if new:
-            await self._node.outbox.request_heartbeats(new)
+        new_suspects = [
+            worker_id
+            for worker_id, sign in suspects.items()
+            if previous_suspects.get(worker_id, (None, 0.0))[0] != sign
+        ]
+        if new_suspects:
+            await self._node.outbox.request_heartbeats(new_suspects)
         now = time.monotonic()  # their time counts from here, however long the request took
         dead = []
         for worker_id, sign in suspects.items():
-            asked_at = now if worker_id in new else before[worker_id][1]
-            if worker_id in new or now - asked_at < self.answer_timeout_s:
+            asked_at = now if worker_id in new_suspects else previous_suspects[worker_id][1]
+            if worker_id in new_suspects or now - asked_at < self.answer_timeout_s:
                 self._suspects[worker_id] = (sign, asked_at)
             else:
                 dead.append(worker_id)

@@ -76,11 +76,11 @@ class ResultBuffer:
     def put_completed(self, claim: Claim) -> None:
         """Add a completion: a fast path, since nearly all jobs complete."""
         self._unwritten += 1
-        same = self._completed.get(claim.attempt)
-        if same is None:
+        claims = self._completed.get(claim.attempt)
+        if claims is None:
             self._completed[claim.attempt] = [claim]
         else:
-            same.append(claim)
+            claims.append(claim)
         if not self.claims_follow:
             self._signals.results_waiting()
 
@@ -156,8 +156,8 @@ class ResultBuffer:
         groups = self.late.due_groups(self.batch_size)
         batch = OutcomeBatch()
         if groups:
-            batch.former = merge(groups)
-            batch.outcomes = list(batch.former.outcomes)
+            batch.last_group = merge(groups)
+            batch.outcomes = list(batch.last_group.outcomes)
         self._in_batches[batch] = [claim for claim, _ in batch.outcomes]
         self.late.remove(groups)
         try:
@@ -194,7 +194,7 @@ class ResultBuffer:
         self._end(batch, len(claims) - len(refused))
         if self.on_settled is not None:
             self.on_settled(claims)
-        self._report(claims if not refused else [each for each in claims if each.job_id not in refused])
+        self._report(claims if not refused else [claim for claim in claims if claim.job_id not in refused])
 
     def end_written(self, claim: Claim) -> None:
         """Report a completion that the code of its job has written, and that was in no buffer."""
@@ -221,16 +221,16 @@ class ResultBuffer:
 
     def _take_others(self, batch: OutcomeBatch) -> None:
         """Move other outcomes into a batch, each job once."""
-        taken: dict[str, AttemptOutcome] = {}
+        outcomes: dict[str, AttemptOutcome] = {}
         for claim, outcome in self._others:
             # Another attempt of the same job has its turn after this one's.
-            if claim.job_id in taken or len(taken) == self.batch_size:
+            if claim.job_id in outcomes or len(outcomes) == self.batch_size:
                 break
-            taken[claim.job_id] = (claim, outcome)
-        self._in_batches[batch] = [claim for claim, _ in taken.values()]
-        for _ in taken:
+            outcomes[claim.job_id] = (claim, outcome)
+        self._in_batches[batch] = [claim for claim, _ in outcomes.values()]
+        for _ in outcomes:
             self._others.popleft()
-        batch.outcomes = list(taken.values())
+        batch.outcomes = list(outcomes.values())
 
     def _settle_others(self, batch: OutcomeBatch) -> None:
         """Publish accepted outcomes, and refused ones as lost; keep those that are late."""
@@ -280,12 +280,12 @@ class OutcomeBatch:
 
     Attributes:
         outcomes: The attempts with their outcomes.
-        former: The late group that the outcomes are; None for those that were not tried before.
+        last_group: The late group that the outcomes are; None for those that were not tried before.
         accepted: Ids of jobs whose outcome the database accepted; set within the block.
         late: Ids of jobs whose outcome the block has added to ``ResultBuffer.late``.
     """
 
     outcomes: list[AttemptOutcome] = field(default_factory=list)
-    former: LateGroup | None = None
+    last_group: LateGroup | None = None
     accepted: Collection[str] = ()
     late: Collection[str] = ()

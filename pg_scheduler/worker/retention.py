@@ -176,8 +176,8 @@ class RetentionRepository(Repository):
         Returns:
             The id at which to continue; None at the end.
         """
-        found: str | None = await self._statements.value("vacuum_steps", after, limit, self._statements.now)
-        return found
+        last_id: str | None = await self._statements.value("vacuum_steps", after, limit, self._statements.now)
+        return last_id
 
     async def record_vacuum(self, deleted: Mapping[JobStatus, int], worker_id: str) -> None:
         """Add deletions to the counts of the current day."""

@@ -74,7 +74,9 @@ class Routing:
         if registered is not self._checked:
             self._checked = registered
             executors = {name: self._executor_of(name) for name in registered if self._is_selected(name)}
-            self._missing = {name: each for name, each in executors.items() if each not in self._executors}
+            self._missing = {
+                name: executor for name, executor in executors.items() if executor not in self._executors
+            }
         return self._missing
 
     def drain(self, *, is_draining: bool) -> bool:
@@ -107,11 +109,11 @@ class Routing:
     def _warn_of_executors(self) -> None:
         """Log which functions have no executor here, once; functions may be registered at any time."""
         missing = {(executor, self._name_of(name)) for name, executor in self.missing_executors().items()}
-        for executor, found in groupby(sorted(missing - self._warned), key=itemgetter(0)):
+        for executor, executor_functions in groupby(sorted(missing - self._warned), key=itemgetter(0)):
             logger.warning(
                 "executor %r is missing here, so jobs of %s are left to other workers; pass executors=",
                 executor,
-                ", ".join(name for _, name in found),
+                ", ".join(name for _, name in executor_functions),
                 extra=record_fields(worker_id=self._worker_id),
             )
         self._warned = missing

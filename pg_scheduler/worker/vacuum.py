@@ -155,9 +155,9 @@ class Vacuum(Service):
         cutoffs = await self._cutoffs()
         blocks = await self._store.retention.table_blocks() if cutoffs else 0
         step = self.step_blocks
-        for first in range(0, blocks, step):
-            found = await self._store.retention.count_in_blocks(first, step, cutoffs)
-            yield VacuumStep(min(first + step, blocks), blocks, Counter(found))
+        for first_block in range(0, blocks, step):
+            counts = await self._store.retention.count_in_blocks(first_block, step, cutoffs)
+            yield VacuumStep(min(first_block + step, blocks), blocks, Counter(counts))
 
     async def _cutoffs(self) -> Cutoffs:
         """Return for each status with an age the instant before which its jobs are deleted."""
@@ -178,26 +178,26 @@ class Vacuum(Service):
         blocks = await self._store.retention.table_blocks() if cutoffs else 0
         ranges = await self._store.retention.read_ranges(step, cutoffs) if cutoffs else []
         if skip:
-            ranges = [each for each in ranges if each.may_have_due]
+            ranges = [block_range for block_range in ranges if block_range.may_have_due]
             # After a range in which a row was locked, the others come first.
-            ranges.sort(key=lambda each: each.first <= self._last_first)
-        for each in ranges:
-            self._last_first = each.first
-            deleted = await self._vacuum_range(each, cutoffs)
-            yield VacuumStep(min(each.first + step, blocks), blocks, deleted)
+            ranges.sort(key=lambda block_range: block_range.first <= self._last_first)
+        for block_range in ranges:
+            self._last_first = block_range.first
+            deleted = await self._vacuum_range(block_range, cutoffs)
+            yield VacuumStep(min(block_range.first + step, blocks), blocks, deleted)
         async for other in self._delete_others():
             yield VacuumStep(blocks, blocks, other)
 
     async def _vacuum_range(self, blocks: BlockRange, cutoffs: Cutoffs) -> Counter[JobStatus]:
         """Delete the jobs of a range of blocks that are known to be due, read it, and delete the others."""
-        retention, deleted, due = self._store.retention, Counter[JobStatus](), blocks.due
+        retention, deleted, due_statuses = self._store.retention, Counter[JobStatus](), blocks.due
         for _ in range(2):
-            each = {status: cutoffs[status] for status in due}
-            deleted.update(await retention.vacuum_blocks(blocks.first, self.step_blocks, each))
-            found = await retention.note_range(blocks.first, self.step_blocks, cutoffs)
-            if found <= due:  # those that are left wait for their consequences
+            due_cutoffs = {status: cutoffs[status] for status in due_statuses}
+            deleted.update(await retention.vacuum_blocks(blocks.first, self.step_blocks, due_cutoffs))
+            known_statuses = await retention.note_range(blocks.first, self.step_blocks, cutoffs)
+            if known_statuses <= due_statuses:  # those that are left wait for their consequences
                 break
-            due = found
+            due_statuses = known_statuses
         return deleted
 
     async def _delete_others(self) -> AsyncIterator[Counter[JobStatus]]:
@@ -214,8 +214,8 @@ class Vacuum(Service):
         while await self._store.kept_results.vacuum(batch_size) == batch_size:
             yield Counter()
         after = ""
-        while (last := await self._store.retention.vacuum_steps(after, batch_size)) is not None:
-            after = last
+        while (last_id := await self._store.retention.vacuum_steps(after, batch_size)) is not None:
+            after = last_id
             yield Counter()
         for status, policy in self._policies.items():
             count = batch_size

@@ -234,11 +234,11 @@ def _awaits(task: Task, awaited: Task, visited: set[Task]) -> bool:
     # Before Python 3.12 wait_for() waits for a future of its own.
     if not futures and frame is not None and frame.f_code is WAIT_FOR_CODE:
         futures = [frame.f_locals["fut"]]
-    found = [_is_behind(future, awaited, visited) for future in futures]
+    are_behind = [_is_behind(future, awaited, visited) for future in futures]
     if frame is not None and frame.f_code is WAIT_CODE:
         is_first = frame.f_locals["return_when"] == asyncio.FIRST_COMPLETED
-        return bool(found) and (all(found) if is_first else any(found))
-    return any(found)
+        return bool(are_behind) and (all(are_behind) if is_first else any(are_behind))
+    return any(are_behind)
 
 
 def _is_behind(future: asyncio.Future[Any], awaited: Task, visited: set[Task]) -> bool:

@@ -43,7 +43,9 @@ class _Place:
         self.claim = claim
         self.found_at = time.monotonic()
         frames = [] if frame is None else list(traceback.walk_stack(frame))
-        self.stack = [(each.f_code.co_filename, line, each.f_code.co_name, None) for each, line in frames]
+        self.stack = [
+            (caller.f_code.co_filename, line, caller.f_code.co_name, None) for caller, line in frames
+        ]
 
     def describe(self, seconds: float) -> LoopBlocked:
         """Return the event. Its stack contains lines of source files, which are read now."""

@@ -227,21 +227,20 @@ class WorkerRepository:
             report: The report of the worker about itself; None to keep the one in its row.
             on: The connection to use.
         """
-        own = {**(ended or {}), **held}
+        numbers = {**(ended or {}), **held}
         now = self._statements.now
-        args = (worker_id, list(own), json.dumps(own), lease_s, now, liveness_key, len(held), extension_s)
+        attempts = worker_id, list(numbers), json.dumps(numbers)
+        lease = lease_s, now, liveness_key, len(held), extension_s
         try:
-            (row,) = await self._statements.fetch("renew_lease", *args, *_columns(report), on=on)
+            (row,) = await self._statements.fetch("renew_lease", *attempts, *lease, *_columns(report), on=on)
         except (DatabaseUnavailableError, *REFUSALS) as error:
             if not (is_lock_timeout(error) or is_refusal(error)):
                 raise
-            about = worker_id, lease_s, now, liveness_key, len(held), extension_s
-            rows = await self._statements.fetch("renew_worker", *about, *_columns(report), on=on)
+            rows = await self._statements.fetch("renew_worker", worker_id, *lease, *_columns(report), on=on)
             if not rows:
                 raise
             lost: list[str] = []
             if is_refusal(error):  # the table can be read: jobs that were cancelled are to stop
-                attempts = worker_id, list(own), json.dumps(own)
                 lost = [row[0] for row in await self._statements.fetch("find_lost", *attempts, on=on)]
             return RenewResult(
                 True,
@@ -261,15 +260,15 @@ class WorkerRepository:
             is_server_time=now is None,
         )
 
-    async def request_state(self, worker_ids: Collection[str], wanted: str | None) -> list[str]:
+    async def request_state(self, worker_ids: Collection[str], request: str | None) -> list[str]:
         """Request of these workers to drain, or to resume; return the ids of those that have a row.
 
         A heartbeat of each is requested, after which it obeys. Requests that change something are recorded.
         """
-        action = "resume_worker" if wanted is None else f"{wanted}_worker"
+        action = "resume_worker" if request is None else f"{request}_worker"
         record = self._statements.now, action, *self._statements.author.values()
         rows = await self._statements.fetch(
-            "request_state", list(worker_ids), wanted, HEARTBEAT_REQUEST, *record
+            "request_state", list(worker_ids), request, HEARTBEAT_REQUEST, *record
         )
         return sorted(row["worker_id"] for row in rows)
 
@@ -344,7 +343,7 @@ class WorkerRepository:
         suspects: Sequence[str] | None = None,
         max_crashes: int | None = None,
         worker_id: str | None = None,
-        known: Callable[[], Mapping[str, int]] = dict,
+        known_attempts: Callable[[], Mapping[str, int]] = dict,
     ) -> RescueResult:
         """Declare workers dead and reclaim orphaned jobs.
 
@@ -357,7 +356,7 @@ class WorkerRepository:
             max_crashes: A job fails once so many workers died while they ran it; None for no limit.
             worker_id: The worker that asks. Its own jobs are reclaimed if it does not know them, and their
                 leases were not renewed; None to leave the jobs of all live workers alone.
-            known: Returns the attempts of the jobs that it knows, by id.
+            known_attempts: Returns the attempts of the jobs that it knows, by id.
         """
         changes: dict[str, RowChange] = {}
         by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
@@ -368,7 +367,7 @@ class WorkerRepository:
             rows = await self._statements.fetch("delete_dead_workers", now, suspects, on=connection)
             dead = [row["worker_id"] for row in rows]
             stopped = {row["worker_id"] for row in rows if row["stopping"]}
-            args = dead, now, heartbeat_threshold_s, limit, worker_id, json.dumps(known())
+            args = dead, now, heartbeat_threshold_s, limit, worker_id, json.dumps(known_attempts())
             orphans = await self._statements.fetch("lock_orphans", *args, on=connection)
             for row in orphans:
                 change = reclaim_change(
@@ -388,8 +387,8 @@ class WorkerRepository:
             if row["job_id"] in rescued and changes[row["job_id"]].status is JobStatus.FAILED
         ]
         pending = rescued - {failed.job_id for failed in quarantined}
-        due = min((row["due"] for row in orphans if row["job_id"] in pending), default=None)
-        return RescueResult(dead, sorted(pending), quarantined, due)
+        due_at = min((row["due"] for row in orphans if row["job_id"] in pending), default=None)
+        return RescueResult(dead, sorted(pending), quarantined, due_at)
 
     async def _record(
         self,

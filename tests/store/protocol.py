@@ -415,7 +415,7 @@ class RescueOp(Op):
             suspects=self.suspects or None,
             max_crashes=MAX_CRASHES,
             worker_id=self.worker_id,
-            known=lambda: self.known,
+            known_attempts=lambda: self.known,
         )
 
     def effects(self, state: State) -> Iterator[State]:

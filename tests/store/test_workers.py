@@ -156,7 +156,7 @@ async def test_rescue_does_not_change_live_workers(store: Store, pool: Pool, clo
 
 async def rescue_own(store: Store, known: dict[str, int]) -> RescueResult:
     """Reclaim jobs as worker w1 does, which knows these attempts."""
-    return await store.workers.rescue(THRESHOLD, worker_id="w1", known=lambda: known)
+    return await store.workers.rescue(THRESHOLD, worker_id="w1", known_attempts=lambda: known)
 
 
 async def test_rescue_releases_a_job_of_this_worker_when_its_claim_was_not_answered(

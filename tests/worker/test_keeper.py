@@ -157,9 +157,9 @@ async def test_keeper_reconnects_and_renews_when_threads_of_jobs_outlive_the_shu
 ) -> None:
     """Real time: a lease of one second."""
     async with Kept(parts, poll_interval_s=0.02, reconnect_delay_s=0.01) as keeper:
-        left = keeper.executor.in_flight._left
+        left_attempts = keeper.executor.in_flight._left_attempts
         claim = SimpleNamespace(job_id="a", attempt=1)
-        left["a"] = cast(Attempt, SimpleNamespace(runs_on=True, claim=claim, end=None))
+        left_attempts["a"] = cast(Attempt, SimpleNamespace(runs_on=True, claim=claim, end=None))
         ended, renewals = keeper.keeper._ended, keeper.lease.renewals
         await keeper.keeper.stop()
         await pool.execute(TERMINATE_HOLDER, keeper.lease_connection.key)
@@ -170,7 +170,7 @@ async def test_keeper_reconnects_and_renews_when_threads_of_jobs_outlive_the_shu
         key = await key_of(pool)
         assert key is not None
         assert not await is_lock_free(pool, key)
-        left.clear()
+        left_attempts.clear()
         await asyncio.wait_for(ended.wait(), PATIENCE)
         assert await is_lock_free(pool, key)
 

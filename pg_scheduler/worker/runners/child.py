@@ -72,11 +72,11 @@ class _Progress:
     def flush(self) -> None:
         """Send the last report, if it was not sent."""
         with self._changing:
-            last, self._last, timer, self._timer = self._last, None, self._timer, None
+            progress, self._last, timer, self._timer = self._last, None, self._timer, None
             if timer is not None:
                 timer.cancel()
-            if last is not None:
-                self._child.send({"progress": [last.done, last.total, last.note]})
+            if progress is not None:
+                self._child.send({"progress": [progress.done, progress.total, progress.note]})
 
 
 class _Child:
@@ -172,10 +172,10 @@ class _Handler(logging.Handler):
 
 
 def _found(module: str, path: str) -> Any:
-    found: Any = import_module(module)
+    member: Any = import_module(module)
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        member = getattr(member, part)
+    return member
 
 
 def _read(file: BinaryIO) -> dict[str, Any] | None:

@@ -45,8 +45,8 @@ async def run_in_executor(middleware: Sequence[Middleware], executor: JobExecuto
 def _run(
     middleware: Sequence[Middleware], call: JobCall, call_next: Callable[[], Awaitable[Any]]
 ) -> Awaitable[Any]:
-    for each in reversed(middleware):
-        call_next = partial(each, call, call_next)
+    for layer in reversed(middleware):
+        call_next = partial(layer, call, call_next)
     return call_next()
 
 

@@ -20,15 +20,15 @@ STOP_MARGIN_S: Final = 0.5
 """Seconds after the grace for an executor that ends by force what has not ended."""
 
 
-def check_executors(given: Mapping[str, JobExecutor] | None) -> dict[str, JobExecutor]:
+def check_executors(executors: Mapping[str, JobExecutor] | None) -> dict[str, JobExecutor]:
     """Return the executors by name.
 
     Raises:
         TypeError: They are not a mapping.
         ConfigurationError: A name is not a str or is reserved, or an executor lacks a method.
     """
-    given = {} if given is None else check_kind("executors", given, Mapping)  # type: ignore[type-abstract]
-    for name, executor in given.items():
+    executors = {} if executors is None else check_kind("executors", executors, Mapping)  # type: ignore[type-abstract]
+    for name, executor in executors.items():
         if not isinstance(name, str) or not name:  # type: ignore[redundant-expr] # calls are not checked
             raise ConfigurationError(f"executors must have names, str that are not empty, not {name!r}")
         if name == ASYNC:
@@ -38,7 +38,7 @@ def check_executors(given: Mapping[str, JobExecutor] | None) -> dict[str, JobExe
                 f"executors[{name!r}] must be a JobExecutor, not {executor!r}; "
                 "derive its class from pg_scheduler.JobExecutor"
             )
-    return {THREAD: ThreadExecutor(), PROCESS: ProcessExecutor(), **given}
+    return {THREAD: ThreadExecutor(), PROCESS: ProcessExecutor(), **executors}
 
 
 class Place:

@@ -117,7 +117,7 @@ class ProcessExecutor(JobExecutor):
 
 def _command(fd: int) -> tuple[str, ...]:
     """Return the command of a process with the import path of this one, in which "" is the current folder."""
-    path = [os.path.abspath(each) for each in sys.path]  # noqa: PTH100 - "." is not a path here
+    path = [os.path.abspath(folder) for folder in sys.path]  # noqa: PTH100 - "." is not a path here
     return sys.executable, "-c", PROGRAM, str(fd), json.dumps(path)
 
 
@@ -128,14 +128,14 @@ def _request(call: JobCall) -> bytes:
         PayloadError: JSON cannot represent an argument that middleware added.
     """
     module, path = import_path(call.func)
-    added = json.loads(encode_object("kwargs that middleware added", call.added_kwargs))
+    added_kwargs = json.loads(encode_object("kwargs that middleware added", call.added_kwargs))
     return pack(
         {
             "claim": claim_to(call.claim if call.codec is None else _decoded(call.claim, call.codec)),
             "module": module,
             "path": path,
             "typed": call.is_typed,
-            "kwargs": added,
+            "kwargs": added_kwargs,
         }
     )
 
@@ -163,18 +163,20 @@ class _Child:
     @classmethod
     async def start(cls, preparation: str | None = None, parameters: Any = None) -> _Child:
         """Start a process."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            fd = theirs.fileno()
+        parent_socket, child_socket = socket.socketpair()
+        with child_socket:
+            fd = child_socket.fileno()
             try:
                 process = await asyncio.create_subprocess_exec(*_command(fd), pass_fds=[fd])
             except BaseException:  # whatever it was, the socket must not stay open
-                ours.close()
+                parent_socket.close()
                 raise
-        child = cls(process, *await asyncio.open_connection(sock=ours))
+        child = cls(process, *await asyncio.open_connection(sock=parent_socket))
         loggers = logging.root.manager.loggerDict.items()
         levels = {
-            name: each.level for name, each in loggers if isinstance(each, logging.Logger) and each.level
+            name: logger.level
+            for name, logger in loggers
+            if isinstance(logger, logging.Logger) and logger.level
         }
         start = {"levels": {**levels, "": logging.root.level}, "path": preparation, "parameters": parameters}
         child._writer.write(pack({"start": start}))

@@ -107,8 +107,8 @@ def value_to(options: str | None, value: object) -> dict[str, Any]:
     seconds = keep_seconds(options)
     if seconds is None:
         return {}
-    kept = kept_value(seconds, value, MAX_VALUE_BYTES)
-    return {"value": kept.value, "no_value_reason": kept.no_value_reason}
+    result = kept_value(seconds, value, MAX_VALUE_BYTES)
+    return {"value": result.value, "no_value_reason": result.no_value_reason}
 
 
 def value_from(values: dict[str, Any]) -> Any:
@@ -128,7 +128,7 @@ def _values_of(error: BaseException, length: int) -> dict[str, Any]:
 
 
 def _classes_of(error: BaseException) -> list[list[str]]:
-    return [[each.__module__, each.__qualname__] for each in type(error).__mro__]
+    return [[cls.__module__, cls.__qualname__] for cls in type(error).__mro__]
 
 
 def _derived(values: dict[str, Any]) -> RemoteError:

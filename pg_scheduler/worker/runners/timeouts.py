@@ -76,8 +76,8 @@ class TimeoutQueue(Generic[T]):
         limits = self._by_timeout[timeout]
         expired = []
         for item, deadline in limits.items():
-            if (left := deadline - monotonic()) > 0:
-                self._set_timer(timeout, left)
+            if (remaining_s := deadline - monotonic()) > 0:
+                self._set_timer(timeout, remaining_s)
                 break
             expired.append(item)
         else:
