@@ -80,8 +80,8 @@ def middleware_of(scheduler: Scheduler) -> Sequence[Middleware]:
 def add_middleware(scheduler: Scheduler, middleware: Middleware, *, is_outermost: bool = False) -> None:
     """Put middleware directly around the jobs of a Scheduler that has not started, or around all other."""
     parts = parts_of(scheduler)
-    others = parts.middleware
-    parts.use_middleware((middleware, *others) if is_outermost else (*others, middleware))
+    other_middleware = parts.middleware
+    parts.use_middleware((middleware, *other_middleware) if is_outermost else (*other_middleware, middleware))
 
 
 def declare(
@@ -255,9 +255,9 @@ async def execute_one(scheduler: Scheduler, job_id: str) -> int | None:
     runtime = parts.runtime
     if claim is None or runtime is None:
         return None
-    for each in runtime.admission.keep_limited([claim]):
+    for admitted_claim in runtime.admission.keep_limited([claim]):
         # A wait that is cancelled leaves the attempt to the shutdown, which releases the job.
-        await asyncio.wait([runtime.executor.submit(each)])
+        await asyncio.wait([runtime.executor.submit(admitted_claim)])
     return claim.attempt
 
 
@@ -348,9 +348,9 @@ def _of_job(attempt: Attempt) -> Iterator[str]:
 
 def _of_threads() -> Iterator[str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    own = threading.get_ident()
+    current_ident = threading.get_ident()
     for ident, frame in sys._current_frames().items():
-        if ident != own:
+        if ident != current_ident:
             yield f"thread {names.get(ident, ident)}"
             yield from _lines(traceback.extract_stack(frame, limit=20))
 

@@ -100,13 +100,13 @@ def _item(
 
 
 def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datetime]:
-    found: list[datetime] = []
+    fire_times: list[datetime] = []
     after, count = since - INSTANT, FIRST_CHUNK
-    while len(found) <= MAX_EACH:
+    while len(fire_times) <= MAX_EACH:
         fires = schedule.upcoming(count, after=after)
-        found += [fire for fire in fires if fire < until]
+        fire_times += [fire for fire in fires if fire < until]
         if len(fires) < count or fires[-1] >= until:
             break
         after, count = fires[-1], min(4 * count, MAX_EACH + 1)
-    left = None if schedule.max_runs is None else max(schedule.max_runs - schedule.runs, 0)
-    return found[:left]  # each call of upcoming() returns as many
+    remaining_runs = None if schedule.max_runs is None else max(schedule.max_runs - schedule.runs, 0)
+    return fire_times[:remaining_runs]  # each call of upcoming() returns as many

@@ -89,25 +89,25 @@ def describe_status(figures: ClusterFigures, statistics: Statistics, diagnosis: 
         "tables": _tables(figures),
     }
     severities = {
-        area: worst_of(each.severity for each in diagnosis.findings if each.code.value in codes)
+        area: worst_of(finding.severity for finding in diagnosis.findings if finding.code.value in codes)
         for area, codes in AREAS.items()
     }
     areas = tuple(StatusArea(area, severities[area], texts[area]) for area in AREAS)
-    severity = max(severities.values(), key=lambda each: each.rank)
+    severity = max(severities.values(), key=lambda severity: severity.rank)
     return Status(severity, tuple(_sentences(figures, diagnosis.findings)), areas)
 
 
 def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator[str]:
-    shown = problems_of(findings)
-    if not shown:
+    problems = problems_of(findings)
+    if not problems:
         slots, busy = _slots(figures)
         workers = counted(_alive(figures), "worker")
         yield f"All is well: {workers}, {busy:,} of {slots:,} slots busy, {_nothing_late(figures)}."
-    for finding in shown[:MAX_SENTENCES]:
+    for finding in problems[:MAX_SENTENCES]:
         remedy = f"; {finding.remedy}" if finding.remedy else ""
         yield f"{finding.code.value}: {finding.evidence}{remedy}"
-    if len(shown) > MAX_SENTENCES:
-        yield f"and {counted(len(shown) - MAX_SENTENCES, 'more finding')}: pg-scheduler doctor"
+    if len(problems) > MAX_SENTENCES:
+        yield f"and {counted(len(problems) - MAX_SENTENCES, 'more finding')}: pg-scheduler doctor"
 
 
 def _alive(figures: ClusterFigures) -> int:
@@ -117,7 +117,7 @@ def _alive(figures: ClusterFigures) -> int:
 def _slots(figures: ClusterFigures) -> tuple[int, int]:
     """Return the slots of live workers, and how many of them are taken."""
     alive = [worker for worker in figures.workers if worker.is_alive]
-    return sum(each.slots for each in alive), sum(each.running_jobs for each in alive)
+    return sum(worker.slots for worker in alive), sum(worker.running_jobs for worker in alive)
 
 
 def _nothing_late(figures: ClusterFigures) -> str:
@@ -146,14 +146,14 @@ def _results(statistics: Statistics) -> str:
     total = statistics.total()
     ended = dict(zip(OUTCOMES, total.ended, strict=True))
     minutes = PERIOD.total_seconds() / 60
-    shown = [f"{ended['completed']:,} completed"]
+    parts = [f"{ended['completed']:,} completed"]
     if failed := count_failed(total):
         apart = [f"{ended[name]:,} {name}" for name in FAILED_ATTEMPTS if ended[name] and name != "failed"]
-        shown.append(f"{failed:,} failed" + (f" ({', '.join(apart)})" if apart else ""))
-    others = [name for name in OUTCOMES if name not in DECIDED_ATTEMPTS]
-    shown += [f"{ended[name]:,} {name}" for name in others if ended[name]]
+        parts.append(f"{failed:,} failed" + (f" ({', '.join(apart)})" if apart else ""))
+    other_outcomes = [name for name in OUTCOMES if name not in DECIDED_ATTEMPTS]
+    parts += [f"{ended[name]:,} {name}" for name in other_outcomes if ended[name]]
     uncounted = f"; {statistics.uncounted}" if statistics.uncounted else ""
-    return f"{', '.join(shown)} in {minutes:.0f} min{uncounted}"
+    return f"{', '.join(parts)} in {minutes:.0f} min{uncounted}"
 
 
 def _workers(figures: ClusterFigures) -> str:
@@ -165,13 +165,13 @@ def _workers(figures: ClusterFigures) -> str:
 
 def _schedules(figures: ClusterFigures) -> str:
     enabled = [schedule for schedule in figures.schedules if schedule.is_enabled]
-    fires = [each.next_fire_at for each in enabled if each.next_fire_at is not None]
+    fires = [schedule.next_fire_at for schedule in enabled if schedule.next_fire_at is not None]
     overdue = [schedule.schedule_id for schedule in figures.schedules if schedule.state == "overdue"]
     states = Counter(schedule.state for schedule in figures.schedules)
-    shown = [
+    shown_states = [
         state for state in SCHEDULE_STATES if state == "active" or (states[state] and state != "overdue")
     ]
-    parts = [f"{states[state]:,} {state}" for state in shown]
+    parts = [f"{states[state]:,} {state}" for state in shown_states]
     if overdue:
         parts.append(f"{len(overdue):,} overdue: {listed(overdue)}")
     elif fires:
@@ -182,8 +182,8 @@ def _schedules(figures: ClusterFigures) -> str:
 def _limits(figures: ClusterFigures) -> str:
     if not figures.blocked:
         return "no job is blocked"
-    shown = [f"{number:,} by {name}" for name, number in sorted(figures.blocked.items())]
-    return f"blocked jobs: {listed(shown)}"
+    parts = [f"{number:,} by {name}" for name, number in sorted(figures.blocked.items())]
+    return f"blocked jobs: {listed(parts)}"
 
 
 def _tables(figures: ClusterFigures) -> str:

@@ -54,11 +54,11 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
     claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
     if not claiming:
         return  # WORKER-NONE
-    known = sorted(claimed_names(claiming))
+    known_names = sorted(claimed_names(claiming))
     for row in await facts.store.doctor.schedule_tasks():
         if count_claiming(workers, row.task, with_draining=True) != 0:
             continue
-        renamed = hint_at_new_name(row.task, known)
+        renamed = hint_at_new_name(row.task, known_names)
         yield error(
             FindingCode.SCHED_UNKNOWN,
             row.task,
@@ -88,12 +88,12 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
     for schedule_id in lost_ids:
         worker = declaring[schedule_id]
         declarations = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS))
-        former = []
+        former_rows = []
         if schedule_id in declarations:
             service = service_among(declarations, code_rows)
-            former = declarations[schedule_id].find_former_rows(declarations, code_rows, service)
+            former_rows = declarations[schedule_id].find_former_rows(declarations, code_rows, service)
         # A worker of another release moved the row to its key. This one restores it when that has gone.
-        if any(row.retired_at is None for row in former):
+        if any(row.retired_at is None for row in former_rows):
             continue
         yield error(
             FindingCode.SCHED_LOST,
