@@ -84,20 +84,21 @@ class BulkInserter:
         """Insert all jobs in one transaction; first those that wait for none, which may be their parents."""
         if not jobs:
             return
-        first = [job for job in jobs if not _waits(job)]
+        independents = [job for job in jobs if not _waits(job)]
 
         async def write(transaction: Transaction) -> None:
-            for part in (first, [job for job in jobs if _waits(job)]):
-                left = part
+            for part in (independents, [job for job in jobs if _waits(job)]):
+                remaining_jobs = part
                 for _ in range(MAX_ROUNDS):
-                    inserted = await self._writer.insert(left, transaction, batch_size=batch_size)
-                    left = [job for job in left if job.job_id not in inserted]
-                    if not left:
+                    inserted = await self._writer.insert(remaining_jobs, transaction, batch_size=batch_size)
+                    remaining_jobs = [job for job in remaining_jobs if job.job_id not in inserted]
+                    if not remaining_jobs:
                         break
-                    if (conflict := await self._writer.conflict(left, transaction.connection)) is not None:
+                    conflict = await self._writer.conflict(remaining_jobs, transaction.connection)
+                    if conflict is not None:
                         raise conflict
                 else:
-                    raise not_inserted(left[0])
+                    raise not_inserted(remaining_jobs[0])
 
         await self._store.statements.run_retrying(write, within=connection, reserved=False)
 

@@ -69,7 +69,8 @@ class Consequences:
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
         self.handlers: Final[dict[str, Handler]] = {}
-        self._left: dict[str, float] = {}  # until when a scan leaves out a job, by the monotonic clock
+        # Until when a scan leaves out a job, by the monotonic clock.
+        self._pause_ends: dict[str, float] = {}
 
     async def run(self, job_ids: Collection[str], transaction: Transaction) -> None:
         """Apply the consequences of those jobs that have ended.
@@ -109,10 +110,10 @@ class Consequences:
 
         errors = await self._statements.run_divided(job_ids, run_unlocked)
         now = time.monotonic()
-        self._left |= dict.fromkeys(locked, now + LOCKED_PAUSE_S)
+        self._pause_ends |= dict.fromkeys(locked, now + LOCKED_PAUSE_S)
         for job_id, error in errors.items():
             is_refused = is_refusal(error)
-            self._left[job_id] = now + (REFUSED_PAUSE_S if is_refused else LOCKED_PAUSE_S)
+            self._pause_ends[job_id] = now + (REFUSED_PAUSE_S if is_refused else LOCKED_PAUSE_S)
             if is_refused:
                 logger.error(
                     "consequences of the end of job %s refused by the table, next attempt in %s s: %s",
@@ -134,30 +135,30 @@ class Consequences:
         if follows:
             await self.run([row["job_id"] for row in rows], transaction)
 
-    async def report_gone(self, worker_id: str, known: Mapping[str, int], limit: int) -> int:
+    async def report_gone(self, worker_id: str, attempts: Mapping[str, int], limit: int) -> int:
         """Let the consequences follow that wait for attempts of workers that are gone; return their number.
 
         ``apply_lost()`` applies them.
 
         Args:
             worker_id: This worker, whose attempts end without a report if it lost its lease.
-            known: The attempts that it runs or has not reported, by job id.
+            attempts: Those that it runs or has not reported, by job id.
             limit: The maximum number of jobs.
         """
-        args = worker_id, json.dumps(known), self._statements.now, limit
+        args = worker_id, json.dumps(attempts), self._statements.now, limit
         return len(await self._statements.fetch("report_gone", *args))
 
     def next_attempt_in(self) -> float | None:
         """Return the seconds until the first job is due that ``apply()`` left; None if it left none."""
-        if not self._left:
+        if not self._pause_ends:
             return None
-        return max(min(self._left.values()) - time.monotonic(), 0.0)
+        return max(min(self._pause_ends.values()) - time.monotonic(), 0.0)
 
     async def apply_lost(self, limit: int) -> int:
         """Apply consequences that a crash, a lock or a change by hand left; return the number of jobs."""
         now = time.monotonic()
-        self._left = {job_id: until for job_id, until in self._left.items() if until > now}
-        lost = [row[0] for row in await self._statements.fetch("find_ended", limit, list(self._left))]
+        self._pause_ends = {job_id: until for job_id, until in self._pause_ends.items() if until > now}
+        lost = [row[0] for row in await self._statements.fetch("find_ended", limit, list(self._pause_ends))]
         await self.apply(lost)
         return len(lost)
 

@@ -260,9 +260,9 @@ class DependencyRepository:
         locked = await self._statements.fetch("lock_children", list(status), on=connection)
         failed: dict[str, str] = {}
         children: set[str] = set()
-        taken = await self._statements.fetch("take_edges", list(status), on=connection)
-        await self._pass_results(taken, locked, connection)
-        for parent, child, outcome, _ in taken:
+        edges = await self._statements.fetch("take_edges", list(status), on=connection)
+        await self._pass_results(edges, locked, connection)
+        for parent, child, outcome, _ in edges:
             children.add(child)
             if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
                 failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))

@@ -27,9 +27,11 @@ class Sender:
 
     def __init__(self, middleware: Sequence[Middleware], codec: PayloadCodec | None = None) -> None:
         self._codec: Final = codec
-        headers = (getattr(each, "headers", None) for each in middleware)
+        headers = (getattr(instance, "headers", None) for instance in middleware)
         self._headers: Final[list[Any]] = [method for method in headers if method is not None]
-        self._sending: Final = [each.sending for each in middleware if isinstance(each, SendingMiddleware)]
+        self._sending: Final = [
+            instance.sending for instance in middleware if isinstance(instance, SendingMiddleware)
+        ]
 
     def call_of(self, job: AnyJob, due: datetime) -> ScheduledCall:
         """Return a job as middleware sees it."""
@@ -58,13 +60,13 @@ class Sender:
         """
         trace: dict[str, str] = {}
         for headers in self._headers:
-            found = headers(call)
-            if not isinstance(found, Mapping) or not all(
-                isinstance(name, str) and isinstance(value, str) for name, value in found.items()
+            texts = headers(call)
+            if not isinstance(texts, Mapping) or not all(
+                isinstance(name, str) and isinstance(value, str) for name, value in texts.items()
             ):
                 owner = type(headers.__self__).__name__
-                raise TypeError(f"headers() of {owner} must return strings by name, not {found!r}")
-            trace.update(found)
+                raise TypeError(f"headers() of {owner} must return strings by name, not {texts!r}")
+            trace.update(texts)
         return with_trace(task_data, trace) if trace else task_data
 
     def add_to_planned(self, job: ExtendedJob, schedule_id: str) -> ExtendedJob:

@@ -142,24 +142,24 @@ class InsertBatcher:
         self._busy = False
 
     def _failed(self, task: asyncio.Task[None]) -> list[asyncio.Future[bool]]:
-        left, self._batch = list(self._batch.values()), {}
+        entries, self._batch = list(self._batch.values()), {}
         if task.cancelled():  # the event loop may be ending
-            left += self._waiting
+            entries += self._waiting
             self._waiting = []
         self._busy = bool(self._waiting)
         if self._busy:
             self._insert_next()
-        return [answer for _, answer in left]
+        return [answer for _, answer in entries]
 
     def _take(self) -> Batch:
         batch: Batch = {}
-        rest: list[tuple[AnyJob, asyncio.Future[bool]]] = []
+        later_entries: list[tuple[AnyJob, asyncio.Future[bool]]] = []
         for job, answer in self._waiting:
             if job.job_id in batch or len(batch) == MAX_JOBS:  # of two jobs with one id, the second one waits
-                rest.append((job, answer))
+                later_entries.append((job, answer))
             else:
                 batch[job.job_id] = (job, answer)
-        self._waiting = rest
+        self._waiting = later_entries
         return batch
 
     async def _answer(self, batch: Batch, wait: LockWait = SHARED_WAIT) -> None:
@@ -183,8 +183,8 @@ class InsertBatcher:
 
 def _divided(batch: Batch) -> list[Batch]:
     """Return two parts of a batch: those that hardly wait for a transaction and the others, or halves."""
-    generated = {job_id: each for job_id, each in batch.items() if isinstance(each[0], GeneratedIdJob)}
+    generated = {job_id: entry for job_id, entry in batch.items() if isinstance(entry[0], GeneratedIdJob)}
     if 0 < len(generated) < len(batch):
-        return [generated, {job_id: each for job_id, each in batch.items() if job_id not in generated}]
+        return [generated, {job_id: entry for job_id, entry in batch.items() if job_id not in generated}]
     items = list(batch.items())
     return [dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])]

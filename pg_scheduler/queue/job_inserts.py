@@ -197,10 +197,10 @@ class JobInserts(Repository):
         schema, now = await self._statements.schema(on=connection), self._statements.now
         columns = COLUMNS if now is None else (*COLUMNS, "created_at")
         connections = self._statements.connections
-        async with connections.acquire() if connection is None else nullcontext(connection) as one:
+        async with connections.acquire() if connection is None else nullcontext(connection) as session:
             for start in range(0, len(jobs), batch_size):
                 with translated():
-                    await one.copy_to_table(
+                    await session.copy_to_table(
                         "scheduled_jobs",
                         source=packed(jobs[start : start + batch_size], now),
                         columns=columns,

@@ -184,18 +184,18 @@ class JobRepository(JobInserts):
             SuppressedChangeError: A job was not written.
         """
         rows = await self._statements.fetch_retrying(name, *values_of(job_ids), on=connection)
-        left = {*job_ids} - {row["job_id"] for row in rows}
+        remaining_ids = {*job_ids} - {row["job_id"] for row in rows}
 
         async def replace(transaction: Transaction) -> None:
             # The first statement locks the rows that it leaves, so the second one leaves none of them.
-            rows = await self._statements.fetch(name, *values_of(left), on=transaction.connection)
-            if ended := left - {row["job_id"] for row in rows}:
+            rows = await self._statements.fetch(name, *values_of(remaining_ids), on=transaction.connection)
+            if ended := remaining_ids - {row["job_id"] for row in rows}:
                 await self._consequences.run(ended, transaction)
                 rows = await self._statements.fetch(name, *values_of(ended), on=transaction.connection)
                 if len(rows) < len(ended):
                     raise SuppressedChangeError(change="insert or update")
 
-        if left:
+        if remaining_ids:
             await self._statements.run_retrying(replace, within=connection)
 
     # -- change ----------------------------------------------------------------------------------------
@@ -230,9 +230,11 @@ class JobRepository(JobInserts):
         """
 
         async def retry(transaction: Transaction) -> datetime | None:
-            own = transaction.connection
-            due = await self.retry(job_id, own)
-            if due is None or await self._statements.fetch("delete_steps_from", [job_id], step, on=own):
+            connection = transaction.connection
+            due = await self.retry(job_id, connection)
+            if due is None or await self._statements.fetch(
+                "delete_steps_from", [job_id], step, on=connection
+            ):
                 return due
             raise ValueError(
                 f"job {job_id!r} has not stored a step {step!r}; pass the name of a stored one, or no "
@@ -267,11 +269,13 @@ class JobRepository(JobInserts):
         if rows and not rows[0]["changed"]:
 
             async def change(transaction: Transaction) -> list[asyncpg.Record]:
-                found = await self._statements.fetch(name, job_id, *args, True, on=transaction.connection)
-                if found and not found[0]["changed"]:
+                locked_rows = await self._statements.fetch(
+                    name, job_id, *args, True, on=transaction.connection
+                )
+                if locked_rows and not locked_rows[0]["changed"]:
                     raise SuppressedChangeError
                 await self._consequences.run([job_id], transaction)
-                return found
+                return locked_rows
 
             rows = await self._statements.run_retrying(change, within=within)
         if not rows:
@@ -297,11 +301,11 @@ class JobRepository(JobInserts):
         Returns:
             The cancelled jobs, and the id after which to continue; None at the end.
         """
-        found = await self._statements.fetch(
+        candidates = await self._statements.fetch(
             "find_unfinished", after, MAX_CANCELLED_JOBS, MAX_EXAMINED_ROWS, *filters, on=within
         )
-        ids = [row["job_id"] for row in found if row["matches"]]
-        end = ids[-1] if len(ids) == MAX_CANCELLED_JOBS else _end_of(found)
+        ids = [row["job_id"] for row in candidates if row["matches"]]
+        end = ids[-1] if len(ids) == MAX_CANCELLED_JOBS else _end_of(candidates)
         if not ids:
             return [], end
         now, run = self._statements.now, self._statements.fetch_retrying
@@ -416,8 +420,8 @@ class JobRepository(JobInserts):
         metadata: str | None = None,
     ) -> Page[Job]:
         """Return a page of jobs in the order of their ids. Metadata bound the rows that are read."""
-        wanted = None if statuses is None else [status.value for status in statuses]
-        filters = JobFilters(wanted, names, worker_id, due_from, due_before, metadata)
+        status_values = None if statuses is None else [status.value for status in statuses]
+        filters = JobFilters(status_values, names, worker_id, due_from, due_before, metadata)
         if metadata is not None:
             return await self._find_jobs(after, limit, filters)
         rows = await self._statements.fetch("list_jobs", after, *filters[:5], limit + 1)

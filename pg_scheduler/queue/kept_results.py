@@ -27,19 +27,19 @@ class KeptResultRepository:
         self._statements = statements
         consequences.handlers["result"] = self.keep_ended
 
-    async def keep(self, kept: Mapping[str, KeptResult], connection: Connection) -> None:
+    async def keep(self, results: Mapping[str, KeptResult], connection: Connection) -> None:
         """Store the results of jobs that ended in the caller's transaction, and announce their ids.
 
         The first result of an end counts.
         """
-        each = kept.values()
+        values = results.values()
         await self._statements.fetch(
             "keep_results",
-            list(kept),
-            [result.seconds for result in each],
-            [result.value for result in each],
-            [result.no_value_reason for result in each],
-            [result.error for result in each],
+            list(results),
+            [result.seconds for result in values],
+            [result.value for result in values],
+            [result.no_value_reason for result in values],
+            [result.error for result in values],
             on=connection,
         )
 
@@ -48,13 +48,13 @@ class KeptResultRepository:
 
         The outcome of an attempt that failed has more to tell, and has been stored before.
         """
-        kept = {
+        results = {
             job.job_id: _kept_end(job, seconds)
             for job in ended
             if (seconds := keep_seconds_of(job.options)) is not None
         }
-        if kept:
-            await self.keep(kept, transaction.connection)
+        if results:
+            await self.keep(results, transaction.connection)
         return ()
 
     async def get(
@@ -84,11 +84,11 @@ def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
     status = terminal(row["row_status"])
     if row["has_row"] and status is None:
         return None  # a result of an earlier run may exist
-    if (kept := terminal(row["status"])) is not None:
+    if (kept_status := terminal(row["status"])) is not None:
         value, reason = read_value(row["value"], row["no_value_reason"], codec)
         return JobResult(
             job_id,
-            kept,
+            kept_status,
             value=value,
             no_value_reason=reason,
             error=_error_of(row["error"]),
@@ -121,8 +121,8 @@ def _row_error(message: str, kind: str | None) -> JobError:
 
 def terminal(status: str | None) -> JobStatus | None:
     """Return a terminal status; None for another, also for one that was written by hand."""
-    found = next((one for one in JobStatus if one.value == status), None)
-    return found if found is not None and found.is_finished else None
+    member = next((member for member in JobStatus if member.value == status), None)
+    return member if member is not None and member.is_finished else None
 
 
 def _error_of(document: str | None) -> JobError | None:
@@ -134,10 +134,10 @@ def _error_of(document: str | None) -> JobError | None:
         return JobError("", document)
 
 
-def error_from(found: object) -> JobError:
+def error_from(value: object) -> JobError:
     """Return an error from its JSON, which may be written by hand."""
-    if not isinstance(found, dict):
-        return JobError("", json.dumps(found))
-    texts = [found.get(key) for key in ("type", "message", "traceback")]
+    if not isinstance(value, dict):
+        return JobError("", json.dumps(value))
+    texts = [value.get(key) for key in ("type", "message", "traceback")]
     kind, message, trace = (text if isinstance(text, str) else None for text in texts)
     return JobError(kind or "", message or "", trace)

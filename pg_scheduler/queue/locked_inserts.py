@@ -131,15 +131,15 @@ def _names_of(job: AnyJob) -> list[str]:
 
 
 def _describe(job: AnyJob, timeout_s: float, blockers: Sequence[Blocker]) -> str:
-    key, whose = job.unique_key, describe_holders(blockers)
+    key, holders = job.unique_key, describe_holders(blockers)
     if isinstance(job, GeneratedIdJob) and key is None:
         return (
             f"job not inserted within {timeout_s:g} s, because a trigger of the application needs a lock of "
-            f"an open transaction: {whose}; end that transaction, or repeat the call"
+            f"an open transaction: {holders}; end that transaction, or repeat the call"
         )
-    what = f"job id {job.job_id!r}" if key is None else f"unique key {key!r}"
+    subject = f"job id {job.job_id!r}" if key is None else f"unique key {key!r}"
     return (
         f"job not inserted within {timeout_s:g} s, because an open transaction has inserted or changed a job "
-        f"with the {what}, or a trigger of the application needs its lock: {whose}; end that transaction, or "
-        "repeat the call"
+        f"with the {subject}, or a trigger of the application needs its lock: {holders}; end that "
+        "transaction, or repeat the call"
     )

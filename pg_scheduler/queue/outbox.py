@@ -308,9 +308,9 @@ class Outbox:
             self._sending = start_in_background(self._send_all(), "pg_scheduler notify")
 
 
-def _earliest(one: datetime | None, other: datetime | None) -> datetime | None:
+def _earliest(due: datetime | None, other_due: datetime | None) -> datetime | None:
     """Return the earlier one of two due times, of which None means that it is unknown."""
-    return None if one is None or other is None else min(one, other)
+    return None if due is None or other_due is None else min(due, other_due)
 
 
 def _checks(worker_ids: Collection[str]) -> list[str]:

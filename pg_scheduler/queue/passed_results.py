@@ -77,8 +77,8 @@ class PassedResultRepository(Repository):
             prefixes: The prefixes of the names, by the jobs that read them.
             connection: That of the transaction.
         """
-        if passed := [edge for edge in edges if edge.child_id in prefixes]:
-            parents, readers, definitions = zip(*passed, strict=True)
+        if passed_edges := [edge for edge in edges if edge.child_id in prefixes]:
+            parents, readers, definitions = zip(*passed_edges, strict=True)
             names = [prefixes[reader] for reader in readers]
             now = self._statements.now
             await self._statements.fetch(
@@ -96,16 +96,16 @@ class PassedResultRepository(Repository):
     async def get(self, job_id: str, names: Sequence[str]) -> list[JobResult]:
         """Return those of the results that were passed to a job, in the order of the names."""
         results = await self._read(job_id, names)
-        return [each.result for name in names if (each := results.get(name)) is not None]
+        return [passed_result.result for name in names if (passed_result := results.get(name)) is not None]
 
     async def of_children(self, job_id: str, children: Collection[str]) -> dict[str, ChildResult]:
         """Return those of the results of children that were passed to a job, by the ids of the children."""
         names = [OF_CHILD + sha256(child.encode()).hexdigest() for child in dict.fromkeys(children)]
-        found: dict[str, ChildResult] = {}
+        results: dict[str, ChildResult] = {}
         for start in range(0, len(names), RESULTS_AT_ONCE):
             page = await self._read(job_id, names[start : start + RESULTS_AT_ONCE])
-            found |= {passed_result.result.job_id: passed_result for passed_result in page.values()}
-        return found
+            results |= {passed_result.result.job_id: passed_result for passed_result in page.values()}
+        return results
 
     async def _read(self, job_id: str, names: Sequence[str]) -> dict[str, ChildResult]:
         """Return those of the results that were passed to a job, by name."""

@@ -70,7 +70,7 @@ class Common(NamedTuple):
     unique: Uniqueness | None
 
 
-class _Known(NamedTuple):
+class _Derivation(NamedTuple):
     """The function and the options of the last job of a task, and what follows from them."""
 
     task: Task | None
@@ -94,7 +94,7 @@ class JobPreparer:
         self._codec = codec
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
-        self._known: dict[tuple[str | None, bool], _Known] = {}
+        self._derivations: dict[tuple[str | None, bool], _Derivation] = {}
 
     def prepare(
         self,
@@ -223,22 +223,27 @@ class JobPreparer:
         values = _common_values(spec)
         kinds = [*map(type, values)]
         key = None if task is None else task.name, spec.execution_time is None
-        known = self._known.get(key)
+        derivation = self._derivations.get(key)
         # The values of the call of this task before have been validated. True equals 1, but is none.
-        if known is None or task is not known.task or kinds != known.kinds or values != known.values:
-            known = _Known(task, kinds, values, self._derive(name, task, spec))
+        if (
+            derivation is None
+            or task is not derivation.task
+            or kinds != derivation.kinds
+            or values != derivation.values
+        ):
+            derivation = _Derivation(task, kinds, values, self._derive(name, task, spec))
             if COMPARED_TYPES.issuperset(kinds):
-                self._known[key] = known
-        return known.common
+                self._derivations[key] = derivation
+        return derivation.common
 
     def _derive(self, name: str, task: Task | None, spec: JobSpec) -> Common:
-        given = {
+        values = {
             option: declared.check(value)
             for option, declared in JOB_OPTIONS.items()
             if not isinstance(value := getattr(spec, option), Unset)
         }
         grace = None if spec.execution_time is None else self._grace  # "now" has no due time to miss
-        columns, options = resolve_options(given, task, misfire_grace_time=grace)
+        columns, options = resolve_options(values, task, misfire_grace_time=grace)
         on_failure = None if task is None else task.on_failure
         extras = Extras(
             options=json.dumps(options) if options else None,
@@ -255,19 +260,19 @@ class JobPreparer:
 
 
 def resolve_options(
-    given: Mapping[str, Any], task: Task | None, *, misfire_grace_time: int | None
+    values: Mapping[str, Any], task: Task | None, *, misfire_grace_time: int | None
 ) -> tuple[list[Any], dict[str, Any]]:
     """Return the options of a job as its row stores them: those in columns, and those in ``options``.
 
     Args:
-        given: The checked values that the call or the schedule gives. The others are those of the task.
+        values: The checked values that the call or the schedule gives. The others are those of the task.
         task: The task; None if it is not registered here.
         misfire_grace_time: That of a job for which neither gives one.
     """
     columns: list[Any] = []
     options: dict[str, Any] = {}
     for name, option in JOB_OPTIONS.items():
-        value = given[name] if name in given else option.default if task is None else getattr(task, name)
+        value = values[name] if name in values else option.default if task is None else getattr(task, name)
         if isinstance(value, Unset):
             value = misfire_grace_time
         if option.is_column:
@@ -381,7 +386,7 @@ def rule_of(unique: object, task: Task | None) -> Uniqueness | None:
 VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 """The digit of the variant, two bits of which the RFC fixes."""
 
-_last = 0
+_last_stamp = 0
 
 
 def new_job_id() -> str:
@@ -391,11 +396,11 @@ def new_job_id() -> str:
 
 def new_job_ids(count: int) -> Iterator[str]:
     """Yield ``count`` new ids, with one read of the clock and of the entropy source."""
-    global _last  # noqa: PLW0603 - the counter that keeps ids of one tick in order
+    global _last_stamp  # noqa: PLW0603 - the counter that keeps ids of one tick in order
     now = time.time_ns() * 4096 // 1_000_000
     noise = os.urandom(8 * count).hex()
     for at in range(0, 16 * count, 16):
-        _last = stamp = max(_last + 1, now)
+        _last_stamp = stamp = max(_last_stamp + 1, now)
         high = f"{stamp:015x}"
         yield (
             f"{high[:8]}-{high[8:12]}-7{high[12:]}-{VARIANTS[noise[at]]}{noise[at + 1 : at + 4]}"

@@ -97,15 +97,15 @@ class ResultWaiters:
         ids = list(self._waiting)
         for start in range(0, len(ids), MAX_BATCH):
             batch = ids[start : start + MAX_BATCH]
-            found = await self._store.kept_results.get(batch)
+            results = await self._store.kept_results.get(batch)
             for job_id in batch:
                 future = self._waiting.get(job_id)
                 if future is None:
                     continue
-                if job_id not in found:
+                if job_id not in results:
                     del self._waiting[job_id]
                     future.set_exception(JobNotFoundError(job_id))
-                elif (result := found[job_id]) is not None:
+                elif (result := results[job_id]) is not None:
                     del self._waiting[job_id]
                     future.set_result(result)
 

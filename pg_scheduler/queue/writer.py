@@ -180,9 +180,9 @@ class JobWriter:
         keeps = {job.job_id: isinstance(job, ExtendedJob) and job.keeps_result for job in inserted}
         parents = {parent: None for job in jobs for parent in job.after if parent not in keeps}
         if parents:
-            found = await self._store.jobs.statuses_of(parents, connection=connection)
+            statuses = await self._store.jobs.statuses_of(parents, connection=connection)
             for parent in parents:
-                if parent not in found:
+                if parent not in statuses:
                     raise JobNotFoundError(parent)
         if readers := [job for job in jobs if job.passes_results]:
             keeping = {job_id for job_id, keeps_result in keeps.items() if keeps_result}
@@ -198,16 +198,16 @@ class JobWriter:
             statuses = await self._store.jobs.statuses_of([job_id], connection=connection)
             status = statuses.get(job_id)
             return None if status is None else JobConflictError(job_id, status.value)
-        found = await self._store.unique_keys.find_conflicts(
+        rows = await self._store.unique_keys.find_conflicts(
             [job.job_id for job in jobs], keys, connection=connection
         )
-        by_id = {each.job_id: each for each in found}
-        by_key = {each.unique_key: each for each in found if each.is_unfinished}
+        by_id = {row.job_id: row for row in rows}
+        by_key = {row.unique_key: row for row in rows if row.is_unfinished}
         for job in jobs:
-            if (each := by_id.get(job.job_id)) is not None:
-                return JobConflictError(each.job_id, each.status)
-            if (key := job.unique_key) is not None and (each := by_key.get(key)) is not None:
-                return JobConflictError(each.job_id, each.status, key)
+            if (row := by_id.get(job.job_id)) is not None:
+                return JobConflictError(row.job_id, row.status)
+            if (key := job.unique_key) is not None and (row := by_key.get(key)) is not None:
+                return JobConflictError(row.job_id, row.status, key)
         return None
 
     # -- jobs of schedules ---------------------------------------------------------------------------------
@@ -222,12 +222,12 @@ class JobWriter:
         jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
         connection = transaction.connection
         inserted = await self._store.jobs.insert_extended(jobs, message=message, connection=connection)
-        new = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
-        if waiting := [job for each in new for job in each if job.after]:
-            await self._store.dependencies.block(waiting, transaction)
+        new_jobs = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
+        if dependents := [job for queue_jobs in new_jobs for job in queue_jobs if job.after]:
+            await self._store.dependencies.block(dependents, transaction)
         return [
-            await self._insert_unique(queue, transaction, message) if queue.is_unique else Queued(each)
-            for queue, each in zip(queues, new, strict=True)
+            await self._insert_unique(queue, transaction, message) if queue.is_unique else Queued(queue_jobs)
+            for queue, queue_jobs in zip(queues, new_jobs, strict=True)
         ]
 
     async def _insert_unique(self, queue: Queue, transaction: Transaction, message: str | None) -> Queued:
@@ -259,8 +259,8 @@ class JobWriter:
             inserted |= await self._store.jobs.insert_extended(
                 batch, message=message, connection=transaction.connection
             )
-        if waiting := [job for job in jobs if job.after and job.job_id in inserted]:
-            await self._store.dependencies.block(waiting, transaction)
+        if dependents := [job for job in jobs if job.after and job.job_id in inserted]:
+            await self._store.dependencies.block(dependents, transaction)
         return inserted
 
     async def _replace_dependents(
@@ -288,39 +288,39 @@ class JobWriter:
         in_order = sorted(jobs.values(), key=lambda job: job.unique_key or "")
 
         async def write(transaction: Transaction) -> list[ExtendedJob]:
-            written: list[ExtendedJob] = []
+            written_jobs: list[ExtendedJob] = []
             for batch in _batches(in_order, batch_size):
-                written += await self._write_unique(batch, transaction)
-            if waiting := [job for job in written if job.after]:
-                await self._store.dependencies.block(waiting, transaction, replaced=True)
-            return written
+                written_jobs += await self._write_unique(batch, transaction)
+            if dependents := [job for job in written_jobs if job.after]:
+                await self._store.dependencies.block(dependents, transaction, replaced=True)
+            return written_jobs
 
         if not jobs:
             return {}
-        written = await self._store.statements.run_retrying(write, within=within)
-        return {job.unique_key: job for job in written}
+        written_jobs = await self._store.statements.run_retrying(write, within=within)
+        return {job.unique_key: job for job in written_jobs}
 
     async def _write_unique(self, jobs: Sequence[ExtendedJob], transaction: Transaction) -> list[ExtendedJob]:
         connection = transaction.connection
-        written: list[ExtendedJob] = []
-        left = jobs
+        written_jobs: list[ExtendedJob] = []
+        remaining_jobs = jobs
         for _ in range(MAX_ROUNDS):
-            inserted = await self._store.jobs.insert_extended(left, connection=connection)
-            written += [job for job in left if job.job_id in inserted]
-            left = [job for job in left if job.job_id not in inserted]
-            targets = await self._targets(left, connection) if left else {}
+            inserted = await self._store.jobs.insert_extended(remaining_jobs, connection=connection)
+            written_jobs += [job for job in remaining_jobs if job.job_id in inserted]
+            remaining_jobs = [job for job in remaining_jobs if job.job_id not in inserted]
+            targets = await self._targets(remaining_jobs, connection) if remaining_jobs else {}
             if targets:
                 try:
                     async with self._store.statements.transaction(within=transaction):
                         await self._store.jobs.replace_extended([*targets.values()], connection=connection)
                 except UniqueKeyTakenError:
                     continue
-                written += targets.values()
-                done = {job.unique_key for job in targets.values()}
-                left = [job for job in left if job.unique_key not in done]
-            if not left:
-                return written
-        raise not_inserted(left[0])
+                written_jobs += targets.values()
+                written_keys = {job.unique_key for job in targets.values()}
+                remaining_jobs = [job for job in remaining_jobs if job.unique_key not in written_keys]
+            if not remaining_jobs:
+                return written_jobs
+        raise not_inserted(remaining_jobs[0])
 
     async def _targets(self, jobs: Sequence[ExtendedJob], connection: Connection) -> dict[str, ExtendedJob]:
         """Return the jobs by the id of the row to replace, each row once."""
@@ -352,16 +352,16 @@ def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[Exten
     The job of a fire time may exist: ``backfill()`` enqueued it. A job that waits for such a one waits for
     the newest job of the schedule too.
     """
-    found: list[ExtendedJob] = []
+    linked_jobs: list[ExtendedJob] = []
     before = newest = queue.last_job_id
     for job in queue.jobs:
         job_id = job.row.job_id
         if inserted is None or job_id in inserted:
-            parents = tuple(dict.fromkeys(each for each in (before, newest) if each is not None))
-            found.append(job.queued_after(parents) if queue.is_ordered and parents else job)
+            parents = tuple(dict.fromkeys(parent for parent in (before, newest) if parent is not None))
+            linked_jobs.append(job.queued_after(parents) if queue.is_ordered and parents else job)
             newest = job_id
         before = job_id
-    return found
+    return linked_jobs
 
 
 def _batches(jobs: Sequence[J], size: int) -> Iterator[Sequence[J]]:

@@ -301,7 +301,7 @@ async def test_job_ends_although_its_alert_is_refused_and_the_alert_follows(
     assert await store.consequences.apply_lost(10) == 1, "refused again, and no error"
     assert await store.consequences.apply_lost(10) == 0, "it has a pause"
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
-    store.consequences._left.clear()
+    store.consequences._pause_ends.clear()
     assert await store.consequences.apply_lost(10) == 1
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_name = 'alert'") == 1
 

@@ -128,12 +128,12 @@ async def test_alert_is_not_repeated_when_a_trigger_suppresses_changes_of_finish
     await seen.until(JobFailed, job_id="bad")
     consequences = scheduler._parts.store.consequences
     for _ in range(3):
-        consequences._left.clear()
+        consequences._pause_ends.clear()
         assert await consequences.apply_lost(10) == 1
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE job_name = 'alert'") == 0
     assert "consequences of the end of job bad refused by the table" in caplog.text
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
-    consequences._left.clear()
+    consequences._pause_ends.clear()
     await consequences.apply_lost(10)
     await seen.until(JobCompleted, job_name="alert")
 

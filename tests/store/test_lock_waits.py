@@ -50,7 +50,7 @@ async def test_consequences_of_other_jobs_are_applied_while_a_dependent_is_held(
         assert await store.consequences.apply_lost(10) == 2
         assert await state(pool, "of b") == [("pending", None)]
         assert await store.consequences.apply_lost(10) == 0, "the other one has a pause"
-    store.consequences._left.clear()
+    store.consequences._pause_ends.clear()
     assert await store.consequences.apply_lost(10) == 1
     assert await state(pool, "of a") == [("pending", None)]
 
@@ -66,8 +66,8 @@ async def test_consequences_of_many_jobs_that_precede_a_held_one_are_left_togeth
     )
     async with held(dsn, row_of("callback")):
         assert await store.consequences.apply_lost(500) == 500
-        assert len(store.consequences._left) == 500
-    store.consequences._left.clear()
+        assert len(store.consequences._pause_ends) == 500
+    store.consequences._pause_ends.clear()
     assert store.consequences.next_attempt_in() is None
     assert await store.consequences.apply_lost(500) == 500
     assert await state(pool, "callback") == [("pending", None)]
