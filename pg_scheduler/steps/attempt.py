@@ -27,6 +27,7 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -159,16 +160,16 @@ class PendingWait:
     """Returns the step, after it was stored if it is new."""
     take: Callable[[StoredStep], Awaitable[Any]]
     """Returns the value of the step, which has ended."""
-    seen: list[StoredStep] = field(default_factory=list)
+    snapshots: list[StoredStep] = field(default_factory=list)
 
     @property
     def stored(self) -> StoredStep:
         """The step as it was seen last."""
-        return self.seen[-1]
+        return self.snapshots[-1]
 
     async def look(self) -> None:
         """See whether the step has ended."""
-        self.seen[:] = [await self.find()]
+        self.snapshots[:] = [await self.find()]
 
     async def value(self) -> Any:
         """Return the value, or raise the error that stands for it."""
@@ -230,13 +231,13 @@ class AttemptSteps(OpenSteps):
         """See `Steps`."""
         check_step_function(func)
         kind = ReturnType(func)
-        async with self._step(name, STEP) as former:
-            if (stored := former) is None:
+        async with self._step(name, STEP) as previous_step:
+            if (stored := previous_step) is None:
                 with self._calling(name, func):
                     value = await func(*args, **kwargs)
                 stored = await self._store(name, STEP, kind.to_json(name, value))
-            found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
-        return found
+            result: R = kind.from_json(name, step_value(name, stored.value, self._codec))
+        return result
 
     async def transaction(
         self,
@@ -250,27 +251,27 @@ class AttemptSteps(OpenSteps):
         """See `Steps`."""
         check_step_function(func)
         kind = ReturnType(func)
-        async with self._step(name, STEP, connection) as former:
-            if (stored := former) is not None:
+        async with self._step(name, STEP, connection) as previous_step:
+            if (stored := previous_step) is not None:
                 if connection is not None:
                     await self._note_step(stored, await self._connections.check_transaction(connection))
             else:
-                async with self._transaction(connection) as (given, own):
+                async with self._transaction(connection) as (func_connection, session):
                     with self._calling(name, func):
-                        value = await func(given, *args, **kwargs)
-                    stored = await self._store(name, STEP, kind.to_json(name, value), connection=own)
+                        value = await func(func_connection, *args, **kwargs)
+                    stored = await self._store(name, STEP, kind.to_json(name, value), connection=session)
                     if connection is not None:
-                        await self._note_transaction(stored, own)
+                        await self._note_transaction(stored, session)
                 if connection is None:  # else it is unknown whether the transaction commits
                     self._keep(stored)
-            found: R = kind.from_json(name, step_value(name, stored.value, self._codec))
-        return found
+            result: R = kind.from_json(name, step_value(name, stored.value, self._codec))
+        return result
 
     @asynccontextmanager
     async def cursor(self, name: str, *, start: Any = None) -> AsyncIterator[StepCursor]:
         """See `Steps`."""
-        async with self._step(name, CURSOR) as former:
-            value = start if former is None else step_value(name, former.value, self._codec)
+        async with self._step(name, CURSOR) as previous_step:
+            value = start if previous_step is None else step_value(name, previous_step.value, self._codec)
         cursor = AttemptCursor(self, name, value)
         try:
             yield cursor
@@ -305,11 +306,11 @@ class AttemptSteps(OpenSteps):
         begun = {wait.name: self._alternative(wait) for wait in check_waits(waits)}
         self._check_may_wait(name)
         pending = list(begun.values())
-        async with self._step(name, FIRST) as former:
+        async with self._step(name, FIRST) as previous_step:
             await self._take_names(begun)
             try:
-                if former is not None:
-                    pending = [self._winner(former, begun)]
+                if previous_step is not None:
+                    pending = [self._winner(previous_step, begun)]
                 for wait in pending:
                     await wait.look()
             except BaseException:
@@ -317,7 +318,7 @@ class AttemptSteps(OpenSteps):
                 raise
         try:
             winner = await self._first_of(pending)
-            if former is None:
+            if previous_step is None:
                 await self._store(name, FIRST, winner.name)
         except BaseException:
             self._names -= {name, *begun}
@@ -347,13 +348,13 @@ class AttemptSteps(OpenSteps):
     async def gather(self, name: str, calls: Sequence[Call[R]]) -> list[R]:
         """See `Steps`."""
         check_step_name(name)
-        given: Any = calls
-        if not isinstance(given, Iterable):
-            kind = type(given).__name__
+        argument: Any = calls
+        if not isinstance(argument, Iterable):
+            kind = type(argument).__name__
             raise TypeError(f"gather() needs a list of calls, not {kind}; pass [call(function, argument)]")
         return await self._values_of(
             name,
-            [ChildJob.of(self._claim.job_id, name, number, each) for number, each in enumerate(calls)],
+            [ChildJob.of(self._claim.job_id, name, number, call) for number, call in enumerate(calls)],
         )
 
     async def _values_of(self, name: str, jobs: Sequence[ChildJob]) -> list[Any]:
@@ -610,10 +611,10 @@ class AttemptSteps(OpenSteps):
             async with self._loading:
                 while self._stored is None:
                     writes = self._writes
-                    found = await self._persistently(lambda: self._repository.load(self._claim.job_id))
+                    steps = await self._persistently(lambda: self._repository.load(self._claim.job_id))
                     if writes == self._writes:  # else it may lack a step that was committed meanwhile
-                        self._bytes = sum(map(_size, found))
-                        self._stored = {step.name: step for step in found}
+                        self._bytes = sum(map(_size, steps))
+                        self._stored = {step.name: step for step in steps}
         return self._stored
 
     async def _store(
@@ -656,8 +657,8 @@ class AttemptSteps(OpenSteps):
         if connection is not None:
             return await store(connection=connection, must_be_new=kind == STEP)
         step = await self._persistently(store)
-        if (former := stored.get(name)) is not None:
-            step = step._replace(timeouts=former.timeouts)
+        if (previous_step := stored.get(name)) is not None:
+            step = step._replace(timeouts=previous_step.timeouts)
         self._keep(step)
         return step
 
@@ -679,11 +680,11 @@ class AttemptSteps(OpenSteps):
         """
         self._check_held()
         with self._progressing():
-            own = None if connection is None else await self._connections.check_transaction(connection)
-            await self._check_transaction(name, own)
-            stored = await self._store(name, CURSOR, value, connection=own)
-            if own is not None:
-                await self._note_transaction(stored, own)
+            session = None if connection is None else await self._connections.check_transaction(connection)
+            await self._check_transaction(name, session)
+            stored = await self._store(name, CURSOR, value, connection=session)
+            if session is not None:
+                await self._note_transaction(stored, session)
 
     def cursor_text(self, name: str, value: Any) -> str:
         """Return the value of a cursor as JSON, which it is compared by.
@@ -694,13 +695,13 @@ class AttemptSteps(OpenSteps):
         return step_text(name, value, self._max_value_bytes)
 
     @asynccontextmanager
-    async def _transaction(self, given: Any) -> AsyncIterator[tuple[Any, Connection]]:
+    async def _transaction(self, connection: Any) -> AsyncIterator[tuple[Any, Connection]]:
         """Yield what the function of a step gets as a connection, and the connection that stores the step."""
-        if given is not None:
-            yield given, await self._connections.check_transaction(given)
+        if connection is not None:
+            yield connection, await self._connections.check_transaction(connection)
             return
-        async with self._connections.transaction_of_job() as connection:
-            yield connection, connection
+        async with self._connections.transaction_of_job() as session:
+            yield session, session
 
     async def _note_transaction(self, stored: StoredStep, connection: Connection) -> None:
         """Note that the transaction of the caller has locked the row of the job by a step."""
@@ -714,23 +715,23 @@ class AttemptSteps(OpenSteps):
         self._callers_steps[stored.name] = step
         return step
 
-    async def _free_rolled_back(self, name: str, given: Any) -> None:
+    async def _free_rolled_back(self, name: str, connection: Any) -> None:
         """Free the name of a step if the transaction of the caller in which it was used was rolled back.
 
         That of a cursor whose block has failed is free when the transaction has ended.
 
         Args:
             name: The name.
-            given: The connection that the caller passes now, on which a savepoint may have been rolled back.
+            connection: That of the caller now, on which a savepoint may have been rolled back.
         """
         step, job_id = self._callers_steps[name], self._claim.job_id
-        connection = None if given is None else await self._connections.check_transaction(given)
-        if connection is not step.connection:
-            connection = None
+        session = None if connection is None else await self._connections.check_transaction(connection)
+        if session is not step.connection:
+            session = None
             if await self._repository.is_locked_by(job_id, step.transaction_id):
                 return
         if not (step.has_failed or await self._repository.has_rolled_back(step.transaction_id)):
-            steps = await self._persistently(partial(self._repository.load, job_id, connection=connection))
+            steps = await self._persistently(partial(self._repository.load, job_id, connection=session))
             if name in {stored.name for stored in steps}:
                 return
         self._names.discard(name)
@@ -756,7 +757,7 @@ class AttemptSteps(OpenSteps):
         self._stored = None
         self._writes += 1
 
-    async def _check_transaction(self, name: str, given: Any) -> None:
+    async def _check_transaction(self, name: str, connection: Any) -> None:
         """Raise RuntimeError if a step would wait for a transaction whose caller waits for this step.
 
         Another task or thread of the job may commit it meanwhile. Then the step waits.
@@ -764,8 +765,8 @@ class AttemptSteps(OpenSteps):
         noted, caller = self._open_transaction, _caller()
         if noted is None or not (noted.caller is caller or continues_after(noted.caller, caller)):
             return
-        own = None if given is None else await self._connections.check_transaction(given)
-        if own is noted.connection:
+        session = None if connection is None else await self._connections.check_transaction(connection)
+        if session is noted.connection:
             return
         if await self._repository.is_locked_by(self._claim.job_id, noted.transaction_id):
             raise RuntimeError(
@@ -875,9 +876,9 @@ class AttemptSteps(OpenSteps):
             self._set_timer(asyncio.get_running_loop().call_soon(self._look, context=Context()))
 
     def _set_timer(self, timer: asyncio.Handle | None) -> None:
-        former, self._timer = self._timer, timer
-        if former is not None:
-            former.cancel()
+        previous_timer, self._timer = self._timer, timer
+        if previous_timer is not None:
+            previous_timer.cancel()
 
     def _look(self) -> None:
         """Suspend the attempt if all of its code waits; else find out what has ended, and look later."""
@@ -911,15 +912,19 @@ class AttemptSteps(OpenSteps):
         if not self._may_end:
             return False
         if self._attempt.call is not None:
-            thread = self._attempt.call.thread
-            if thread is None or not thread_waits(thread, self._waiting_threads()):
+            function_thread = self._attempt.call.thread
+            if function_thread is None or not thread_waits(function_thread, self._waiting_threads()):
                 return False
-            others = [repr(each.name) for each in self._threads if each is not thread and each.is_alive()]
+            descriptions = [
+                repr(thread.name)
+                for thread in self._threads
+                if thread is not function_thread and thread.is_alive()
+            ]
         else:
             if not self._function_waits():
                 return False
             tasks = tasks_by_attempt(asyncio.get_running_loop())[self.key]
-            others = [describe_task(task) for task in tasks if not waits_for_steps(task, self._waiting)]
+            descriptions = [describe_task(task) for task in tasks if not waits_for_steps(task, self._waiting)]
         claim = self._claim
         logger.warning(
             "job %s (id %s, attempt %s) is suspended at its timeout, since its function only waits; these "
@@ -928,7 +933,7 @@ class AttemptSteps(OpenSteps):
             claim.job_name,
             claim.job_id,
             claim.attempt,
-            ", ".join(others) or "unknown",
+            ", ".join(descriptions) or "unknown",
             extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
         )
         self._suspend()
@@ -943,14 +948,15 @@ class AttemptSteps(OpenSteps):
         return {caller for caller in callers if isinstance(caller, threading.Thread)}
 
     def _all_threads_wait(self) -> bool:
-        own = self._attempt.call and self._attempt.call.thread
+        function_thread = self._attempt.call and self._attempt.call.thread
         waiting = self._waiting_threads()
-        return all(thread_waits(thread, waiting) for thread in {*self._threads, *([own] if own else [])})
+        threads = {*self._threads, *([function_thread] if function_thread else [])}
+        return all(thread_waits(thread, waiting) for thread in threads)
 
     def _suspend(self) -> None:
         """End the attempt."""
-        found = {each for call in self._waiting.values() for each in call.suspensions}
-        self.suspensions = tuple(sorted(found, key=lambda each: (each.until, each.kind, each.name)))
+        suspensions = {suspension for call in self._waiting.values() for suspension in call.suspensions}
+        self.suspensions = tuple(sorted(suspensions, key=attrgetter("until", "kind", "name")))
         self._set_timer(None)
         self._attempt.interrupt()
         if self._attempt.is_unstoppable:  # its threads wait for the calls, which no task awaits

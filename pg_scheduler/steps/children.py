@@ -90,8 +90,8 @@ class ChildJob(NamedTuple):
         """
         if not isinstance(call, Call):
             raise TypeError(f"a child needs a call(), not {call!r}; pass call(function, argument)")
-        given = {"keep_result": CHILD_KEEPS, **(options or {})}
-        if refused := sorted(given.keys() & RESERVED):
+        child_options = {"keep_result": CHILD_KEEPS, **(options or {})}
+        if refused := sorted(child_options.keys() & RESERVED):
             raise TypeError(
                 f"a child takes no {refused[0]}=: its id follows from the step, its arguments from call(); "
                 "omit it, or enqueue the job in a step of its own"
@@ -100,7 +100,11 @@ class ChildJob(NamedTuple):
         parts = json.dumps([job_id, step, number])
         other_id = f"{child_id}:{sha256(parts.encode()).hexdigest()[:HASH_CHARACTERS]}"
         return cls(
-            child_id, other_id if len(other_id.encode()) <= MAX_ID_BYTES else child_id, number, call, given
+            child_id,
+            other_id if len(other_id.encode()) <= MAX_ID_BYTES else child_id,
+            number,
+            call,
+            child_options,
         )
 
 
@@ -218,8 +222,10 @@ class Children:
         Raises:
             JobConflictError: One has begun, and keeps none.
         """
-        others = await self._steps.keep_holders_results(holders, CHILD_KEEPS.total_seconds(), connection)
-        for holder in others:
+        refusing_holders = await self._steps.keep_holders_results(
+            holders, CHILD_KEEPS.total_seconds(), connection
+        )
+        for holder in refusing_holders:
             raise JobConflictError(
                 holder.job_id,
                 holder.status,
@@ -240,21 +246,22 @@ class Children:
             JobNotFoundError: A child was deleted by hand before it ended.
         """
         ids: list[str] = value_from(step.value)
-        found = await self._node.store.passed_results.of_children(claim.job_id, ids)
+        child_results = await self._node.store.passed_results.of_children(claim.job_id, ids)
         children_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
         for job_id in ids:
-            if job_id not in found:
+            if job_id not in child_results:
                 raise JobNotFoundError(job_id)
-            passed = found[job_id]
-            if job_id in children_ids and not passed.is_child:  # the holder of a unique key has another id
-                status = passed.result.status.value
+            child_result = child_results[job_id]
+            # The holder of a unique key has another id.
+            if job_id in children_ids and not child_result.is_child:
+                status = child_result.result.status.value
                 raise JobConflictError(
                     job_id,
                     status,
                     child_of=f"step {step.name!r} of job {claim.job_id!r}",
                     owner=f"another job, which has replaced the child and ended as {status!r}",
                 )
-        return [found[job_id].result for job_id in ids]
+        return [child_results[job_id].result for job_id in ids]
 
 
 def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:

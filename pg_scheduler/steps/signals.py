@@ -72,13 +72,13 @@ class SignalRepository(Repository):
         for _ in range(MAX_ROUNDS):
             if stored := await statements.fetch("store_signal", *signal, statements.now, on=connection):
                 break
-            found = await statements.fetch("find_signal", *signal, on=connection)
-            if not found:
+            states = await statements.fetch("find_signal", *signal, on=connection)
+            if not states:
                 raise JobNotFoundError(job_id)
-            (why,) = found
-            if why["has_ended"] or why["is_taken"]:
+            (state,) = states
+            if state["has_ended"] or state["is_taken"]:
                 return SentSignal(is_stored=False)
-            if not why["has_room"]:
+            if not state["has_room"]:
                 raise PayloadError(
                     f"job {job_id!r} has no room for the signal {name!r}: it stores at most {MAX_STEPS} "
                     f"signals for which it has not waited, with {MAX_STEP_BYTES} bytes of JSON; send fewer "

@@ -156,8 +156,8 @@ class StepRepository(Repository):
         rows = await self._statements.fetch("find_children", *args, self._statements.now, on=connection)
         if not rows:
             raise JobLostError(claim.job_id)
-        found = {row["id"]: _child_row(claim.job_id, row) for row in rows if row["id"] is not None}
-        return Family(rows[0]["definition"], found)
+        child_rows = {row["id"]: _child_row(claim.job_id, row) for row in rows if row["id"] is not None}
+        return Family(rows[0]["definition"], child_rows)
 
     async def keep_holders_results(
         self, job_ids: Collection[str], seconds: float, connection: Connection
