@@ -135,14 +135,14 @@ class DeclaredSchedules:
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
         """Return the configs, each with the name by ``@job``, and ``enabled`` as a call set it last."""
-        known = self._catalogue.configs()
-        given = {config.job_name for config in known.values() if config.named}
+        configs = self._catalogue.configs()
+        job_names = {config.job_name for config in configs.values() if config.named}
         return {
             key: config.switched(
                 enabled=self._is_enabled(config),
-                job_name=config.job_name if config.task in {config.function, *given} else config.task,
+                job_name=config.job_name if config.task in {config.function, *job_names} else config.task,
             )
-            for key, config in known.items()
+            for key, config in configs.items()
         }
 
     def functions(self) -> dict[str, Mapping[str, Any]]:
@@ -319,43 +319,43 @@ class DeclaredSchedules:
         async with schedules.declaring(lock_timeout_ms=timeout_ms) as transaction:
             connection = transaction.connection
             rows, _ = await schedules.declared(configs, on=connection)
-            new = [key for key in configs if creates and key not in rows]
+            new_keys = [key for key in configs if creates and key not in rows]
             plan_with = partial(
                 plan_sync,
                 configs,
-                chained=await schedules.chained_runs(new, on=connection),
+                chained=await schedules.chained_runs(new_keys, on=connection),
                 now=await schedules.now(on=connection),
                 service=self._new_service,
                 creates=creates,
-                left=await self._left_to_later_workers(rows, on=connection),
+                left_ids=await self._left_to_later_workers(rows, on=connection),
             )
             plan = plan_with(rows)
             # A planner may have advanced a row in the meantime: read those to change again, locked.
             ids = {row.schedule_id for row in plan.write} | {*plan.delete}
             locked = await schedules.lock(ids, skip_locked=apart, on=connection)
-            held = (ids & rows.keys()) - locked.keys()
+            held_keys = (ids & rows.keys()) - locked.keys()
             rows |= {key: row for key, (row, _) in locked.items()}
             plan = plan_with(rows)
-            late: set[str] = set()
+            late_keys: set[str] = set()
             for row in plan.write:
-                key, former = row.schedule_id, plan.moved.get(row.schedule_id)
-                if key in held or former in held:
-                    late.add(key)
+                key, previous_key = row.schedule_id, plan.moved.get(row.schedule_id)
+                if key in held_keys or previous_key in held_keys:
+                    late_keys.add(key)
                     continue
                 try:
                     async with (
                         self._store.statements.transaction(within=transaction) if apart else nullcontext()
                     ):
-                        if former is not None:
-                            await schedules.remove(former, on=connection, via="code")
+                        if previous_key is not None:
+                            await schedules.remove(previous_key, on=connection, via="code")
                         kinds = sorted(kinds_of(configs[key].trigger))
                         if not await schedules.insert(row, kinds, on=connection, via="code"):
                             await schedules.write(row, kinds, on=connection, via="code")
                 except DatabaseUnavailableError as fault:
                     if not (apart and is_locked_out(fault)):
                         raise
-                    late.add(key)
-            return late
+                    late_keys.add(key)
+            return late_keys
 
     async def _changed(self, configs: Mapping[str, PeriodicJobConfig], *, creates: bool = True) -> set[str]:
         """Return the schedules whose rows are not as the code declares them, without those to leave."""
@@ -366,8 +366,8 @@ class DeclaredSchedules:
             plan_sync, configs, rows, now=now, chained={}, service=self._new_service, creates=creates
         )
         plan = plan_with()
-        if plan.write and (left := await self._left_to_later_workers(rows)):
-            plan = plan_with(left=left)
+        if plan.write and (left_ids := await self._left_to_later_workers(rows)):
+            plan = plan_with(left_ids=left_ids)
         return {row.schedule_id for row in plan.write}
 
     async def _left_to_later_workers(
@@ -410,14 +410,14 @@ class DeclaredSchedules:
             declarations = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS))
             service = service_among(declarations, rows)
             for key in declarations.keys() - rows.keys() if worker.is_alive else ():
-                former = declarations[key].find_former_rows(declarations, rows, service)
-                moving.update(row.schedule_id for row in former)
+                former_rows = declarations[key].find_former_rows(declarations, rows, service)
+                moving.update(row.schedule_id for row in former_rows)
         return moving
 
     async def refresh(self) -> None:
         """Read the rows of the schedules of this process."""
-        known = self._catalogue.configs()
-        self._rows = await self._schedules.read(known) if known else {}
+        configs = self._catalogue.configs()
+        self._rows = await self._schedules.read(configs) if configs else {}
 
     def _is_enabled(self, config: PeriodicJobConfig) -> bool:
         row = self._rows.get(config.dedup_key)
@@ -452,6 +452,6 @@ async def _switch_row(
         return True
     rows, _ = await schedules.declared([], on=on)
     service = service_among(declarations, rows)
-    former = declarations[dedup_key].find_former_rows(declarations, rows, service)
-    active = [row.schedule_id for row in former if row.retired_at is None]
-    return len(active) == 1 and await switch(active[0])
+    former_rows = declarations[dedup_key].find_former_rows(declarations, rows, service)
+    active_ids = [row.schedule_id for row in former_rows if row.retired_at is None]
+    return len(active_ids) == 1 and await switch(active_ids[0])

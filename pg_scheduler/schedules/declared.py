@@ -189,7 +189,7 @@ class Declaration(NamedTuple):
         declarations: Mapping[str, Declaration],
         rows: Mapping[str, ScheduleRow],
         service: str | None,
-        taken: Collection[str] = (),
+        taken_keys: Collection[str] = (),
     ) -> list[ScheduleRow]:
         """Return the rows that the schedule may have had under other keys, if its own key has no row.
 
@@ -204,23 +204,23 @@ class Declaration(NamedTuple):
             declarations: The schedules of the same code, by key: a row under such a key is theirs.
             rows: The rows of the database, by key.
             service: The mark of the service of this code; None if it has none yet.
-            taken: Keys of rows that other schedules of this code had before.
+            taken_keys: Those of rows that other schedules of this code had before.
         """
-        former = [
+        former_rows = [
             row
             for row in rows.values()
             if row.owner == "code"
             and (self.derived_key or row.derived_key)
             and row.schedule_id not in declarations
-            and row.schedule_id not in taken
+            and row.schedule_id not in taken_keys
             and self._may_be(row, service)
         ]
-        active = [row for row in former if row.retired_at is None]
-        if not active and any(
+        active_rows = [row for row in former_rows if row.retired_at is None]
+        if not active_rows and any(
             key in rows and declaration.function == self.function for key, declaration in declarations.items()
         ):
             return []
-        candidates = active or former
+        candidates = active_rows or former_rows
         return [row for row in candidates if row.task in {self.task, self.function}] or candidates
 
     def _may_be(self, row: ScheduleRow, service: str | None) -> bool:
@@ -289,18 +289,20 @@ def trigger_for(
         return trigger
     if every is not None and cron is not None:
         raise ValueError(f"Either every= or cron= must be given, not both: every={every!r} and cron={cron!r}")
-    found: Trigger
+    built_trigger: Trigger
     if cron is not None:
-        found = Cron(cron, parse_timezone(timezone))
+        built_trigger = Cron(cron, parse_timezone(timezone))
     elif timezone is not None:
         raise ValueError(f"timezone={timezone!r} requires cron=; an interval is the same in every time zone")
     elif not isinstance(every, timedelta):
         raise TypeError(f"every must be a timedelta, not {type(every).__name__}: {every!r}")
     else:
-        found = Every(every)
-    if trigger is not None and trigger != found:
-        raise ValueError(f"Either trigger= or every= or cron= must be given, not '{trigger}' and '{found}'")
-    return found
+        built_trigger = Every(every)
+    if trigger is not None and trigger != built_trigger:
+        raise ValueError(
+            f"Either trigger= or every= or cron= must be given, not '{trigger}' and '{built_trigger}'"
+        )
+    return built_trigger
 
 
 def definition_of(config: PeriodicJobConfig) -> Definition:
@@ -351,7 +353,7 @@ def plan_sync(
     chained: Mapping[str, datetime],
     service: str | None = None,
     creates: bool = True,
-    left: Collection[str] = (),
+    left_ids: Collection[str] = (),
 ) -> SyncPlan:
     """Return the changes that bring the rows to the schedules declared in code.
 
@@ -369,7 +371,7 @@ def plan_sync(
         service: The mark of the service if none of its schedules has a row; None for no mark.
         creates: Whether a schedule without a row gets a new one. It gets one in any case if its function has
             several under other keys.
-        left: Rows to leave, by dedup key: those of workers whose code decides.
+        left_ids: The dedup keys of rows to leave: those of workers whose code decides.
     """
     declarations = declarations_of(configs)
     service = service_among(declarations, rows) or service
@@ -382,7 +384,7 @@ def plan_sync(
             if old_row
             else declarations[key].find_former_rows(declarations, rows, service, moved.values())
         )
-        if any(row.schedule_id in left for row in old_rows):
+        if any(row.schedule_id in left_ids for row in old_rows):
             continue
         if len(old_rows) != 1:
             if creates or old_rows:
@@ -510,14 +512,14 @@ class PeriodicCatalogue:
             ValueError: Another function has the key, or its given job name.
             NameConflictError: The function has another key with other captured values or another object.
         """
-        known = self._configs.get(config.dedup_key)
-        if known and known.function != config.function:
+        previous_config = self._configs.get(config.dedup_key)
+        if previous_config and previous_config.function != config.function:
             raise ValueError(
-                f"dedup_key {config.dedup_key!r} already belongs to {known.function}; "
+                f"dedup_key {config.dedup_key!r} already belongs to {previous_config.function}; "
                 f"pass another dedup_key= for {config.function}"
             )
-        for key, other in self._configs.items():
-            if key != config.dedup_key and not _may_share_name(config, other):
+        for key, other_config in self._configs.items():
+            if key != config.dedup_key and not _may_share_name(config, other_config):
                 raise NameConflictError(
                     f"{config.function} already has the schedule {key!r} as a method of another object or "
                     "with other captured values, and a row stores the name only; "
@@ -546,8 +548,8 @@ class PeriodicCatalogue:
         self.version += 1
 
 
-def _may_share_name(one: PeriodicJobConfig, other: PeriodicJobConfig) -> bool:
-    return one.function != other.function or captures_same(one.func, other.func)
+def _may_share_name(config: PeriodicJobConfig, other_config: PeriodicJobConfig) -> bool:
+    return config.function != other_config.function or captures_same(config.func, other_config.func)
 
 
 periodic_catalogue: Final = PeriodicCatalogue()

@@ -107,19 +107,19 @@ class Definition:
             PayloadError: JSON cannot represent an argument or a field of the trigger, the codec failed, or
                 the arguments are too large.
         """
-        given = {
+        values = {
             field.name: value
             for field in fields(self)
             if not isinstance(value := getattr(self, field.name), Unset)
         }
-        changes = {column: read(given[name]) for name, (column, read) in _COLUMNS.items() if name in given}
+        changes = {column: read(values[name]) for name, (column, read) in _COLUMNS.items() if name in values}
         if old.start_at is not None and changes.get("start_at", old.start_at) is None:
             changes["anchor"] = old.created_at  # intervals do not count from the former start any more
-        if "trigger" in given:
+        if "trigger" in values:
             trigger = check_trigger(self.trigger)
             text = encode_object("trigger", trigger.to_json())
             changes |= {"trigger": _kept_trigger(text, old), "described": _described(trigger)}
-        if "catch_up" in given:
+        if "catch_up" in values:
             policy = check_kind("catch_up", self.catch_up, CatchUp)
             within = None if policy.within is None else policy.within.total_seconds()
             changes |= {
@@ -127,32 +127,32 @@ class Definition:
                 "catch_up_limit": policy.limit,
                 "catch_up_seconds": within,
             }
-        if given.keys() & {"task", "args", "kwargs"}:
-            stored = (
-                ((), {}) if given.keys() >= {"args", "kwargs"} else decode(old.task_data, codec, old.task)
+        if values.keys() & {"task", "args", "kwargs"}:
+            args, kwargs = (
+                ((), {}) if values.keys() >= {"args", "kwargs"} else decode(old.task_data, codec, old.task)
             )
-            task = given.get("task", old.task)
-            task_data = encoder_of(task)(given.get("args", stored[0]), given.get("kwargs", stored[1]))
+            task = values.get("task", old.task)
+            task_data = encoder_of(task)(values.get("args", args), values.get("kwargs", kwargs))
             if codec is not None:
                 task_data = _kept_encoded(task_data, task, old, codec)
             changes["task_data"] = _kept(check_size(task_data, max_bytes), old.task_data)
-        if "metadata" in given:
-            metadata = "{}" if self.metadata is None else json.dumps(check_metadata(given["metadata"]))
+        if "metadata" in values:
+            metadata = "{}" if self.metadata is None else json.dumps(check_metadata(values["metadata"]))
             changes["metadata"] = _kept(check_size(metadata, max_bytes), old.metadata)
         options = {
-            name: as_stored(option.check(given[name]))
+            name: as_stored(option.check(values[name]))
             for name, option in JOB_OPTIONS.items()
-            if name in given
+            if name in values
         }
         if options or resets_options:
-            kept = {} if resets_options else object_from(old.options)
-            changes["options"] = _kept(json.dumps(kept | options), old.options)
-        new = replace(old, **changes)
-        if given.keys() & {"overlap", "catch_up"}:
-            check_policies(Overlap(new.overlap), catch_up_of(new))
-        if new.start_at is not None and new.end_at is not None and new.end_at < new.start_at:
-            raise ConfigurationError(f"end {new.end_at} is before start {new.start_at}; pass a later end=")
-        return new
+            row_options = {} if resets_options else object_from(old.options)
+            changes["options"] = _kept(json.dumps(row_options | options), old.options)
+        row = replace(old, **changes)
+        if values.keys() & {"overlap", "catch_up"}:
+            check_policies(Overlap(row.overlap), catch_up_of(row))
+        if row.start_at is not None and row.end_at is not None and row.end_at < row.start_at:
+            raise ConfigurationError(f"end {row.end_at} is before start {row.start_at}; pass a later end=")
+        return row
 
 
 def check_schedule_id(schedule_id: object) -> str:
@@ -206,8 +206,8 @@ def _kept_encoded(task_data: str, task: str, old: ScheduleRow, codec: PayloadCod
 
     A codec without a key keeps those of any: it would store them plain.
     """
-    found = object_from(old.task_data).get("args")
-    if task == old.task and is_encoded(found) and codec.key_id in {None, found["key"]}:
+    encoded_args = object_from(old.task_data).get("args")
+    if task == old.task and is_encoded(encoded_args) and codec.key_id in {None, encoded_args["key"]}:
         with suppress(PayloadError):
             if is_equal_json(task_data, encode(*decode(old.task_data, codec, task))):
                 return old.task_data

@@ -147,14 +147,14 @@ class ScheduleJobs:
                 function of the share rejects the arguments.
         """
         task, source = self._tasks.resolve(row.task), _source_of(row)
-        known = self._builders.get(row.schedule_id)
+        cached_builder = self._builders.get(row.schedule_id)
         if (
-            known is not None
-            and known.task is task
-            and known.sender is self.sender
-            and known.source == source
+            cached_builder is not None
+            and cached_builder.task is task
+            and cached_builder.sender is self.sender
+            and cached_builder.source == source
         ):
-            return known
+            return cached_builder
         builder = self._new_builder(row, task, source)
         # Validators of typed arguments are user code, as is a codec that cannot decode: they run each time.
         is_certain = (task is None or task.typed is None) and builder.arguments is not None
@@ -170,8 +170,8 @@ class ScheduleJobs:
         options = json.loads(row.options)
         if not isinstance(options, dict):
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
-        given = {name: read(options[name]) for name, read in _READ.items() if name in options}
-        columns, of_jobs = resolve_options(given, task, misfire_grace_time=self._grace)
+        values = {name: read(options[name]) for name, read in _READ.items() if name in options}
+        columns, of_jobs = resolve_options(values, task, misfire_grace_time=self._grace)
         name, function = _names_of(row, task)
         arguments, task_data = self._task_data(row, task, name)
         template = PlainJob("", task_data, row.anchor, name, *columns)._replace(
@@ -185,7 +185,7 @@ class ScheduleJobs:
             row.owner,
             source,
             template,
-            _given_grace(given, task),
+            _given_grace(values, task),
             of_jobs,
             _on_end(row, task),
             task,
@@ -250,9 +250,9 @@ def _names_of(row: ScheduleRow, task: Task | None) -> tuple[str, str | None]:
     return (row.task, None) if row.job_name is None else (row.job_name, row.task)
 
 
-def _given_grace(given: Mapping[str, Any], task: Task | None) -> int | None:
+def _given_grace(values: Mapping[str, Any], task: Task | None) -> int | None:
     """Return the misfire grace time that the schedule or its task gives; None without one."""
-    columns, _ = resolve_options(given, task, misfire_grace_time=None)
+    columns, _ = resolve_options(values, task, misfire_grace_time=None)
     grace: int | None = columns[GRACE]
     return grace
 

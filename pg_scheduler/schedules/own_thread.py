@@ -48,12 +48,12 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
     """
     if trigger in _left_behind:
         raise SearchLimitError(f"an earlier search with {trigger[:200]} has not returned yet; {REMEDY}")
-    found = call_in_daemon(search, "pg_scheduler search")
-    has_ended = _block_for(found, waits) if is_without_loop() else await _wait_for(found, waits)
+    future = call_in_daemon(search, "pg_scheduler search")
+    has_ended = _block_for(future, waits) if is_without_loop() else await _wait_for(future, waits)
     if has_ended:
-        return _result_of(trigger, found.result())
-    _left_behind[trigger] = found
-    found.add_done_callback(lambda _: _left_behind.pop(trigger, None))
+        return _result_of(trigger, future.result())
+    _left_behind[trigger] = future
+    future.add_done_callback(lambda _: _left_behind.pop(trigger, None))
     raise SearchLimitError(
         f"the search for a fire time with {trigger[:200]} has not returned after {waits * WAIT_S:g} s; "
         f"{REMEDY}"

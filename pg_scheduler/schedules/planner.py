@@ -196,19 +196,19 @@ class Planner(Service):
             return SLOW_POLL_INTERVAL_S
         late = self._late.ids
         next_in = await self._schedules.next_fire_in(plannable, self._left_out)
-        soonest, changed = 0.0, 0
+        soonest, change_count = 0.0, 0
         if next_in is not None and next_in <= 0:
             left_out = self._left_out
-            changed, others = await self._plan(plannable, built_in=True, left_out=left_out)
-            if others:
-                changed += (await self._plan(plannable, built_in=False, left_out=left_out))[0]
-            soonest = 0.0 if changed else LOCKED_RETRY_S
+            change_count, other_count = await self._plan(plannable, built_in=True, left_out=left_out)
+            if other_count:
+                change_count += (await self._plan(plannable, built_in=False, left_out=left_out))[0]
+            soonest = 0.0 if change_count else LOCKED_RETRY_S
         if self._late.ids:
             await self._take_turns(plannable)
         if next_in is not None and (next_in <= 0 or late != self._late.ids):
             next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         await self.declared.refresh()
-        if zone_data is not None and (not changed or next_in is None or next_in > 0):
+        if zone_data is not None and (not change_count or next_in is None or next_in > 0):
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
             if await self.declared.restore():
                 await self.declared.retire()
@@ -337,7 +337,9 @@ class Planner(Service):
                 self._late.postpone(group)
             return 0
         self._late_tasks = {
-            each: self._late_tasks[each] for each in self._late.ids if each in self._late_tasks
+            schedule_id: self._late_tasks[schedule_id]
+            for schedule_id in self._late.ids
+            if schedule_id in self._late_tasks
         }
         self._late_tasks |= {plan.row.schedule_id: plan.row.task for plan in plans}
         for is_unique in (False, True):  # what holds the key of a unique job is the most usual lock

@@ -95,8 +95,8 @@ class CatchUp:
 
     def __repr__(self) -> str:
         values = {"limit": self.limit, "within": self.within}
-        given = ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
-        return f"CatchUp.{self.selection}({given})"
+        arguments = ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)
+        return f"CatchUp.{self.selection}({arguments})"
 
 
 def check_span(name: str, value: object) -> None:

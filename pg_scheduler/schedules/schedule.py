@@ -117,19 +117,19 @@ class Schedule:
                 f"schedule {self.schedule_id!r} has a trigger that this process cannot interpret: "
                 f"{self.described}; import the module that registers its kind"
             )
-        left = n if self.max_runs is None else min(n, max(self.max_runs - self.runs, 0))
-        known: list[datetime] = []
+        count = n if self.max_runs is None else min(n, max(self.max_runs - self.runs, 0))
+        first_fires: list[datetime] = []
         if after is None:
-            if self.next_fire_at is None or left < 1:
+            if self.next_fire_at is None or count < 1:
                 return []
             after = self.next_fire_at
             if is_fixed_delay(self.trigger):
-                known = [after]
+                first_fires = [after]
             else:
                 after -= INSTANT
         if self.start is not None:
             after = max(to_utc(after), not_before(self.trigger, self.start))
-        fires = known + self.trigger.upcoming(left - len(known), after=after, anchor=self.anchor)
+        fires = first_fires + self.trigger.upcoming(count - len(first_fires), after=after, anchor=self.anchor)
         return fires if self.end is None else [fire for fire in fires if fire <= self.end]
 
     def __str__(self) -> str:

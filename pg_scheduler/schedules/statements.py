@@ -281,12 +281,12 @@ class ScheduleRepository:
 
     async def chained_runs(self, dedup_keys: Sequence[str], *, on: Connection) -> dict[str, datetime]:
         """Return the times of the last pending jobs that pg_scheduler 0.2 planned, by dedup key."""
-        found = {}
+        instants = {}
         for key in dedup_keys:
             instant = await self._statements.value("last_chained_run", key, on=on)
             if instant is not None:
-                found[key] = instant
-        return found
+                instants[key] = instant
+        return instants
 
     # -- planning --------------------------------------------------------------------------------------
 

@@ -195,8 +195,11 @@ def pass_time(
     if latest < first:  # the stored time is not a fire time
         return Advance(next_fire_at=following, searched_from=first, is_finished=following is None)
     is_missed = grace_s is not None and (now - latest).total_seconds() > grace_s
-    one = FireCount(1, is_exact=True)
-    count = one if latest == first else count_fire_times(trigger, first=first, now=limit, anchor=anchor)
+    count = (
+        FireCount(1, is_exact=True)
+        if latest == first
+        else count_fire_times(trigger, first=first, now=limit, anchor=anchor)
+    )
     if latest == first and not is_missed:
         chosen = [first]
     else:
@@ -255,12 +258,12 @@ def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limi
     last = end if row.end_at is None else min(end, row.end_at + INSTANT)
     search = Search()
     search.left += 100 * limit
-    found: list[datetime] = []
+    fire_times: list[datetime] = []
     number, fire = 0, next_fire_time(trigger, after, row.anchor, search)
     while fire is not None and fire < last and number < 100 * limit:
         number += 1
         if number <= limit:
-            found.append(fire)
+            fire_times.append(fire)
         fire = next_fire_time(trigger, fire, row.anchor, search)
     if number > limit:
         more = " at least" if number == 100 * limit else ""
@@ -268,7 +271,7 @@ def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limi
             f"schedule {row.schedule_id!r} has{more} {number} fire times from {start} to {end}, more than "
             f"limit = {limit}; pass a larger limit= or a shorter span"
         )
-    return found
+    return fire_times
 
 
 def not_before(trigger: Trigger, start: datetime) -> datetime:
@@ -379,6 +382,6 @@ def _caught_up(
         return [latest if earliest is None else min(earliest, latest)]
     if catch_up.selection == "all":
         limit = catch_up.limit or 1
-        found = newest_fire_times(trigger, first=first, now=latest, anchor=row.anchor, limit=limit)
-        return [fire for fire in found if fire >= oldest]
+        fire_times = newest_fire_times(trigger, first=first, now=latest, anchor=row.anchor, limit=limit)
+        return [fire for fire in fire_times if fire >= oldest]
     return []
