@@ -62,11 +62,11 @@ class DependencyRepository:
     """The statements about jobs that wait for other jobs."""
 
     def __init__(
-        self, statements: Statements, consequences: Consequences, passed: PassedResultRepository
+        self, statements: Statements, consequences: Consequences, passed_results: PassedResultRepository
     ) -> None:
         self._statements = statements
         self._consequences = consequences
-        self._passed = passed
+        self._passed_results = passed_results
         consequences.handlers["child"] = self.release_children
 
     async def lock_unfinished(self, job_ids: Collection[str], transaction: Transaction) -> set[str]:
@@ -123,15 +123,15 @@ class DependencyRepository:
         rows = await self._lock_parents(parents, transaction)
         status = {row["job_id"]: JobStatus(row["status"]) for row in rows}
         ended = {row["job_id"] for row in rows if row["has_ended"]}
-        if missing := [parent for parent in parents if parent not in status]:
-            raise JobNotFoundError(missing[0])
+        if missing_parents := [parent for parent in parents if parent not in status]:
+            raise JobNotFoundError(missing_parents[0])
         if readers := [job for job in jobs if job.passes_results]:
             check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
-            prefixes = await self._passed.clear([job.job_id for job in readers], connection)
-            passed = [
+            prefixes = await self._passed_results.clear([job.job_id for job in readers], connection)
+            passed_edges = [
                 Edge(parent, job.job_id, "") for job in readers for parent in job.after if parent in ended
             ]
-            await self._passed.copy(passed, prefixes, connection)
+            await self._passed_results.copy(passed_edges, prefixes, connection)
         edges: list[tuple[str, str, str]] = []
         failed: dict[str, str] = {}
         for job in jobs:
@@ -148,10 +148,12 @@ class DependencyRepository:
             if unfinished:
                 await self._statements.fetch("mark_parents", list(unfinished), on=connection)
             await self._check_cycles(children, edges, connection, replaced=replaced)
-        waiting = {child for _, child, _ in edges}
-        free = [child for child in children if child not in waiting and child not in failed]
-        cancelled = await self._decide(free, failed, transaction)
-        events += [JobBlocked(job.job_id, job.job_name, 0, AFTER) for job in jobs if job.job_id in waiting]
+        waiting_ids = {child for _, child, _ in edges}
+        free_ids = [child for child in children if child not in waiting_ids and child not in failed]
+        cancelled = await self._decide(free_ids, failed, transaction)
+        events += [
+            JobBlocked(job.job_id, job.job_name, 0, AFTER) for job in jobs if job.job_id in waiting_ids
+        ]
         await self._consequences.run(cancelled, transaction)
 
     async def _check_cycles(
@@ -216,7 +218,7 @@ class DependencyRepository:
         ended = [row["job_id"] for row in locked if row["has_ended"]]
         unfinished = [row["job_id"] for row in locked if not row["has_ended"]]
         edges = [Edge(parent, job_id, definition) for parent in ended]
-        await self._passed.copy(edges, {job_id: OF_CHILD}, connection)
+        await self._passed_results.copy(edges, {job_id: OF_CHILD}, connection)
         if unfinished:
             await self._statements.fetch("await_jobs", unfinished, job_id, definition, on=connection)
             await self._statements.fetch("mark_parents", unfinished, on=connection)
@@ -244,8 +246,8 @@ class DependencyRepository:
                 parent = row["parent_id"]
                 reason = NOT_COMPLETED.format(parent, status) if status else NOT_FOUND.format(parent)
                 failed.setdefault(row["child_id"], reason)
-        free = [child for child in children if child not in failed]
-        ended = await self._decide(free, failed, transaction)
+        free_ids = [child for child in children if child not in failed]
+        ended = await self._decide(free_ids, failed, transaction)
         await self._consequences.run(ended + await self._end_awaited(locked, connection), transaction)
 
     async def release_children(
@@ -274,7 +276,7 @@ class DependencyRepository:
     ) -> None:
         """Pass the results of jobs that have ended over their edges, and end the steps that waited."""
         prefixes = _prefixes(locked)
-        await self._passed.copy(_edges(edges), prefixes, connection)
+        await self._passed_results.copy(_edges(edges), prefixes, connection)
         if readers := [job_id for job_id, prefix in prefixes.items() if prefix == PASSED]:
             await self._end_child_steps(readers, connection)
 
@@ -321,14 +323,14 @@ class DependencyRepository:
         return [row["job_id"] for row in rows]
 
     async def _decide(
-        self, free: Sequence[str], failed: Mapping[str, str], transaction: Transaction
+        self, free_ids: Sequence[str], failed: Mapping[str, str], transaction: Transaction
     ) -> list[str]:
         """Unblock jobs unless they wait for others still, and cancel those that wait in vain.
 
         The jobs must be locked by an earlier statement.
 
         Args:
-            free: Jobs of which an edge was deleted, or which have none.
+            free_ids: The jobs of which an edge was deleted, or which have none.
             failed: The reasons why jobs are cancelled, by their ids.
             transaction: The transaction.
 
@@ -338,7 +340,9 @@ class DependencyRepository:
         connection, events = transaction
         ended: list[str] = []
         now = self._statements.now
-        unblocked = await self._statements.fetch("unblock_jobs", free, now, on=connection) if free else []
+        unblocked = (
+            await self._statements.fetch("unblock_jobs", free_ids, now, on=connection) if free_ids else []
+        )
         if unblocked:
             await self._notify(min(row["due"] for row in unblocked), connection)
         if failed:
@@ -346,8 +350,8 @@ class DependencyRepository:
             await self._statements.fetch("delete_edges", ids, on=connection)
             for row in await self._statements.fetch("cancel_blocked", ids, reasons, now, on=connection):
                 if row["ended"]:
-                    about = row["job_id"], row["job_name"], row["attempt"]
-                    events.append(JobCancelled(*about, reason=failed[row["job_id"]]))
+                    event_args = row["job_id"], row["job_name"], row["attempt"]
+                    events.append(JobCancelled(*event_args, reason=failed[row["job_id"]]))
                 if row["has_consequences"]:
                     ended.append(row["job_id"])
         return ended

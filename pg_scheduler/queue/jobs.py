@@ -364,13 +364,13 @@ class JobRepository(JobInserts):
         """
         now = time.monotonic()
         self._refused = {job_id: until for job_id, until in self._refused.items() if until > now}
-        about = worker_id, names, limit, self._statements.now
+        args = worker_id, names, limit, self._statements.now
         try:
-            rows = await self._statements.fetch("expire_jobs", *about, None, list(self._refused))
+            rows = await self._statements.fetch("expire_jobs", *args, None, list(self._refused))
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
-            rows = await self._expire_accepted(*about)
+            rows = await self._expire_accepted(*args)
         await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
         return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
 
