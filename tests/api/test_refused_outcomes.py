@@ -210,7 +210,7 @@ async def test_outcome_fails_its_job_alone_whatever_the_sqlstate_of_the_trigger(
 async def test_outcome_waits_alone_when_the_trigger_that_refuses_it_has_the_sqlstate_of_an_outage(
     jobs: Jobs, pool: asyncpg.Pool, state: str
 ) -> None:
-    await refuse(pool, "NEW.job_id = 'bad' AND NEW.status <> 'running'", action=raising(state))
+    await refuse(pool, "NEW.job_id = 'bad' AND NEW.status = 'completed'", action=raising(state))
     await jobs.run("fine", keep_result=KEPT)
     (event,) = jobs.seen.of(OutcomeRefused)
     assert "it waits" in event.effect
