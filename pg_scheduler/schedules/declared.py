@@ -234,17 +234,31 @@ class Declaration(NamedTuple):
         """Return it as a worker reports it."""
         return self._asdict() | {"names": sorted(self.names)}
 
+    @classmethod
+    def from_json(cls, value: object) -> Declaration | None:
+        """Return what ``to_json()`` returned, without what it lacks here; None for any other value."""
+        match value:
+            case {
+                "function": str(function),
+                "task": str(task),
+                "names": [*names],
+                "derived_key": bool(is_derived),
+            }:
+                is_read = all(isinstance(name, str) for name in names)
+                return cls(function, task, frozenset(names), is_derived) if is_read else None
+        return None
+
 
 def reported_declarations(report: object) -> dict[str, Declaration]:
-    """Return by key what a worker reports of the schedules that its code declares; ``{}`` for older ones."""
-    if not isinstance(report, dict):
-        return {}
-    fields = frozenset(Declaration._fields)
-    return {
-        key: Declaration(**{**declaration, "names": frozenset(declaration["names"])})
-        for key, declaration in report.items()
-        if declaration.keys() >= fields
+    """Return by key what a worker reports of the schedules that its code declares; ``{}`` for older ones.
+
+    A later release may report more of each, and a row may have been written by hand.
+    """
+    declarations = {
+        key: Declaration.from_json(value)
+        for key, value in (report if isinstance(report, dict) else {}).items()
     }
+    return {key: declaration for key, declaration in declarations.items() if declaration is not None}
 
 
 def names_of(row: ScheduleRow) -> Collection[str]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from pg_scheduler.jobs.model import JobFunction, JobPriority
-from pg_scheduler.schedules.declared import PeriodicJobConfig, SyncPlan, plan_sync
+from pg_scheduler.schedules.declared import PeriodicJobConfig, SyncPlan, plan_sync, reported_declarations
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import FixedDelay
@@ -274,3 +274,21 @@ def test_schedule_without_a_fire_time_gets_one_when_it_becomes_a_fixed_delay() -
     old = replace(stored(PeriodicJobConfig(make(), interval=HOUR, dedup_key="k")), next_fire_at=None)
     (row,) = write(PeriodicJobConfig(make(), trigger=FixedDelay(MINUTE), dedup_key="k"), rows=(old,)).write
     assert row.next_fire_at is not None
+
+
+def test_reports_of_later_releases_are_read_and_those_that_no_release_writes_are_not() -> None:
+    declaration = PeriodicJobConfig(make(), HOUR).declaration
+    report = declaration.to_json()
+    assert reported_declarations({"key": report}) == {"key": declaration}
+    assert reported_declarations({"key": report | {"of a later release": 1}}) == {"key": declaration}
+    hostile: list[object] = [
+        1,
+        None,
+        [],
+        {},
+        report | {"names": 5},
+        report | {"names": [[]]},
+        report | {"task": None},
+    ]
+    assert reported_declarations({str(number): value for number, value in enumerate(hostile)}) == {}
+    assert reported_declarations([report]) == {}
