@@ -24,7 +24,7 @@ from pg_scheduler.scheduler.lifecycle import Lifecycle
 from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.schedules.job_builder import ScheduleJobs
 
 
 @dataclass(eq=False, kw_only=True, slots=True)

@@ -19,7 +19,7 @@ from pg_scheduler.events import KeeperLost
 from pg_scheduler.jobs.context import current
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.schedules.job_builder import ScheduleJobs
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.worker.claimer import Claimer

@@ -77,7 +77,7 @@ from pg_scheduler.scheduler.tasks import Tasks, find_unregistered
 from pg_scheduler.scheduler.wiring import connect
 from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.declared import PeriodicJobConfig, periodic_catalogue
-from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.schedules.job_builder import ScheduleJobs
 from pg_scheduler.statistics.service import new_meter
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import ChildEnqueuer

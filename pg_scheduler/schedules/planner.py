@@ -55,7 +55,7 @@ from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.queue.writer import JobWriter, Queue
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.schedules.job_builder import ScheduleJobs
 from pg_scheduler.schedules.late_schedules import REPORT_INTERVAL_S, LateGroup, LateSchedules
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.schedules.policies import Overlap

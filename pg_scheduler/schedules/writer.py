@@ -16,7 +16,7 @@ from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.queue.store import QueueStore
 from pg_scheduler.queue.writer import JobWriter, Queue, Queued
 from pg_scheduler.schedules.definition import Definition
-from pg_scheduler.schedules.jobs import JobBuilder, ScheduleJobs
+from pg_scheduler.schedules.job_builder import JobBuilder, ScheduleJobs
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger

@@ -35,7 +35,7 @@ from pg_scheduler.inspect import Inspector, Severity
 from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
 from pg_scheduler.inspect.store.senders import sender_script
 from pg_scheduler.migrate import migrate, shipped_migrations
-from pg_scheduler.schedules.jobs import advisory_lock_key
+from pg_scheduler.schedules.job_builder import advisory_lock_key
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import request, send

@@ -25,7 +25,7 @@ from pg_scheduler.queue.result_waiters import ResultWaiters
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.schedules.job_builder import ScheduleJobs
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import EnqueueChild

@@ -21,7 +21,7 @@ from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.schedules.job_builder import ScheduleJobs
 from pg_scheduler.schedules.planner import (
     FAST_POLL_INTERVAL_S,
     POLL_INTERVAL_S,

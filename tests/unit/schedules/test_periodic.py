@@ -18,7 +18,7 @@ from pg_scheduler.schedules import declared as module
 from pg_scheduler.schedules import decorator
 from pg_scheduler.schedules.declared import PeriodicCatalogue, PeriodicJobConfig
 from pg_scheduler.schedules.decorator import periodic
-from pg_scheduler.schedules.jobs import advisory_lock_key
+from pg_scheduler.schedules.job_builder import advisory_lock_key
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
 from tests.support.cases import each_case
@@ -223,7 +223,7 @@ def test_derived_key_depends_on_function_and_schedule_only() -> None:
 def test_derived_keys_are_the_same_in_every_process() -> None:
     code = (
         "from datetime import timedelta\n"
-        "from pg_scheduler.schedules.jobs import advisory_lock_key\n"
+        "from pg_scheduler.schedules.job_builder import advisory_lock_key\n"
         "from pg_scheduler.schedules.declared import PeriodicJobConfig\n"
         "async def sweep(): ...\n"
         "sweep.__module__ = 'app.jobs'\n"

@@ -10,8 +10,8 @@ import pytest
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.schedules import jobs as schedule_jobs
-from pg_scheduler.schedules.jobs import ScheduleJobs
+from pg_scheduler.schedules import job_builder as schedule_jobs
+from pg_scheduler.schedules.job_builder import ScheduleJobs
 from tests.support.store import NOW, SECOND, new_schedule
 
 
