@@ -255,7 +255,7 @@ class _DeployCheck:
 
     def __init__(self, parts: Parts, pattern: str | None) -> None:
         self._tasks = parts.tasks
-        self._schedule_jobs = parts.schedule_jobs
+        self._job_builders = parts.job_builders
         self._declared = parts.declared
         self._store = InspectionStore(parts.store)
         self._codec = parts.store.statements.codec
@@ -417,7 +417,7 @@ class _DeployCheck:
             read_trigger(row.trigger)
             if self._tasks.resolve(row.task) is None:
                 reason = self._unknown(row.task)
-            elif self._schedule_jobs.builder(row).arguments is None:
+            elif self._job_builders.builder(row).arguments is None:
                 code, reason = DeployCode.NOT_EXAMINED, "its arguments are encrypted, and cannot be read here"
         except BaseException as error:  # user code: a trigger, a validator
             if is_ctrl_c(error):

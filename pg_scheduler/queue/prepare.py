@@ -6,38 +6,28 @@ are adjacent in the index, so inserts touch few pages. On a large table they wri
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple, cast
 
-from pg_scheduler.errors import ConfigurationError, PayloadError
+from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.keys import KeyFunctionError
-from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
+from pg_scheduler.jobs.metadata import with_metadata
 from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, TaskName, Unset
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.payload import check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import (
-    EPOCH,
-    NO_EXTRAS,
-    AnyJob,
-    ExtendedJob,
-    Extras,
-    GeneratedIdJob,
-    PlainJob,
-    Span,
-)
-from pg_scheduler.jobs.step_values import DEFINITION, MARK, new_definition
-from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, Task, as_stored, have_common_options
-from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names, unique_text
+from pg_scheduler.jobs.rows import EPOCH, AnyJob, GeneratedIdJob, PlainJob
+from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, Task, have_common_options
+from pg_scheduler.jobs.unique import Uniqueness, check_unique, check_unique_names
 from pg_scheduler.jobs.validation import check_execution_time, check_job_id, check_kind
+from pg_scheduler.queue.job_template import NO_PARENTS, JobTemplate, Parents
 
 OUTCOMES: Final = ("completed", "ended")
 
@@ -50,33 +40,13 @@ _common_values = attrgetter("func", *JOB_OPTIONS)
 """Returns the values of a JobSpec that many jobs of a call have in common."""
 
 
-class Common(NamedTuple):
-    """What follows from the function and the options that many jobs of a call have in common.
-
-    Attributes:
-        task: The task; None if the name is not registered here.
-        encode: Encodes the arguments.
-        metadata: That of the task.
-        columns: The fields of PlainJob after the due time.
-        extras: The columns that plain jobs lack; None if they are NULL.
-        unique: That of the task: which jobs exclude one another; None if they do not.
-    """
-
-    task: Task | None
-    encode: Callable[[Sequence[Any], Mapping[str, Any] | None], str]
-    metadata: Mapping[str, Any]
-    columns: tuple[Any, ...]
-    extras: Extras | None
-    unique: Uniqueness | None
-
-
 class _Derivation(NamedTuple):
-    """The function and the options of the last job of a task, and what follows from them."""
+    """The function and the options of the last job of a task, and the template that follows from them."""
 
     task: Task | None
     kinds: list[type]
     values: tuple[object, ...]
-    common: Common
+    template: JobTemplate
 
 
 class JobPreparer:
@@ -120,58 +90,44 @@ class JobPreparer:
         if not specs:
             return []
         ids = new_job_ids(len(specs))
-        limit, codec = self._max_payload_bytes, self._codec
         jobs: list[AnyJob] = []
         last = check_kind("a job", specs[0], JobSpec)
-        time = last.execution_time
-        due = EPOCH if time is None and allows_now else check_execution_time(time)
-        task, encode_args, inherited, columns, extras, unique = self._common(last, allows_names=allows_names)
+        due = _due_time(last, allows_now=allows_now)
+        template = self._template(last, allows_names=allows_names)
         for spec in specs:
-            # A value that is the same object as in the spec before has been validated.
+            # What is the same object as in the job before has been validated, and has the same template.
             if spec is not last:
-                is_alike = have_common_options(check_kind("a job", spec, JobSpec), last)
-                if (time := spec.execution_time) is not last.execution_time:
-                    due = EPOCH if time is None and allows_now else check_execution_time(time)
-                    is_alike = is_alike and time is not None and last.execution_time is not None
-                if not is_alike:
-                    task, encode_args, inherited, columns, extras, unique = self._common(
-                        spec, allows_names=allows_names
-                    )
+                check_kind("a job", spec, JobSpec)
+                if spec.execution_time is not last.execution_time:
+                    due = _due_time(spec, allows_now=allows_now)
+                if not _are_alike(spec, last):
+                    template = self._template(spec, allows_names=allows_names)
                 last = spec
-            task_data = arguments = encode_args(spec.args, spec.kwargs)
-            if codec is not None:
-                task_data = codec.encode_arguments(arguments, columns[0])
-            if spec.metadata is not None or inherited:
-                task_data = with_metadata(task_data, inherited, spec.metadata, allows_trace=allows_trace)
-            if limit is not None and len(task_data) > limit:
-                check_size(task_data, limit)
-            if spec.job_id is None:
-                row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *columns)
-            else:
-                row = PlainJob(check_job_id(spec.job_id), task_data, due, *columns)
-            after: tuple[str, ...] = ()
-            if spec.after != () or spec.after_outcome != "completed" or spec.pass_results is not False:
-                after = _check_after(spec)
-            rule = unique if spec.unique is UNSET else rule_of(spec.unique, task)
-            share = None if task is None or task.share is None else task.share_key(arguments)
-            if extras is None and rule is None and not after and share is None:
-                jobs.append(row)
-                continue
-            jobs.append(
-                build(
-                    row,
-                    task,
-                    extras or NO_EXTRAS,
-                    unique=rule,
-                    arguments=arguments,
-                    has_id=spec.job_id is not None,
-                    after=after,
-                    after_outcome=spec.after_outcome,
-                    passes_results=spec.pass_results,
-                    share=share,
-                )
-            )
+            jobs.append(self._job(spec, template, due, ids, allows_trace=allows_trace))
         return jobs
+
+    def _job(
+        self, spec: JobSpec, template: JobTemplate, due: datetime, ids: Iterator[str], *, allows_trace: bool
+    ) -> AnyJob:
+        task, columns, _, unique, inherited, encode_arguments = template
+        task_data = arguments = encode_arguments(spec.args, spec.kwargs)
+        if self._codec is not None:
+            task_data = self._codec.encode_arguments(arguments, columns[0])
+        if spec.metadata is not None or inherited:
+            task_data = with_metadata(task_data, inherited, spec.metadata, allows_trace=allows_trace)
+        if self._max_payload_bytes is not None and len(task_data) > self._max_payload_bytes:
+            check_size(task_data, self._max_payload_bytes)
+        if (job_id := spec.job_id) is None:
+            row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *columns)
+        else:
+            row = PlainJob(check_job_id(job_id), task_data, due, *columns)
+        if spec.unique is not UNSET:
+            unique = rule_of(spec.unique, task)
+        share = None if task is None or task.share is None else task.share_key(arguments)
+        parents = NO_PARENTS
+        if spec.after != () or spec.after_outcome != "completed" or spec.pass_results is not False:
+            parents = _parents_of(spec)
+        return template.finish(row, arguments, unique, share, parents, has_id=job_id is not None)
 
     def prepare_alert(
         self, name: str, due: datetime, kwargs: Mapping[str, Any], *, job_id: str, failed_tasks: Sequence[str]
@@ -189,7 +145,7 @@ class JobPreparer:
             failed_tasks: The tasks of the alerts that failed before it. None of them follows its own failure.
         """
         task = self._tasks.resolve(name)
-        common = self._derive(name, task, JobSpec(name))  # type: ignore[arg-type] # a name
+        template = JobTemplate.of(name, task, {}, misfire_grace_time=None, failed_tasks=(*failed_tasks, name))
         task_data = arguments = encode((), kwargs)
         if self._codec is not None:
             with suppress(PayloadError):  # the row of the failed job has these values too, unencoded
@@ -197,21 +153,11 @@ class JobPreparer:
         share = None
         with suppress(KeyFunctionError):  # it starts without taking turns
             share = None if task is None else task.share_key(arguments)
-        task_data = with_metadata(task_data, common.metadata, None)
-        row = PlainJob(job_id, task_data, due, *common.columns)
-        chain = [*failed_tasks, name]
-        next_alert = None if task is None else task.on_failure
-        on_end = None
-        if next_alert is not None and next_alert not in chain:
-            on_end = json.dumps({"on_failure": next_alert, "failed_tasks": chain})
-        extras = (common.extras or NO_EXTRAS)._replace(on_end=on_end)
-        unique = common.unique
-        if extras == NO_EXTRAS and unique is None and share is None:
-            return row
-        return build(row, task, extras, unique=unique, arguments=arguments, share=share)
+        row = PlainJob(job_id, with_metadata(task_data, template.metadata, None), due, *template.columns)
+        return template.finish(row, arguments, template.unique, share, NO_PARENTS)
 
-    def _common(self, spec: JobSpec, *, allows_names: bool) -> Common:
-        """Return what follows from the function and options of a job. An alias stays the name of the job."""
+    def _template(self, spec: JobSpec, *, allows_names: bool) -> JobTemplate:
+        """Return the template of a job's function and options. An alias stays the name of the job."""
         func: object = spec.func
         if isinstance(func, str) and (allows_names or isinstance(func, TaskName)):
             name, task = check_name(func), self._tasks.resolve(func)
@@ -231,123 +177,36 @@ class JobPreparer:
             or kinds != derivation.kinds
             or values != derivation.values
         ):
-            derivation = _Derivation(task, kinds, values, self._derive(name, task, spec))
+            derivation = _Derivation(task, kinds, values, self._new_template(name, task, spec))
             if COMPARED_TYPES.issuperset(kinds):
                 self._derivations[key] = derivation
-        return derivation.common
+        return derivation.template
 
-    def _derive(self, name: str, task: Task | None, spec: JobSpec) -> Common:
-        values = {
+    def _new_template(self, name: str, task: Task | None, spec: JobSpec) -> JobTemplate:
+        options = {
             option: declared.check(value)
             for option, declared in JOB_OPTIONS.items()
             if not isinstance(value := getattr(spec, option), Unset)
         }
         grace = None if spec.execution_time is None else self._grace  # "now" has no due time to miss
-        columns, options = resolve_options(values, task, misfire_grace_time=grace)
-        on_failure = None if task is None else task.on_failure
-        extras = Extras(
-            options=json.dumps(options) if options else None,
-            on_end=None if on_failure is None else json.dumps({"on_failure": on_failure}),
-        )
-        return Common(
-            task,
-            encode if task is None else task.encode,
-            NO_METADATA if task is None else task.metadata,
-            (name, *columns),
-            None if extras == NO_EXTRAS else extras,
-            None if task is None else task.unique,
-        )
+        return JobTemplate.of(name, task, options, misfire_grace_time=grace)
 
 
-def resolve_options(
-    values: Mapping[str, Any], task: Task | None, *, misfire_grace_time: int | None
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return the options of a job as its row stores them: those in columns, and those in ``options``.
-
-    Args:
-        values: The checked values that the call or the schedule gives. The others are those of the task.
-        task: The task; None if it is not registered here.
-        misfire_grace_time: That of a job for which neither gives one.
-    """
-    columns: list[Any] = []
-    options: dict[str, Any] = {}
-    for name, option in JOB_OPTIONS.items():
-        value = values[name] if name in values else option.default if task is None else getattr(task, name)
-        if isinstance(value, Unset):
-            value = misfire_grace_time
-        if option.is_column:
-            columns.append(as_stored(value))
-        elif value is not None:
-            options[name] = as_stored(value)
-    return columns, options
+def _due_time(spec: JobSpec, *, allows_now: bool) -> datetime:
+    if spec.execution_time is None and allows_now:
+        return EPOCH
+    return check_execution_time(spec.execution_time)
 
 
-def build(
-    row: PlainJob,
-    task: Task | None,
-    extras: Extras,
-    *,
-    unique: Uniqueness | None = None,
-    arguments: str | None = None,
-    has_id: bool = False,
-    after: tuple[str, ...] = (),
-    after_outcome: str = "completed",
-    passes_results: bool = False,
-    share: str | None = None,
-) -> ExtendedJob:
-    """Return a job with the values that plain jobs lack, and with its final id.
-
-    Args:
-        row: The columns of a plain job.
-        task: Its task; None if it is not registered here.
-        extras: Its other columns, except for those that follow from the arguments below.
-        unique: Which jobs exclude one another: gives the job a unique key, or the id of its time span.
-        arguments: The arguments before a codec encoded them, for a rule; None for those of the row.
-        has_id: Whether the caller gave the job its id.
-        after: Ids of jobs that must end before; each once.
-        after_outcome: ``completed`` or ``ended``.
-        passes_results: Whether their results are passed to it, if there are any.
-        share: The share and the tenant of the job; None without a share.
-
-    Raises:
-        ValueError: The id would be derived, and one was given; the signature is unknown; or the job would
-            wait for itself.
-    """
-    span = None
-    if isinstance(unique, str):
-        extras = extras._replace(unique_key=unique)
-    elif unique is not None:
-        if unique.per is not None and has_id:
-            raise ConfigurationError(
-                f"job_id {row.job_id!r} and unique with per= exclude each other: the id is derived from the "
-                "time span; omit job_id=, or pass unique=None or a Unique() without per="
-            )
-        if task is None:
-            raise ConfigurationError(
-                f"task {row.job_name!r} is not registered in this process, so the arguments of Unique() have "
-                "no names; register the function, or pass a key such as unique='import:7'"
-            )
-        text = unique_text(unique, task.name, task.arity.signature, arguments or row.task_data)
-        if unique.per is None:
-            extras = extras._replace(unique_key=text)
-        else:
-            span = Span(text, unique.per)
-    if share is not None:
-        extras = extras._replace(blocked_on=share)
-    passes_results = passes_results and bool(after)
-    if after:
-        mark = {MARK: 0, DEFINITION: new_definition()} if passes_results else {}
-        extras = extras.waiting_for_others(**mark)
-    job = ExtendedJob(row, extras, after, after_outcome, span, passes_results=passes_results)
-    if span is not None:
-        job = job.due_at(row.execution_time)
-    if after and job.job_id in after:
-        raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")
-    return job
+def _are_alike(spec: JobSpec, other: JobSpec) -> bool:
+    """Return whether two jobs have the same template, by the identity of their values."""
+    return have_common_options(spec, other) and (spec.execution_time is None) is (
+        other.execution_time is None
+    )
 
 
-def _check_after(spec: JobSpec) -> tuple[str, ...]:
-    """Return the ids of the jobs that one waits for, each once.
+def _parents_of(spec: JobSpec) -> Parents:
+    """Return the jobs that one waits for.
 
     Raises:
         TypeError: ``after`` is not a collection of ids, or ``pass_results`` is not a bool.
@@ -365,7 +224,8 @@ def _check_after(spec: JobSpec) -> tuple[str, ...]:
         raise TypeError(
             f"after must be a list of job ids, not {type(after).__name__}: {after!r}; pass after=[job_id]"
         )
-    return tuple(dict.fromkeys(check_job_id(parent) for parent in after if parent is not None))
+    job_ids = tuple(dict.fromkeys(check_job_id(parent) for parent in after if parent is not None))
+    return Parents(job_ids, after_outcome, spec.pass_results) if job_ids else NO_PARENTS
 
 
 def rule_of(unique: object, task: Task | None) -> Uniqueness | None:

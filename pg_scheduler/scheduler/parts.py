@@ -24,7 +24,7 @@ from pg_scheduler.scheduler.lifecycle import Lifecycle
 from pg_scheduler.scheduler.runtime import Runtime
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.job_builder import ScheduleJobs
+from pg_scheduler.schedules.job_builder import JobBuilders
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class Parts:
     preparer: JobPreparer
     enqueuer: Enqueuer | SendingEnqueuer
     declared: DeclaredSchedules
-    schedule_jobs: ScheduleJobs
+    job_builders: JobBuilders
     waiters: ResultWaiters
     retry_policy: RetryPolicy
     executors: Mapping[str, JobExecutor]
@@ -85,7 +85,7 @@ class Parts:
             if isinstance(inner, SendingEnqueuer):
                 inner = inner.enqueuer
             self.enqueuer = SendingEnqueuer(inner, sender)
-            self.schedule_jobs.sender = sender
+            self.job_builders.sender = sender
 
     async def announce_tasks(self) -> None:
         """Make this node and the others read which tasks are paused."""

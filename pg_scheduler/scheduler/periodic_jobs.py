@@ -56,7 +56,7 @@ class PeriodicJobs:
         """
         row = new_row(config, await self._parts.store.schedules.now())
         # The enqueuer calls the middleware, so the builder does not.
-        builder = replace(self._parts.schedule_jobs.builder(row), sender=None)
+        builder = replace(self._parts.job_builders.builder(row), sender=None)
         job = builder.manual_job(row.created_at)
         # A role that may insert plain jobs only cannot store the id of the schedule. It is refused a job with
         # options of its task.

@@ -19,7 +19,7 @@ from pg_scheduler.events import KeeperLost
 from pg_scheduler.jobs.context import current
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.job_builder import ScheduleJobs
+from pg_scheduler.schedules.job_builder import JobBuilders
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.worker.claimer import Claimer
@@ -46,7 +46,7 @@ class Slices(NamedTuple):
 
     store: Store
     declared: DeclaredSchedules
-    schedule_jobs: ScheduleJobs
+    job_builders: JobBuilders
 
 
 class Runtime:
@@ -78,7 +78,7 @@ class Runtime:
         self.rescuer = Rescuer(node)
         self.expirer = Expirer(node)
         self.scanner = DeadlineScanner(node)
-        self.planner = Planner(node, store.schedules, slices.declared, slices.schedule_jobs)
+        self.planner = Planner(node, store.schedules, slices.declared, slices.job_builders)
         self.pauses = PauseWatcher(node, store.pauses)
         self.due_times = DueTimeCorrector(node)
         deleted = node.results.deleted

@@ -77,7 +77,7 @@ from pg_scheduler.scheduler.tasks import Tasks, find_unregistered
 from pg_scheduler.scheduler.wiring import connect
 from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.declared import PeriodicJobConfig, periodic_catalogue
-from pg_scheduler.schedules.job_builder import ScheduleJobs
+from pg_scheduler.schedules.job_builder import JobBuilders
 from pg_scheduler.statistics.service import new_meter
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import ChildEnqueuer
@@ -284,7 +284,7 @@ class Scheduler:
             preparer=preparer,
             enqueuer=Enqueuer(store, events, outbox, preparer, meter),
             declared=DeclaredSchedules(store, store.schedules, periodic_catalogue),
-            schedule_jobs=ScheduleJobs(tasks, misfire_grace_time=misfire_grace_time, codec=payload_codec),
+            job_builders=JobBuilders(tasks, misfire_grace_time=misfire_grace_time, codec=payload_codec),
             waiters=ResultWaiters(store, config.polling.max_interval),
             retry_policy=retry_policy,
             executors=check_executors(executors),
@@ -1571,7 +1571,7 @@ class Scheduler:
         await parts.store.connections.check_pooler()
         if self._guards_copies:
             await parts.store.identity.guard(parts.config.on_copy)
-        runtime = self._runtime_class(self._node(), Slices(parts.store, parts.declared, parts.schedule_jobs))
+        runtime = self._runtime_class(self._node(), Slices(parts.store, parts.declared, parts.job_builders))
         connect(runtime)
         return runtime
 

@@ -72,7 +72,7 @@ class Schedules:
         self._writer = ScheduleWriter(
             parts.store,
             parts.store.schedules,
-            parts.schedule_jobs,
+            parts.job_builders,
             max_payload_bytes=parts.config.max_payload_bytes,
         )
 

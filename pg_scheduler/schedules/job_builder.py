@@ -19,10 +19,11 @@ from pg_scheduler.jobs.payload import decode, encode, has_encoded_arguments
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import ExtendedJob, Extras, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, Task
-from pg_scheduler.jobs.unique import Unique, Uniqueness
+from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import MAX_INTEGER
 from pg_scheduler.queue.headers import Sender
-from pg_scheduler.queue.prepare import build, new_job_id, resolve_options
+from pg_scheduler.queue.job_template import JobTemplate
+from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.schedules.definition import Encode, to_seconds
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 from pg_scheduler.schedules.timing import fire_time_job_id, job_id_prefix
@@ -32,9 +33,6 @@ from pg_scheduler.triggers.zones import UnknownZoneError
 
 MAX_BUILDERS: Final = 1000
 """Schedules whose builders are remembered."""
-
-GRACE: Final = [name for name, option in JOB_OPTIONS.items() if option.is_column].index("misfire_grace_time")
-"""The place of the misfire grace time among the columns of options."""
 
 MAX_REMEMBERED_LENGTH: Final = 10_000
 """Characters of the values of a schedule whose builder is remembered."""
@@ -59,32 +57,40 @@ class JobBuilder:
 
     Attributes:
         source: The values of the row that it follows from.
-        template: A job with the values that all of them have, and the misfire grace time of one on time.
+        template: What follows from its task and its options, and finishes its jobs.
+        common_row: The columns that all of them have, with the misfire grace time of one on time.
         manual_grace: The misfire grace time of a job that a call enqueues now: as for a job of ``enqueue()``,
             None unless the schedule or the task gives one.
-        options: The options that all of them have.
-        on_end: The consequences of their ends as JSON; None for none.
-        task: Its task; None if it is not registered here.
-        unique: Which of them exclude one another; None if no job is rejected since another has its key.
         sender: Calls the middleware; None without any.
         arguments: Their arguments before a codec encoded them; None if they could not be decoded.
         share: The share and the tenant of its jobs; None without a share, or if the arguments are unknown.
-        lacks_unique_key: Whether the key of its jobs follows from arguments that cannot be decoded here.
     """
 
     schedule_id: str
     owner: str
     source: tuple[object, ...]
-    template: PlainJob
+    template: JobTemplate
+    common_row: PlainJob
     manual_grace: int | None
-    options: Mapping[str, Any]
-    on_end: str | None
-    task: Task | None
-    unique: Uniqueness | None
     sender: Sender | None
     arguments: str | None
     share: str | None
-    lacks_unique_key: bool
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether a job is rejected while another one has its key."""
+        return self.template.unique is not None
+
+    @property
+    def lacks_unique_key(self) -> bool:
+        """Whether the key of its jobs follows from arguments that cannot be decoded here."""
+        return self.arguments is None and isinstance(self.template.unique, Unique)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its jobs without a fire time have no option but their schedule that a plain job lacks."""
+        extras = Extras().with_options(schedule_id=self.schedule_id)
+        return self.template.extras == extras and not self.is_unique and self.share is None
 
     def fire_time_job(self, fire_time: datetime, due: datetime, now: datetime) -> ExtendedJob:
         """Return the job of a fire time.
@@ -92,32 +98,27 @@ class JobBuilder:
         Its misfire grace time counts from now, so a fire time that was missed while no node ran still runs.
         """
         job_id = fire_time_job_id(self.schedule_id, fire_time, owner=self.owner)
-        grace = self.template.misfire_grace_time
+        grace = self.common_row.misfire_grace_time
         if grace is not None:
             late_s = max(math.ceil((now - due) / timedelta(seconds=1)), 0)
             grace = min(grace + late_s, MAX_INTEGER)
-        row = self.template._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)
-        return self._build(row, {**self.options, "fire_time": fire_time.isoformat()})
+        row = self.common_row._replace(job_id=job_id, execution_time=due, misfire_grace_time=grace)
+        return self._finish(row, self.template.with_options(fire_time=fire_time.isoformat()))
 
     def manual_job(self, now: datetime) -> ExtendedJob:
         """Return a job without a fire time that is due now."""
         job_id = f"{job_id_prefix(self.schedule_id, self.owner)}manual:{new_job_id()}"
-        row = self.template._replace(job_id=job_id, execution_time=now, misfire_grace_time=self.manual_grace)
-        return self._build(row, self.options)
+        row = self.common_row._replace(
+            job_id=job_id, execution_time=now, misfire_grace_time=self.manual_grace
+        )
+        return self._finish(row, self.template)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether its jobs without a fire time have no option but their schedule that a plain job lacks."""
-        has_options = self.options.keys() != {"schedule_id"} or self.on_end is not None
-        return not has_options and self.unique is None and self.share is None
-
-    def _build(self, row: PlainJob, options: Mapping[str, Any]) -> ExtendedJob:
-        extras = Extras(options=json.dumps(options), on_end=self.on_end)
-        job = build(row, self.task, extras, unique=self.unique, arguments=self.arguments, share=self.share)
+    def _finish(self, row: PlainJob, template: JobTemplate) -> ExtendedJob:
+        job = template.extend(row, self.arguments, template.unique, self.share)
         return job if self.sender is None else self.sender.add_to_planned(job, self.schedule_id)
 
 
-class ScheduleJobs:
+class JobBuilders:
     """Resolves the options of the jobs of schedules when they are enqueued.
 
     Attributes:
@@ -150,7 +151,7 @@ class ScheduleJobs:
         cached_builder = self._builders.get(row.schedule_id)
         if (
             cached_builder is not None
-            and cached_builder.task is task
+            and cached_builder.template.task is task
             and cached_builder.sender is self.sender
             and cached_builder.source == source
         ):
@@ -171,29 +172,31 @@ class ScheduleJobs:
         if not isinstance(options, dict):
             raise ValueError(f"options must be a JSON object, not {row.options[:80]}")  # noqa: TRY004
         values = {name: read(options[name]) for name, read in _READ.items() if name in options}
-        columns, of_jobs = resolve_options(values, task, misfire_grace_time=self._grace)
         name, function = _names_of(row, task)
+        template = JobTemplate.of(
+            name,
+            task,
+            values,
+            misfire_grace_time=self._grace,
+            marks={"schedule_id": row.schedule_id},
+            consequences=_consequences(row),
+        )
         arguments, task_data = self._task_data(row, task, name)
-        template = PlainJob("", task_data, row.anchor, name, *columns)._replace(
+        common_row = PlainJob("", task_data, row.anchor, *template.columns)._replace(
             function=function,
             lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
         )
-        of_jobs["schedule_id"] = row.schedule_id
-        unique = None if task is None else task.unique
+        without_default = JobTemplate.of(name, task, values, misfire_grace_time=None)
         return JobBuilder(
             row.schedule_id,
             row.owner,
             source,
             template,
-            _given_grace(values, task),
-            of_jobs,
-            _on_end(row, task),
-            task,
-            unique,
+            common_row,
+            PlainJob("", task_data, row.anchor, *without_default.columns).misfire_grace_time,
             self.sender,
             arguments,
             None if task is None else task.share_key(arguments),
-            lacks_unique_key=arguments is None and isinstance(unique, Unique),
         )
 
     def _task_data(self, row: ScheduleRow, task: Task | None, job_name: str) -> tuple[str | None, str]:
@@ -250,13 +253,6 @@ def _names_of(row: ScheduleRow, task: Task | None) -> tuple[str, str | None]:
     return (row.task, None) if row.job_name is None else (row.job_name, row.task)
 
 
-def _given_grace(values: Mapping[str, Any], task: Task | None) -> int | None:
-    """Return the misfire grace time that the schedule or its task gives; None without one."""
-    columns, _ = resolve_options(values, task, misfire_grace_time=None)
-    grace: int | None = columns[GRACE]
-    return grace
-
-
 def _may_follow_jobs(row: ScheduleRow) -> bool:
     """Return whether the next fire time may follow the end of a job; also if that is unknown here."""
     try:
@@ -265,14 +261,12 @@ def _may_follow_jobs(row: ScheduleRow) -> bool:
         return True
 
 
-def _on_end(row: ScheduleRow, task: Task | None) -> str | None:
-    """Return the consequences of the end of a job as JSON; None for none."""
-    on_end: dict[str, Any] = {}
+def _consequences(row: ScheduleRow) -> dict[str, Any]:
+    """Return what the end of a job does to its schedule."""
+    consequences: dict[str, Any] = {}
     follows_jobs = _may_follow_jobs(row)
     if row.pause_after_failures is not None or follows_jobs:
-        on_end["schedule"] = True
+        consequences["schedule"] = True
     if follows_jobs:  # also the end of what replaces the job, which is none of the schedule
-        on_end["fixed_delay"] = row.schedule_id
-    if task is not None and task.on_failure is not None:
-        on_end["on_failure"] = task.on_failure
-    return json.dumps(on_end) if on_end else None
+        consequences["fixed_delay"] = row.schedule_id
+    return consequences

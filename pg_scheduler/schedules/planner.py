@@ -55,7 +55,7 @@ from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.queue.writer import JobWriter, Queue
 from pg_scheduler.schedules.declarations import DeclaredSchedules
-from pg_scheduler.schedules.job_builder import ScheduleJobs
+from pg_scheduler.schedules.job_builder import JobBuilders
 from pg_scheduler.schedules.late_schedules import REPORT_INTERVAL_S, LateGroup, LateSchedules
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.schedules.policies import Overlap
@@ -145,7 +145,7 @@ class Planner(Service):
     name: ClassVar[str] = "planner"
 
     def __init__(
-        self, node: Node, schedules: ScheduleRepository, declared: DeclaredSchedules, jobs: ScheduleJobs
+        self, node: Node, schedules: ScheduleRepository, declared: DeclaredSchedules, builders: JobBuilders
     ) -> None:
         super().__init__(node.events)
         self._store = node.store
@@ -154,7 +154,7 @@ class Planner(Service):
         self.declared = declared
         self.declared.worker_id = node.worker_id
         self._tasks = node.tasks
-        self._jobs = jobs
+        self._builders = builders
         self._outbox = node.outbox
         self._signals = node.signals
         self._meter = node.meter
@@ -438,16 +438,16 @@ class Planner(Service):
         )
         if last is not None and not is_busy and not last.is_locked:
             return None  # its last job is about to end
-        builder = self._jobs.builder(row)
+        builder = self._builders.builder(row)
         if builder.lacks_unique_key:
             return None  # for a node with the codec: an error would pause it there too
         search = partial(
             pass_time,
             row,
             now,
-            grace_s=builder.template.misfire_grace_time,
+            grace_s=builder.common_row.misfire_grace_time,
             is_busy=is_busy,
-            is_unique=builder.unique is not None,
+            is_unique=builder.is_unique,
         )
         advance = search() if built_in else await search_in_own_thread(row.trigger, search)
         if is_ahead(row, now) and not advance.fire_times:
@@ -464,7 +464,7 @@ class Planner(Service):
             for fire_time, due_time in zip(advance.fire_times, advance.due_times, strict=True)
         ]
         last_job_id = None if last is None else row.last_job_id
-        queue = Queue(jobs, last_job_id, row.overlap != Overlap.ALLOW, builder.unique is not None)
+        queue = Queue(jobs, last_job_id, row.overlap != Overlap.ALLOW, builder.is_unique)
         return Plan(row, advance, queue)
 
 

@@ -16,7 +16,7 @@ from pg_scheduler.jobs.rows import ExtendedJob
 from pg_scheduler.queue.store import QueueStore
 from pg_scheduler.queue.writer import JobWriter, Queue, Queued
 from pg_scheduler.schedules.definition import Definition
-from pg_scheduler.schedules.job_builder import JobBuilder, ScheduleJobs
+from pg_scheduler.schedules.job_builder import JobBuilder, JobBuilders
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.schedules.policies import Overlap
 from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
@@ -45,14 +45,14 @@ class ScheduleWriter:
         self,
         store: QueueStore,
         schedules: ScheduleRepository,
-        jobs: ScheduleJobs,
+        builders: JobBuilders,
         *,
         max_payload_bytes: int | None,
     ) -> None:
         self._store = store
         self._schedules = schedules
         self._writer = JobWriter(store)
-        self._jobs = jobs
+        self._builders = builders
         self._max_bytes = max_payload_bytes
 
     async def add(
@@ -75,7 +75,9 @@ class ScheduleWriter:
 
         async def write(transaction: Transaction) -> tuple[ScheduleRow, str]:
             now = await self._store.jobs.clock(connection=transaction.connection)
-            new = definition.new_row(schedule_id, now=now, max_bytes=self._max_bytes, codec=self._jobs.codec)
+            new = definition.new_row(
+                schedule_id, now=now, max_bytes=self._max_bytes, codec=self._builders.codec
+            )
             new = replace(new, paused_at=now if paused else None)
             for _ in range(MAX_ATTEMPTS):
                 row, change = await self._insert_or_replace(
@@ -89,7 +91,7 @@ class ScheduleWriter:
                     raise ScheduleConflictError(schedule_id, 1)
                 raise SuppressedChangeError(change="insert")
             if run_now and change != "kept":
-                builder = self._jobs.builder(row)
+                builder = self._builders.builder(row)
                 jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)
                 row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
             return row, change
@@ -130,7 +132,7 @@ class ScheduleWriter:
         row = old
         if conflict_resolution is ConflictResolution.REPLACE:
             row = definition.applied_to(
-                old, max_bytes=self._max_bytes, codec=self._jobs.codec, resets_options=True
+                old, max_bytes=self._max_bytes, codec=self._builders.codec, resets_options=True
             )
         is_kept = conflict_resolution is not ConflictResolution.REPLACE
         if row == old and (is_kept or not is_ahead(old, now)):
@@ -178,8 +180,8 @@ class ScheduleWriter:
             row = definition.applied_to(
                 old,
                 max_bytes=self._max_bytes,
-                encoder_of=self._jobs.encoder_of,
-                codec=self._jobs.codec,
+                encoder_of=self._builders.encoder_of,
+                codec=self._builders.codec,
             )
             return await self._write(row, old, now, on=connection)
 
@@ -197,7 +199,7 @@ class ScheduleWriter:
             if schedule_id not in locked:
                 return None
             row, now = locked[schedule_id]
-            builder = self._jobs.builder(row)
+            builder = self._builders.builder(row)
             jobs, conflict = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)
             if conflict is not None:
                 raise conflict
@@ -230,7 +232,7 @@ class ScheduleWriter:
             row, now = locked[schedule_id]
             search = partial(fire_times_between, row, start, end, limit=limit)
             fires = await search_in_own_thread(row.trigger, search, waits=BACKFILL_WAITS)
-            builder = self._jobs.builder(row)
+            builder = self._builders.builder(row)
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
             existing = await self._store.jobs.statuses_of(
                 [job.job_id for job in jobs], connection=transaction.connection
@@ -254,7 +256,7 @@ class ScheduleWriter:
         if is_ordered and row.last_job_id is not None:
             unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], transaction)
             last = row.last_job_id if unfinished else None
-        queue = Queue(jobs, last, is_ordered, builder.unique is not None)
+        queue = Queue(jobs, last, is_ordered, builder.is_unique)
         (queued,) = await self._writer.insert_queues([queue], transaction)
         if queued.jobs:
             last_job_id = queued.jobs[-1].job_id

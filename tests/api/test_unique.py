@@ -136,7 +136,7 @@ async def test_unique_values_are_checked_at_the_call(idle: Scheduler, pool: asyn
         await idle.enqueue(other, args=(7,), unique=Unique(args=("account",)))
     with pytest.raises(ValueError, match="1 to 200 bytes"):
         await idle.schedule(other, execution_time=now(), args=(7,), unique="")
-    with pytest.raises(ValueError, match="exclude each other"):
+    with pytest.raises(ValueError, match="is derived from its time span"):
         await idle.enqueue(other, args=(7,), job_id="own", unique=Unique(per=HOUR))
     with pytest.raises(ValueError, match="not registered"):
         await idle.enqueue("unregistered", args=(7,), unique=Unique())

@@ -25,7 +25,7 @@ from pg_scheduler.queue.result_waiters import ResultWaiters
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.schedules.job_builder import ScheduleJobs
+from pg_scheduler.schedules.job_builder import JobBuilders
 from pg_scheduler.schedules.planner import Planner
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import EnqueueChild
@@ -112,7 +112,7 @@ class Parts(Node):
         tasks = TaskRegistry()
         self.calls = Calls()
         self.declared = DeclaredSchedules(store, store.schedules, periodic_catalogue)
-        self.schedule_jobs = ScheduleJobs(tasks, misfire_grace_time=300)
+        self.job_builders = JobBuilders(tasks, misfire_grace_time=300)
         store.statements.publish = bus.publish
         super().__init__(
             worker_id=worker_id,
@@ -255,8 +255,8 @@ class Parts(Node):
         )
 
     def planner(self, *, grace: int | None = 300) -> Planner:
-        self.schedule_jobs = ScheduleJobs(self.tasks, misfire_grace_time=grace)
-        return Planner(self, self.store.schedules, self.declared, self.schedule_jobs)
+        self.job_builders = JobBuilders(self.tasks, misfire_grace_time=grace)
+        return Planner(self, self.store.schedules, self.declared, self.job_builders)
 
     @staticmethod
     def in_flight_of_nothing() -> InFlight:

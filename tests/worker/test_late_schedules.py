@@ -70,7 +70,7 @@ async def key_of(parts: Parts, schedule_id: str) -> str:
     """Return the unique key of the jobs of a schedule."""
     row = await parts.store.schedules.get(schedule_id)
     assert row is not None
-    key = parts.schedule_jobs.builder(row).manual_job(NOON).unique_key
+    key = parts.job_builders.builder(row).manual_job(NOON).unique_key
     assert key is not None
     return key
 

@@ -21,7 +21,7 @@ from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declared import periodic_catalogue
-from pg_scheduler.schedules.job_builder import ScheduleJobs
+from pg_scheduler.schedules.job_builder import JobBuilders
 from pg_scheduler.schedules.planner import (
     FAST_POLL_INTERVAL_S,
     POLL_INTERVAL_S,
@@ -631,7 +631,7 @@ async def test_schedule_waits_for_a_node_that_can_compute_the_unique_key_of_its_
     kept = await parts.store.schedules.get("key")
     assert kept is not None
     assert (kept.paused_at, kept.next_fire_at) == (None, NOON)
-    parts.schedule_jobs = ScheduleJobs(parts.tasks, misfire_grace_time=300, codec=codec)
-    await Planner(parts, parts.store.schedules, parts.declared, parts.schedule_jobs).run_once()
+    parts.job_builders = JobBuilders(parts.tasks, misfire_grace_time=300, codec=codec)
+    await Planner(parts, parts.store.schedules, parts.declared, parts.job_builders).run_once()
     (job,) = await jobs(parts.store)
     assert job.unique_key is not None

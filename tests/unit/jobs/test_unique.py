@@ -13,10 +13,11 @@ from pg_scheduler import Unique
 from pg_scheduler.jobs.model import UNSET
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.rows import NO_EXTRAS, PlainJob, Span
+from pg_scheduler.jobs.rows import ExtendedJob, PlainJob, Span
 from pg_scheduler.jobs.task import JobSpec, Task, TaskOptions
-from pg_scheduler.jobs.unique import check_unique, unique_text
-from pg_scheduler.queue.prepare import JobPreparer, build, rule_of
+from pg_scheduler.jobs.unique import Uniqueness, check_unique, unique_text
+from pg_scheduler.queue.job_template import JobTemplate
+from pg_scheduler.queue.prepare import JobPreparer, rule_of
 from tests.support.cases import each_case
 from tests.support.foreign import overriding
 
@@ -157,26 +158,31 @@ def test_registering_a_task_again_keeps_its_rule_unless_it_is_given() -> None:
     assert task.changed(work, "app.work", TaskOptions(unique=None)).unique is None
 
 
+def extended(task: Task | None, unique: Uniqueness, **options: Any) -> ExtendedJob:
+    template = JobTemplate.of("app.work", task, {}, misfire_grace_time=None)
+    return template.extend(job(), None, unique, None, **options)
+
+
 def test_unique_job_follows_its_due_time() -> None:
     task = Task(work, "app.work")
-    made = build(job(), task, NO_EXTRAS, unique=Unique(per=HOUR))
+    made = extended(task, Unique(per=HOUR))
     moved = made.due_at(DUE + HOUR)
     assert moved.job_id == made.job_id.replace("T12", "T13")
     assert moved.due_at(DUE).job_id == made.job_id
     assert (made.unique_key, job().unique_key) == (None, None)
-    renamed = build(job(), task, NO_EXTRAS, unique=Unique(), has_id=True).with_id("other")
+    renamed = extended(task, Unique(), has_id=True).with_id("other")
     assert (renamed.job_id, renamed.unique_key) == ("other", text(7))
 
 
 def test_unique_job_with_a_span_accepts_no_id() -> None:
-    with pytest.raises(ValueError, match=r"'own' and unique with per= exclude each other"):
-        build(job(), Task(work, "app.work"), NO_EXTRAS, unique=Unique(per=HOUR), has_id=True)
+    with pytest.raises(ValueError, match=r"derived from its time span, .* has the id 'own'"):
+        extended(Task(work, "app.work"), Unique(per=HOUR), has_id=True)
 
 
 def test_unique_job_of_an_unregistered_task_needs_a_key() -> None:
-    assert build(job(), None, NO_EXTRAS, unique="import:7").unique_key == "import:7"
+    assert extended(None, "import:7").unique_key == "import:7"
     with pytest.raises(ValueError, match=r"'app\.work' is not registered in this process"):
-        build(job(), None, NO_EXTRAS, unique=Unique())
+        extended(None, Unique())
 
 
 def test_key_leaves_out_a_default_that_cannot_be_read() -> None:

@@ -10,8 +10,8 @@ import pytest
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.schedules import job_builder as schedule_jobs
-from pg_scheduler.schedules.job_builder import ScheduleJobs
+from pg_scheduler.schedules import job_builder
+from pg_scheduler.schedules.job_builder import JobBuilders
 from tests.support.store import NOW, SECOND, new_schedule
 
 
@@ -27,11 +27,11 @@ def tasks() -> TaskRegistry:
 
 
 @pytest.fixture
-def jobs(tasks: TaskRegistry) -> ScheduleJobs:
-    return ScheduleJobs(tasks, misfire_grace_time=300)
+def jobs(tasks: TaskRegistry) -> JobBuilders:
+    return JobBuilders(tasks, misfire_grace_time=300)
 
 
-def test_builder_is_the_same_for_a_row_that_only_advanced(jobs: ScheduleJobs) -> None:
+def test_builder_is_the_same_for_a_row_that_only_advanced(jobs: JobBuilders) -> None:
     first = jobs.builder(new_schedule(task="work"))
     assert jobs.builder(new_schedule(task="work", next_fire_at=NOW + 2 * SECOND, runs=1)) is first
     assert jobs.builder(new_schedule("other", task="work")) is not first
@@ -52,7 +52,7 @@ def test_builder_is_the_same_for_a_row_that_only_advanced(jobs: ScheduleJobs) ->
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_builder_is_another_one_after_an_edit(jobs: ScheduleJobs, changes: Mapping[str, Any]) -> None:
+def test_builder_is_another_one_after_an_edit(jobs: JobBuilders, changes: Mapping[str, Any]) -> None:
     row, edited = new_schedule(task="work"), new_schedule(**{"task": "work", **changes})
     before = jobs.builder(row).fire_time_job(NOW, NOW, NOW)
     assert jobs.builder(edited).fire_time_job(NOW, NOW, NOW) != before
@@ -60,24 +60,24 @@ def test_builder_is_another_one_after_an_edit(jobs: ScheduleJobs, changes: Mappi
 
 
 def test_builder_is_another_one_after_the_task_was_registered_again(
-    jobs: ScheduleJobs, tasks: TaskRegistry
+    jobs: JobBuilders, tasks: TaskRegistry
 ) -> None:
     row = new_schedule(task="work")
-    assert jobs.builder(row).template.max_retries == 0
+    assert jobs.builder(row).common_row.max_retries == 0
     tasks.register(work, name="work", options=TaskOptions(max_retries=7))
-    assert jobs.builder(row).template.max_retries == 7
+    assert jobs.builder(row).common_row.max_retries == 7
 
 
-def test_builder_rejects_invalid_arguments_each_time(jobs: ScheduleJobs) -> None:
+def test_builder_rejects_invalid_arguments_each_time(jobs: JobBuilders) -> None:
     for _ in range(2):
         with pytest.raises(PayloadError, match="'args'"):
             jobs.builder(new_schedule(task="work", task_data='{"args": 1}'))
 
 
 def test_builder_of_typed_arguments_or_of_long_ones_is_not_remembered(
-    jobs: ScheduleJobs, tasks: TaskRegistry
+    jobs: JobBuilders, tasks: TaskRegistry
 ) -> None:
-    text = "x" * schedule_jobs.MAX_REMEMBERED_LENGTH
+    text = "x" * job_builder.MAX_REMEMBERED_LENGTH
     long = new_schedule(task="work", metadata=f'{{"text": "{text}"}}')
     assert jobs.builder(long) is not jobs.builder(long)
     padded = new_schedule(task="work", trigger=f'{{"kind": "fixed_delay", "delay": "PT1H"{" " * len(text)}}}')
@@ -88,9 +88,9 @@ def test_builder_of_typed_arguments_or_of_long_ones_is_not_remembered(
 
 
 def test_builders_of_a_limited_number_of_schedules_are_remembered(
-    jobs: ScheduleJobs, monkeypatch: pytest.MonkeyPatch
+    jobs: JobBuilders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule_jobs, "MAX_BUILDERS", 2)
+    monkeypatch.setattr(job_builder, "MAX_BUILDERS", 2)
     first = jobs.builder(new_schedule("0", task="work"))
     for number in range(3):
         jobs.builder(new_schedule(str(number), task="work"))

@@ -1,0 +1,212 @@
+"""The one builder of jobs: what many jobs have in common, and the row of each.
+
+Every way in makes a template and finishes its jobs with that: calls, names, bulk calls and children
+(`prepare.py`), alerts (`prepare.py`), fire times and manual runs (`schedules/job_builder.py`). So an option
+of a task has the same effect in each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.jobs.metadata import NO_METADATA
+from pg_scheduler.jobs.model import Unset
+from pg_scheduler.jobs.payload import encode
+from pg_scheduler.jobs.rows import NO_EXTRAS, AnyJob, ExtendedJob, Extras, PlainJob, Span
+from pg_scheduler.jobs.step_values import DEFINITION, MARK, new_definition
+from pg_scheduler.jobs.task import JOB_OPTIONS, Task, as_stored
+from pg_scheduler.jobs.unique import Unique, Uniqueness, unique_text
+
+
+class Parents(NamedTuple):
+    """The jobs that must end before a job may start.
+
+    Attributes:
+        job_ids: Their ids, each once.
+        outcome: ``completed`` or ``ended``.
+        passes_results: Whether their results are passed to the job, if there are any.
+    """
+
+    job_ids: tuple[str, ...] = ()
+    outcome: str = "completed"
+    passes_results: bool = False
+
+
+NO_PARENTS: Final = Parents()
+
+NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class JobTemplate(NamedTuple):
+    """What many jobs have in common: all that follows from their task and their options.
+
+    Attributes:
+        task: The task; None if it is not registered in this process.
+        columns: The fields of ``PlainJob`` after the due time, of which the first is the name.
+        extras: The columns that are NULL in a plain job.
+        unique: Which jobs of the task exclude one another; None if they do not.
+        metadata: That of the task, into which that of a job is merged.
+        encode: Checks the arguments of a job and encodes them.
+    """
+
+    task: Task | None
+    columns: tuple[Any, ...]
+    extras: Extras
+    unique: Uniqueness | None
+    metadata: Mapping[str, Any]
+    encode: Callable[[Sequence[Any], Mapping[str, Any] | None], str]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        task: Task | None,
+        options: Mapping[str, Any],
+        *,
+        misfire_grace_time: int | None,
+        marks: Mapping[str, Any] = NOTHING,
+        consequences: Mapping[str, Any] = NOTHING,
+        failed_tasks: Sequence[str] = (),
+    ) -> JobTemplate:
+        """Return the template of the jobs of a task.
+
+        Args:
+            name: The name of the jobs, which may be an alias of the task.
+            task: The task; None if it is not registered in this process.
+            options: The checked options that a call or a schedule gives. The others are those of the task.
+            misfire_grace_time: That of jobs for which neither gives one.
+            marks: What else is in the JSON of their options, such as the id of a schedule.
+            consequences: What their ends have besides the alert of the task.
+            failed_tasks: For an alert: the tasks of the alerts that failed before it, and its own. None of
+                them follows its own failure, or alerts would never end.
+        """
+        columns, other_options = resolve_options(options, task, misfire_grace_time=misfire_grace_time)
+        other_options |= marks
+        on_end = dict(consequences)
+        if task is not None and task.on_failure is not None and task.on_failure not in failed_tasks:
+            on_end["on_failure"] = task.on_failure
+            if failed_tasks:
+                on_end["failed_tasks"] = [*failed_tasks]
+        extras = NO_EXTRAS
+        if other_options or on_end:
+            extras = Extras(
+                options=json.dumps(other_options) if other_options else None,
+                on_end=json.dumps(on_end) if on_end else None,
+            )
+        return cls(
+            task,
+            (name, *columns),
+            extras,
+            None if task is None else task.unique,
+            NO_METADATA if task is None else task.metadata,
+            encode if task is None else task.encode,
+        )
+
+    def with_options(self, **options: object) -> JobTemplate:
+        """Return the template with more in the JSON of the options."""
+        return self._replace(extras=self.extras.with_options(**options))
+
+    def finish(
+        self,
+        row: PlainJob,
+        arguments: str,
+        unique: Uniqueness | None,
+        share: str | None,
+        parents: Parents,
+        *,
+        has_id: bool = False,
+    ) -> AnyJob:
+        """Return the job of a row: the row itself unless the job has a value that plain jobs lack.
+
+        The arguments are those of ``extend()``.
+        """
+        if self.extras is NO_EXTRAS and unique is None and share is None and parents is NO_PARENTS:
+            return row
+        return self.extend(row, arguments, unique, share, parents, has_id=has_id)
+
+    def extend(
+        self,
+        row: PlainJob,
+        arguments: str | None,
+        unique: Uniqueness | None,
+        share: str | None,
+        parents: Parents = NO_PARENTS,
+        *,
+        has_id: bool = False,
+    ) -> ExtendedJob:
+        """Return the job of a row, with all values that plain jobs lack and with its final id.
+
+        Args:
+            row: The columns of a plain job.
+            arguments: The arguments before a codec encoded them; None for those of the row.
+            unique: Which jobs it excludes: gives the job a unique key, or the id of its time span.
+            share: The share and the tenant of the job; None without a share.
+            parents: The jobs that must end before.
+            has_id: Whether the caller gave the job its id.
+
+        Raises:
+            ValueError: The id would be derived, and one was given; the signature is unknown; or the job would
+                wait for itself.
+        """
+        extras, span = self.extras, None
+        if isinstance(unique, str):
+            extras = extras._replace(unique_key=unique)
+        elif unique is not None:
+            text = self._unique_text(unique, row, arguments, has_id=has_id)
+            if unique.per is None:
+                extras = extras._replace(unique_key=text)
+            else:
+                span = Span(text, unique.per)
+        if share is not None:
+            extras = extras._replace(blocked_on=share)
+        job_ids, outcome, passes_results = parents
+        if job_ids:
+            mark = {MARK: 0, DEFINITION: new_definition()} if passes_results else {}
+            extras = extras.waiting_for_others(**mark)
+        job = ExtendedJob(row, extras, job_ids, outcome, span, passes_results=passes_results)
+        if span is not None:
+            job = job.due_at(row.execution_time)
+        if job.job_id in job_ids:
+            raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")
+        return job
+
+    def _unique_text(self, unique: Unique, row: PlainJob, arguments: str | None, *, has_id: bool) -> str:
+        if unique.per is not None and has_id:
+            raise ConfigurationError(
+                "the id of a job with unique and per= is derived from its time span, but this job has the id "
+                f"{row.job_id!r}; omit job_id=, or pass unique=None or a Unique() without per= (a child "
+                "has the id of its step: pass it unique=None)"
+            )
+        if self.task is None:
+            raise ConfigurationError(
+                f"task {row.job_name!r} is not registered in this process, so the arguments of Unique() have "
+                "no names; register the function, or pass a key such as unique='import:7'"
+            )
+        return unique_text(unique, self.task.name, self.task.arity.signature, arguments or row.task_data)
+
+
+def resolve_options(
+    values: Mapping[str, Any], task: Task | None, *, misfire_grace_time: int | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the options of a job as its row stores them: those in columns, and those in ``options``.
+
+    Args:
+        values: The checked values that the call or the schedule gives. The others are those of the task.
+        task: The task; None if it is not registered here.
+        misfire_grace_time: That of a job for which neither gives one.
+    """
+    columns: list[Any] = []
+    options: dict[str, Any] = {}
+    for name, option in JOB_OPTIONS.items():
+        value = values[name] if name in values else option.default if task is None else getattr(task, name)
+        if isinstance(value, Unset):
+            value = misfire_grace_time
+        if option.is_column:
+            columns.append(as_stored(value))
+        elif value is not None:
+            options[name] = as_stored(value)
+    return columns, options
