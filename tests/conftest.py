@@ -220,6 +220,13 @@ def dsn(server: embedded.Server, server_admin: Admin, template: str) -> Iterator
 
 
 @pytest.fixture
+def other_dsn(server: embedded.Server, server_admin: Admin, template: str) -> Iterator[str]:
+    """The DSN of another migrated database of the same server."""
+    with database(server_admin, template) as name:
+        yield server.dsn(name)
+
+
+@pytest.fixture
 def empty_dsn(server: embedded.Server, server_admin: Admin) -> Iterator[str]:
     """The DSN of an empty database for this test."""
     with database(server_admin) as name:

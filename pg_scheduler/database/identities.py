@@ -1,7 +1,10 @@
-"""Recognise connections of callers that lead to another database than the pool.
+"""Recognise connections that lead to another database than the pool: those of callers, and to other DSNs.
 
 A driver knows the address that it connected to, and mostly it is that of the pool. Behind a pooler, and by an
 alias, another address may lead to the same database: then both sessions are asked, once for each address.
+
+A liveness lock in another database protects no job, and a notification there wakes no worker. So a connection
+to ``direct_dsn`` or ``keeper_dsn`` is asked each time, since its server may be replaced by another one.
 """
 
 from __future__ import annotations
@@ -63,12 +66,16 @@ class Database(NamedTuple):
     host: str
     port: str
 
+    def is_same(self, other: Database) -> bool:
+        """Return whether both are one database."""
+        return (self.server, self.id) == (other.server, other.id)
+
     def __str__(self) -> str:
         return f"the database {self.name!r} of the server at {self.host}, port {self.port}"
 
 
-class CallersDatabases:
-    """Accepts the connections of callers that lead to the database of a pool.
+class PoolDatabase:
+    """Accepts the connections that lead to the database of a pool.
 
     Args:
         pool: The pool. One that can open no connection has no database, so each is accepted.
@@ -82,8 +89,32 @@ class CallersDatabases:
         self._links: WeakSet[Any] = WeakSet()
         self._addresses: set[Address] = set()
         self._next_read_at = 0.0
+        self._database: Database | None = None
 
-    async def check(self, original: object, connection: Connection) -> None:
+    async def check_dsn(self, connection: Connection, name: str) -> None:
+        """Check a connection to the DSN of a setting.
+
+        Args:
+            connection: The connection.
+            name: The setting, for the error.
+
+        Raises:
+            ConfigurationError: It leads to another database.
+            DatabaseUnavailableError: The database of the pool is unknown, and cannot be asked now.
+        """
+        if not self._has_database:
+            return
+        database = await self._identify(connection)
+        if self._database is None or not database.is_same(self._database):
+            # It is asked again, since its server may have been started again or replaced in the meantime.
+            self._database = await self._read_own()
+        if not database.is_same(self._database):
+            raise ConfigurationError(
+                f"{name} leads to {database}, and the pool to {self._database}: locks and notifications of "
+                f"the former do not reach the workers; pass a {name} that leads to the latter"
+            )
+
+    async def check_caller(self, original: object, connection: Connection) -> None:
         """Check a connection, and remember what leads to the database of the pool.
 
         Args:
@@ -121,7 +152,7 @@ class CallersDatabases:
 
     @staticmethod
     def _compare(database: Database, own_database: Database) -> None:
-        if database[:2] != own_database[:2]:
+        if not database.is_same(own_database):
             raise ConfigurationError(
                 f"connection leads to {database}, and this Scheduler to {own_database}; pass a connection to "
                 "the latter, or use a Scheduler whose pool or DSN leads to the former"

@@ -39,7 +39,7 @@ from pg_scheduler.database.faults import (
 )
 from pg_scheduler.database.fork import inherited_sockets
 from pg_scheduler.database.held import DedicatedConnection
-from pg_scheduler.database.identities import CallersDatabases
+from pg_scheduler.database.identities import PoolDatabase
 from pg_scheduler.database.opening import open_connection_to, probe_statements
 from pg_scheduler.database.options import (
     ADMISSION_SETTINGS,
@@ -103,7 +103,7 @@ class Connections:
     ) -> None:
         self.options: Final = options
         self._pool = pool
-        self._callers_databases = CallersDatabases(pool, options.lease_timeout_s)
+        self._database = PoolDatabase(pool, options.lease_timeout_s)
         self._loop: Final = loop_of(pool)
         resolve_in_threads(self._loop)
         self._direct_dsn = direct_dsn
@@ -220,7 +220,7 @@ class Connections:
         if checked is None or as_foreign(checked) is None:
             self.check_loop()
         if checked is not None and as_foreign(connection) is None:  # else it has been checked
-            await self._callers_databases.check(connection, checked)
+            await self._database.check_caller(connection, checked)
         return checked
 
     async def check_pooler(self) -> None:
@@ -470,13 +470,36 @@ class Connections:
                 connection = await self._open(dsn, "direct_dsn")
                 return await prepare_as_pool(self._pool, connection)
 
+    async def check_dsns(self) -> None:
+        """Check once that the DSNs of settings lead to the database of the pool.
+
+        One that is unavailable is not checked: the services report that, and connect later.
+
+        Raises:
+            ConfigurationError: One of them leads to another database.
+        """
+        self.check_loop()
+        for dsn, name in ((self._direct_dsn, "direct_dsn"), (self._keeper_dsn, "keeper_dsn")):
+            if dsn is not None:
+                with suppress(DatabaseUnavailableError), translated(), connecting():
+                    async with asyncio.timeout(self.options.call_timeout_s):
+                        terminate(await self._open(dsn, name))
+
     async def _open(self, dsn: str, name: str) -> asyncpg.Connection:
-        """Open a connection to a DSN. What its options name may be missing later, which is an outage."""
+        """Open a connection to a DSN, which leads to the database of the pool.
+
+        What its options name may be missing later, and another server may answer: that is an outage.
+        """
         try:
             with reading_dsn(name):
                 connection = await inherited_sockets.open(
                     partial(open_connection_to, dsn, name, **classes_of(self._pool))
                 )
+            try:
+                await self._database.check_dsn(connection, name)
+            except BaseException:
+                terminate(connection)
+                raise
         except ConfigurationError as error:
             if name in self._opened_dsns:
                 raise ConnectionRejectedError(str(error)) from error

@@ -382,7 +382,8 @@ class Scheduler:
                 ``migrations="verify"``, a table or a migration is missing.
             ConfigurationError: A periodic job uses an advisory lock and the pool has one connection, a codec
                 or ``reset=`` callable of the pool breaks the Scheduler's statements, a pooler loses prepared
-                statements of the pool, or the server is not PostgreSQL.
+                statements of the pool, ``direct_dsn`` or ``keeper_dsn`` leads to another database than the
+                pool, or the server is not PostgreSQL.
             ConnectionRejectedError: The server, or a callable of the pool, rejects connections.
             DatabaseUnavailableError: The database is unavailable, or the pool was closed.
         """

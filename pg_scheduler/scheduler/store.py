@@ -54,6 +54,7 @@ class Store(WorkerStore):
     async def migrate(self, mode: Literal["apply", "verify"] = "apply") -> None:
         """Verify the tables; upgrade them to this version unless the mode is "verify"."""
         timeout_s = self.connections.options.call_timeout_s
+        await self.connections.check_dsns()
         async with self.connections.acquire() as connection:
             await check_codecs(connection, timeout_s)
             schema = await self.schema(on=connection)

@@ -9,7 +9,7 @@ import pytest
 
 from pg_scheduler.database.migrations.plan import table_names
 from pg_scheduler.errors import SchemaMismatchError, SchemaMissingError
-from pg_scheduler.migrate import build_indexes, migrate, shipped_migrations, verify
+from pg_scheduler.migrate import build_indexes, migrate, missing_indexes, shipped_migrations, verify
 from tests.migrations.cases import check_each
 from tests.migrations.dump import CHECKED_IN, describe
 from tests.support.logs import records_of
@@ -440,3 +440,27 @@ async def test_tables_of_a_newer_release_may_differ(connection: asyncpg.Connecti
     )
     await verify(connection)
     assert await migrate(connection) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("quote_all_identifiers", "on"),
+        ("search_path", ""),
+        ("search_path", "information_schema"),
+        ("standard_conforming_strings", "off"),
+        ("IntervalStyle", "sql_standard"),
+        ("DateStyle", "SQL, DMY"),
+        ("bytea_output", "escape"),
+        ("default_with_oids", "off"),
+    ],
+)
+async def test_settings_of_a_session_change_no_shape(dsn: str, setting: str, value: str) -> None:
+    """They change the texts of the definitions in the catalogue."""
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("SELECT set_config($1, $2, false)", setting, value)
+    await migrate(connection, schema=ODD_SCHEMA)
+    for schema in ("public", ODD_SCHEMA):
+        await verify(connection, schema=schema)
+        assert await missing_indexes(connection, schema=schema) == []
+    await connection.close()

@@ -18,7 +18,7 @@ from pg_scheduler import ConfigurationError, ConnectionAdapter, Scheduler, embed
 from pg_scheduler.base.dsn import Address, address_parts
 from pg_scheduler.database.asyncpg_private import address_of, address_of_pool, opened_by_pool
 from pg_scheduler.sync import SyncScheduler
-from tests.conftest import FAST, Admin, database, migrate_on, run_on
+from tests.conftest import FAST, migrate_on, run_on
 from tests.support.transactions import KINDS, Application, application, settled
 from tools.chaos.proxy import Proxy
 
@@ -26,13 +26,6 @@ REFUSED = "connection leads to the database '{}' .* and this Scheduler to the da
 
 
 async def work() -> None: ...
-
-
-@pytest.fixture
-def other_dsn(server: embedded.Server, server_admin: Admin, template: str) -> Iterator[str]:
-    """The DSN of another migrated database of the same server."""
-    with database(server_admin, template) as name:
-        yield server.dsn(name)
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 A new file counts too if it is in the current folder or in that of a loaded module, since the next start may
 import it. The worker stops after its running jobs and then replaces its own process, so a debugger and a
 terminal stay attached. If the new code cannot be imported, the process waits for the next change.
+
+A program that runs this one may import the code of the application before it comes here, as Django does. Its
+start is tried first, in a process of its own. If that fails, the worker continues with the old code.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import sys
 import sysconfig
 import traceback
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
@@ -24,6 +28,7 @@ from .stop import hold_usr1
 from .target import Source, load_targets
 
 _words: Final = [sys.executable, "-m", "pg_scheduler"]
+_trial: Final[list[str]] = []
 
 
 def program() -> list[str]:
@@ -31,9 +36,14 @@ def program() -> list[str]:
     return [*_words]
 
 
-def set_program(words: Sequence[str]) -> None:
-    """Set the words, in a program that runs this one."""
-    _words[:] = words
+def set_program(words: Sequence[str], trial: Sequence[str] = ()) -> None:
+    """Set the words, in a program that runs this one.
+
+    Args:
+        words: The words before the arguments.
+        trial: A command that succeeds if the program can start; none if it imports nothing before this one.
+    """
+    _words[:], _trial[:] = words, trial
 
 
 Sources: TypeAlias = dict[str, object]
@@ -60,9 +70,35 @@ async def wait_for_change(sources: Sources) -> str:
             (path for path, state in sources.items() if new_sources.get(path, state) != state), None
         )
         if changed is not None:
-            return f"{changed} has changed"
+            problem = await _problem_of_a_start()
+            if problem is None:
+                return f"{changed} has changed"
+            logger.warning(
+                "%s has changed, and the program does not start: %s; waiting for the next change",
+                changed,
+                problem,
+                extra=record_fields(),
+            )
         sources = new_sources
         await asyncio.sleep(INTERVAL_S)
+
+
+async def _problem_of_a_start() -> str | None:
+    """Return the last line of what the program prints if it cannot start; None if it can."""
+    if not _trial:
+        return None
+    process = await asyncio.create_subprocess_exec(
+        *_trial, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE, env=os.environ
+    )
+    try:
+        _, output = await process.communicate()
+    finally:
+        if process.returncode is None:  # the worker stops for another reason
+            process.kill()
+    if process.returncode == 0:
+        return None
+    lines = output.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {process.returncode}"
 
 
 async def load_or_wait(targets: Sequence[str]) -> Source | None:

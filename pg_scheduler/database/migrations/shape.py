@@ -40,7 +40,7 @@ class Part(NamedTuple):
     value: str = ""
 
 
-PARTS: Final = qualify_builtins("""
+PARTS: Final = qualify_builtins(r"""
     SELECT relname::text AS "table", part.kind, part.name, part.value
     FROM (
         SELECT class.oid, class.relname, class.relkind, class.relpersistence, class.relreplident,
@@ -52,7 +52,10 @@ PARTS: Final = qualify_builtins("""
     CROSS JOIN LATERAL (
         SELECT 'relation', relkind::text, relpersistence::text
         UNION ALL
-        SELECT 'column', attname::text, replace(format_type(atttypid, atttypmod), 'pg_catalog.', '')
+        SELECT 'column', attname::text,
+            regexp_replace(
+                replace(format_type(atttypid, atttypmod), 'pg_catalog.', ''), '"([a-z0-9_]+)"', '\1', 'g'
+            )
         FROM pg_catalog.pg_attribute
         WHERE attrelid = relation.oid AND attnum > 0 AND NOT attisdropped
         UNION ALL
@@ -61,7 +64,10 @@ PARTS: Final = qualify_builtins("""
         WHERE conrelid = relation.oid AND contype = 'c'
         UNION ALL
         SELECT 'index', '',
-            replace(replace(pg_get_indexdef(indexrelid), 'pg_catalog.', ''), 'OPERATOR(=)', '=')
+            regexp_replace(
+                replace(replace(pg_get_indexdef(indexrelid), 'pg_catalog.', ''), 'OPERATOR(=)', '='),
+                '"([a-z0-9_]+)"', '\1', 'g'
+            )
         FROM pg_catalog.pg_index
         WHERE indrelid = relation.oid AND indisvalid
         UNION ALL
@@ -108,7 +114,8 @@ PARTS: Final = qualify_builtins("""
 """)
 """The query of the parts of the tables $2 in the schema $1.
 
-PostgreSQL qualifies built-in names in definitions if the search path hides them.
+PostgreSQL qualifies built-in names in definitions if the search path hides them, and quotes all names if
+``quote_all_identifiers`` is on. Both are removed.
 """
 
 _KINDS: Final = {

@@ -371,6 +371,24 @@ async def test_reload_runs_the_new_code(project: Project, pool: asyncpg.Pool) ->
         await until(pool, "SELECT status = 'completed' FROM scheduled_jobs")
 
 
+async def test_reload_continues_with_the_old_code_until_the_new_one_can_be_imported(
+    project: Project, pool: asyncpg.Pool
+) -> None:
+    module, log = project.folder / "shop/tasks.py", project.folder / "log"
+    code = module.read_text(encoding="utf-8")
+    with project.worker("--reload"):
+        await until(pool, "SELECT count(*) = 1 FROM scheduler_workers")
+        worker = await pool.fetchval("SELECT worker_id FROM scheduler_workers")
+        module.write_text(f"{code}\n\noops()\n", encoding="utf-8")
+        async with asyncio.timeout(PATIENCE):
+            while "oops" not in log.read_text(encoding="utf-8"):  # noqa: ASYNC110 - a file
+                await asyncio.sleep(0.02)
+        assert await pool.fetchval("SELECT worker_id FROM scheduler_workers") == worker
+        module.write_text(f"{code}\n\n@task\ndef added() -> int:\n    return 7\n", encoding="utf-8")
+        await asyncio.to_thread(project.shell, "from shop.tasks import added\nadded.enqueue()")
+        await until(pool, "SELECT status = 'completed' FROM scheduled_jobs")
+
+
 async def test_periodic_task_has_a_schedule_and_runs(project: Project, pool: asyncpg.Pool) -> None:
     project.append("shop/tasks.py", code_of("periodic_tasks.py"))
     await asyncio.to_thread(project.manage, "pg_scheduler", "worker", "--drain")

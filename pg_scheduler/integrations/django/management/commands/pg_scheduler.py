@@ -97,7 +97,10 @@ def _prepare_restart(words: Sequence[str]) -> None:
     queues = [f"--queue={queue}" for queue in selection.queues]
     queues += [f"--exclude-queue={queue}" for queue in selection.excluded]
     program = started[: len(started) - len(arguments)]
-    set_program([*program, arguments[0], f"--backend={selection.backend}", *queues])
+    set_program(
+        [*program, arguments[0], f"--backend={selection.backend}", *queues],
+        trial=[*program, "version"],  # it loads the settings, the apps and their tasks
+    )
     sys.argv[1:] = words
 
 
