@@ -129,6 +129,8 @@ def run_steps(steps: dict[str, list[str]]) -> list[str]:
 
 def run_pytest(python: str, arguments: list[str], failed: list[str], not_run: str) -> int:
     """Run pytest, then print which steps before it failed and what did not run."""
+    if "-n" in arguments:  # tests that run at once wait for one another
+        os.environ.setdefault("PG_SCHEDULER_PATIENCE", "60")
     note("pytest ...")
     code = call([python, "-m", "pytest", *arguments])
     if failed:
@@ -232,6 +234,7 @@ def run_matrix(options: dict[str, str], arguments: list[str]) -> int:
     if arguments or any(combination.is_corner for combination in chosen):
         debian.fetch(base.folder / "debian", note)
     os.environ["PG_SCHEDULER_DEBIAN"] = str(base.folder / "debian")
+    os.environ.setdefault("PG_SCHEDULER_PATIENCE", "60")
     return matrix.run_matrix(chosen, base, arguments)
 
 

@@ -34,10 +34,10 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.claims import ExchangeResult
 from pg_scheduler.worker.worker_rows import RenewResult, RescueResult
 from tests.support.store import LEASE, NAME, NOW, SECOND, new_job, worker
+from tests.support.worker import PATIENCE
 
 MAX_CRASHES = 2
 GRACE = 90
-PATIENCE = 60.0
 SOON = 0.002
 """Seconds after which the test asks the server whether a session waits for a lock."""
 LIVENESS = {"w1": 101, "w2": 102, "w3": 103}
