@@ -25,6 +25,7 @@ from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.queue.dependencies import AFTER
 from pg_scheduler.telemetry.families import Families
+from pg_scheduler.telemetry.metrics import CLUSTER
 from pg_scheduler.telemetry.process_metrics import add_jobs
 
 __all__ = ["ClusterCollector"]
@@ -102,14 +103,13 @@ class ClusterCollector(Collector):
             if began - self._collected_at >= MAX_AGE_S:
                 families = await self._collect()
                 duration_s = time.monotonic() - began
-                text = "Duration of the queries of this collection."
-                families.gauge("collect_duration_seconds", text, duration_s)
-                families.counter("collect_errors", "Collections that failed.", self._errors)
+                families.add("collect_duration_seconds", duration_s)
+                families.add("collect_errors", self._errors)
                 self._families, self._collected_at = families.all, time.monotonic()
             return self._families
 
     async def _collect(self) -> Families:
-        families = Families(PREFIX, self._schema)
+        families = Families(CLUSTER, PREFIX, self._schema)
         try:
             async with asyncio.timeout(COLLECT_TIMEOUT_S):
                 figures = await read_cluster(self._reads)
@@ -139,10 +139,8 @@ class ClusterCollector(Collector):
         totals = self._names.merge([*figures.jobs, *empty], JobFigures.added)
         numbers = [(row.name, row.due) for row in figures.backlog]
         due = self._names.merge([*numbers, *((name, 0) for name in claimed)], add)
-        text = "Due jobs that wait for a slot, by the name that a worker must claim."
-        families.gauge("jobs_due", text, _by_name(due), "job_name")
-        text = "Whether counting due jobs stopped after 50,000 unfinished jobs."
-        families.gauge("jobs_due_capped", text, figures.is_capped)
+        families.add("jobs_due", _by_name(due))
+        families.add("jobs_due_capped", figures.is_capped)
         ages = [
             (
                 row.name,
@@ -151,47 +149,35 @@ class ClusterCollector(Collector):
             for row in figures.waiting
         ]
         oldest = self._names.merge([*ages, *((name, 0.0) for name in begun)], max)
-        text = "Age of the oldest due job; 0 while the task is paused."
-        families.gauge("oldest_due_seconds", text, _by_name(oldest), "job_name")
+        families.add("oldest_due_seconds", _by_name(oldest))
         unknown = self._names.merge([*figures.unknown(), *((name, 0) for name in claimed)], add)
-        text = "Due jobs of names that no live worker claims."
-        families.gauge("jobs_unknown_name", text, _by_name(unknown), "job_name")
+        families.add("jobs_unknown_name", _by_name(unknown))
         if figures.quarantined is not None:
-            text = "Quarantined jobs among the newest 20,000 unsuccessful ones."
-            families.gauge("jobs_quarantined", text, figures.quarantined)
+            families.add("jobs_quarantined", figures.quarantined)
         blocked = {(on,): float(number) for on, number in {AFTER: 0, **figures.blocked}.items()}
-        text = (
-            "Jobs that wait: for other jobs (after), for a limit (limit:NAME), or for the turn of their "
-            "tenant (share:NAME); at most 20,000 are counted."
-        )
-        families.gauge("jobs_blocked", text, blocked, "on")
+        families.add("jobs_blocked", blocked)
         estimates = figures.totals
         if estimates.jobs is not None and estimates.unfinished is not None:
             unfinished = estimates.unfinished + (estimates.blocked or 0)
-            text = "About how many jobs are pending or running; absent before the first ANALYZE."
-            families.gauge("jobs_unfinished_estimate", text, unfinished)
+            families.add("jobs_unfinished_estimate", unfinished)
             finished = max(estimates.jobs - unfinished, 0)
-            text = "About how many jobs have ended; absent before the first ANALYZE."
-            families.gauge("jobs_finished_estimate", text, finished)
+            families.add("jobs_finished_estimate", finished)
         paused = dict.fromkeys([*totals, *due], 0) | self._names.merge(
             ((name, 1) for name in figures.paused), max
         )
-        families.gauge("task_paused", "Whether the task is paused.", _by_name(paused), "job_name")
+        families.add("task_paused", _by_name(paused))
         add_jobs(families, totals)
 
     def _add_database(self, families: Families, figures: ClusterFigures) -> None:
         sizes = {(table.name,): float(table.total_bytes) for table in figures.tables}
-        families.gauge("table_bytes", "Size of a table with its indexes.", sizes, "table")
+        families.add("table_bytes", sizes)
         dead = {(table.name,): float(table.dead) for table in figures.tables}
-        families.gauge("dead_rows", "About how many dead rows a table has.", dead, "table")
+        families.add("dead_rows", dead)
         ratio = self._hot_ratio.of(next((table for table in figures.tables if table.name == TABLE), None))
         if ratio is not None:
-            text = "Share of HOT updates among the last 1,000 or more updates of jobs; absent before."
-            families.gauge("hot_update_ratio", text, ratio)
-        text = "Age of the oldest transaction that prevents the removal of dead rows."
-        families.gauge("oldest_transaction_seconds", text, figures.oldest_transaction_s)
-        text = "Clock of the database minus the clock of this host."
-        families.gauge("clock_skew_seconds", text, figures.clock_skew_s)
+            families.add("hot_update_ratio", ratio)
+        families.add("oldest_transaction_seconds", figures.oldest_transaction_s)
+        families.add("clock_skew_seconds", figures.clock_skew_s)
 
 
 def _add_workers(families: Families, figures: ClusterFigures) -> None:
@@ -199,30 +185,24 @@ def _add_workers(families: Families, figures: ClusterFigures) -> None:
     for worker in figures.workers:
         state = ("draining" if worker.is_draining else "alive") if worker.is_alive else "dead"
         states[state,] += 1
-    text = "Workers that run jobs: alive, draining, or dead until their jobs are reclaimed."
-    families.gauge("workers", text, states, "state")
+    families.add("workers", states)
     alive = [worker for worker in figures.workers if worker.is_alive]
-    families.gauge("slots", "Slots of live workers.", sum(worker.slots for worker in alive))
+    families.add("slots", sum(worker.slots for worker in alive))
     died_at = 0.0 if figures.last_death_at is None else figures.last_death_at.timestamp()
-    text = "When a worker was last declared dead; 0 if none was within an hour, or the role may not see it."
-    families.gauge("last_death_timestamp_seconds", text, died_at)
-    text = "Slots of live workers that were taken at their last heartbeats."
-    families.gauge("slots_busy", text, sum(worker.running_jobs for worker in alive))
+    families.add("last_death_timestamp_seconds", died_at)
+    families.add("slots_busy", sum(worker.running_jobs for worker in alive))
 
 
 def _add_schedules(families: Families, figures: ClusterFigures) -> None:
-    labels = "schedule", "task"
     rows = [((row.schedule_id, row.task), row) for row in figures.schedules]
     enabled = {key: float(row.is_enabled) for key, row in rows}
-    text = "Whether the schedule is neither paused nor finished."
-    families.gauge("schedule_enabled", text, enabled, *labels)
+    families.add("schedule_enabled", enabled)
     next_fires = {key: row.next_fire_at.timestamp() for key, row in rows if row.next_fire_at}
-    families.gauge("schedule_next_fire_timestamp_seconds", "Next fire time.", next_fires, *labels)
+    families.add("schedule_next_fire_timestamp_seconds", next_fires)
     last_fires = {key: row.last_fire_at.timestamp() for key, row in rows if row.last_fire_at}
-    families.gauge("schedule_last_fire_timestamp_seconds", "Last fire time.", last_fires, *labels)
+    families.add("schedule_last_fire_timestamp_seconds", last_fires)
     overdue = {key: row.overdue_s for key, row in rows}
-    text = "Seconds since a schedule should have fired, or its pause should have ended; 0 before that."
-    families.gauge("schedule_overdue_seconds", text, overdue, *labels)
+    families.add("schedule_overdue_seconds", overdue)
 
 
 def _by_name(values: dict[str, int] | dict[str, float]) -> dict[tuple[str], float]:

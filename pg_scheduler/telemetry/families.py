@@ -1,10 +1,10 @@
-"""Build metric families that share a prefix and the label ``schema``."""
+"""Build the families of a scrape, with a prefix and the label ``schema``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, Final
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -13,49 +13,46 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from pg_scheduler.base.figures import BOUNDS, DURATIONS, Histogram
-from pg_scheduler.telemetry.process_metrics import Labels, items_of
+from pg_scheduler.base.figures import BOUNDS, Histogram
+from pg_scheduler.telemetry.metrics import Family
+from pg_scheduler.telemetry.process_metrics import Labels, Values, items_of
 
-Key = TypeVar("Key", bound=Labels)
+_CLASSES: Final = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,  # it adds the suffix ``_total`` to the name
+    "histogram": HistogramMetricFamily,
+}
 
 
 class Families:
-    """The families of one scrape."""
+    """The families of one scrape.
 
-    def __init__(self, prefix: str, schema: str | None) -> None:
+    Args:
+        table: The families that there may be, by name.
+        prefix: The prefix of their names.
+        schema: The value of the label ``schema``; None for no such label.
+    """
+
+    def __init__(self, table: Mapping[str, Family], prefix: str, schema: str | None) -> None:
+        self._table = table
         self._prefix = prefix
         self._names: Labels = () if schema is None else ("schema",)
         self._values: Labels = () if schema is None else (schema,)
         self.all: list[Metric] = []
         """The families that were added, in this order."""
 
-    def gauge(self, name: str, text: str, values: float | Mapping[Key, float], *labels: str) -> None:
-        """Add a gauge, with a value for each tuple of label values, or a single one."""
-        family = GaugeMetricFamily(self._prefix + name, text, labels=[*self._names, *labels])
+    def add(self, name: str, values: Values) -> None:
+        """Add a family of the table, with a value for each tuple of label values, or a single one."""
+        definition = self._table[name]
+        labels = [*self._names, *definition.labels]
+        family: Any = _CLASSES[definition.kind](self._prefix + name, definition.text, labels=labels)
+        marks = [(str(bound), BOUNDS.index(bound)) for bound in definition.bounds]
         for key, value in items_of(values):
-            family.add_metric([*self._values, *key], value)
-        self.all.append(family)
-
-    def counter(self, name: str, text: str, values: float | Mapping[Key, float], *labels: str) -> None:
-        """Add a counter, whose name gets the suffix ``_total``."""
-        family = CounterMetricFamily(self._prefix + name, text, labels=[*self._names, *labels])
-        for key, value in items_of(values):
-            family.add_metric([*self._values, *key], value)
-        self.all.append(family)
-
-    def histogram(
-        self,
-        name: str,
-        text: str,
-        values: Mapping[Key, Histogram],
-        *labels: str,
-        bounds: Sequence[float] = DURATIONS,
-    ) -> None:
-        """Add a histogram with a part of its buckets."""
-        family = HistogramMetricFamily(self._prefix + name, text, labels=[*self._names, *labels])
-        marks = [(str(bound), BOUNDS.index(bound)) for bound in bounds]
-        for key, histogram in values.items():
-            sums = list(accumulate(histogram.buckets))
-            buckets = [*((mark, sums[place]) for mark, place in marks), ("+Inf", sums[-1])]
-            family.add_metric([*self._values, *key], buckets, histogram.total)
+            label_values = [*self._values, *key]
+            if isinstance(value, Histogram):
+                sums = list(accumulate(value.buckets))
+                buckets = [*((mark, sums[place]) for mark, place in marks), ("+Inf", sums[-1])]
+                family.add_metric(label_values, buckets, value.total)
+            else:
+                family.add_metric(label_values, value)
         self.all.append(family)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias, cast
 
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
 
-from pg_scheduler.base.figures import DURATIONS, LATENESS
 from pg_scheduler.base.meter import MAX_NAMES, OTHER
 from pg_scheduler.scheduler import Scheduler
-from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges, items_of
+from pg_scheduler.telemetry.metrics import PROCESS
+from pg_scheduler.telemetry.process_metrics import Values, add_counters, add_gauges, items_of
 from pg_scheduler.tools import meter_of, read_gauges
 
 Attributes: TypeAlias = dict[str, str | int | float]
+
+PREFIX: Final = "pg_scheduler."
 
 MESSAGING: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 """The upper bounds of the buckets that the conventions name, in seconds."""
@@ -58,13 +60,14 @@ class JobHistograms:
     """Durations and lateness of attempts by job name, in the buckets of the metrics for Prometheus."""
 
     def __init__(self, meter: Meter) -> None:
-        def create(name: str, text: str, bounds: tuple[float, ...]) -> Histogram:
+        def create(name: str) -> Histogram:
+            family = PROCESS[name]
             return meter.create_histogram(
-                f"pg_scheduler.{name}", "s", text, explicit_bucket_boundaries_advisory=bounds
+                PREFIX + name, "s", family.text, explicit_bucket_boundaries_advisory=family.bounds
             )
 
-        self._durations = create("job_duration_seconds", "Durations of attempts.", DURATIONS)
-        self._lateness = create("job_lateness_seconds", "Start minus due time of attempts.", LATENESS)
+        self._durations = create("job_duration_seconds")
+        self._lateness = create("job_lateness_seconds")
         self._attributes: dict[str, Attributes] = {}
 
     def record(self, job_name: str, duration_s: float, lateness_s: float) -> None:
@@ -79,29 +82,20 @@ class JobHistograms:
 _OTHER: Final[Attributes] = {"job_name": OTHER}
 
 
-PREFIX: Final = "pg_scheduler."
-
-
 class Readings:
     """The values of all instruments at one instant, by name. Histograms are left out: they need records."""
 
     def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
-        self.counters: dict[str, list[Observation]] = {}
-        self.gauges: dict[str, list[Observation]] = {}
+        self.observations: dict[str, list[Observation]] = {}
 
-    def gauge(self, name: str, text: str, values: float | Mapping[Any, float], *labels: str) -> None:
-        """Add a gauge."""
-        self.texts[name] = text
-        self.gauges[name] = _observations(values, labels)
-
-    def counter(self, name: str, text: str, values: float | Mapping[Any, float], *labels: str) -> None:
-        """Add a counter."""
-        self.texts[name] = text
-        self.counters[name] = _observations(values, labels)
-
-    def histogram(self, *_args: object, **_options: object) -> None:
-        """Leave out a histogram."""
+    def add(self, name: str, values: Values) -> None:
+        """Add the values of a family."""
+        family = PROCESS[name]
+        if family.kind != "histogram":
+            self.observations[name] = [
+                Observation(cast("float", value), dict(zip(family.labels, key, strict=True)))
+                for key, value in items_of(values)
+            ]
 
 
 class _Reader:
@@ -130,16 +124,15 @@ def observe(meter: Meter, source: Callable[[], Scheduler]) -> None:
     reader = _Reader(source)
     readings = _readings_of(source())
 
-    def values(kind: str, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        return lambda _options: getattr(reader.read(name), kind)[name]
+    def values(name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        return lambda _options: reader.read(name).observations[name]
 
-    for kind, create in (
-        ("counters", meter.create_observable_counter),
-        ("gauges", meter.create_observable_gauge),
-    ):
-        for name in getattr(readings, kind):
-            unit = "s" if name.endswith("_seconds") else ""
-            create(PREFIX + name, [values(kind, name)], unit, readings.texts[name])
+    for name in readings.observations:
+        family = PROCESS[name]
+        is_counter = family.kind == "counter"
+        create = meter.create_observable_counter if is_counter else meter.create_observable_gauge
+        unit = "s" if name.endswith("_seconds") else ""
+        create(PREFIX + name, [values(name)], unit, family.text)
 
 
 def _readings_of(scheduler: Scheduler) -> Readings:
@@ -149,7 +142,3 @@ def _readings_of(scheduler: Scheduler) -> Readings:
     if meter is not None:
         add_counters(readings, meter.snapshot(), is_running=scheduler.is_running)
     return readings
-
-
-def _observations(values: float | Mapping[Any, float], labels: tuple[str, ...]) -> list[Observation]:
-    return [Observation(value, dict(zip(labels, key, strict=True))) for key, value in items_of(values)]

@@ -22,6 +22,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.migrate import shipped_migrations
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.telemetry.families import Families
+from pg_scheduler.telemetry.metrics import PROCESS
 from pg_scheduler.telemetry.process_metrics import add_counters, add_gauges
 from pg_scheduler.telemetry.server import Answer, App, Request, ThreadServer, answering, listen, text_answer
 from pg_scheduler.tools import meter_of, read_gauges, settings_of
@@ -67,10 +68,9 @@ class SchedulerCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         """Return the families of this instant."""
         scheduler = self._scheduler
-        families = Families(PREFIX, settings_of(scheduler).schema)
+        families = Families(PROCESS, PREFIX, settings_of(scheduler).schema)
         version = (__version__, str(self._schema_version), platform.python_version())
-        text = "The release of pg_scheduler, of its tables and of Python."
-        families.gauge("build_info", text, {version: 1}, "version", "schema_version", "python")
+        families.add("build_info", {version: 1})
         add_gauges(families, read_gauges(scheduler))
         add_counters(families, self._meter.snapshot(), is_running=scheduler.is_running)
         return families.all

@@ -20,10 +20,9 @@ from pg_scheduler.telemetry.logging import FIELDS
 from tests.docs.snippets import PAGES, ROOT, snippets_of
 from tests.telemetry import test_cluster_metrics, test_process_metrics
 from tools.reference.extension import complete_findings, complete_metrics
-from tools.reference.metrics import families
+from tools.reference.metrics import TABLES
 
 DOCTOR = "\n## Findings of the doctor\n"
-OF_ALL_PROCESSES = {"jobs_ended", "job_duration_seconds", "job_lateness_seconds"}
 """The families of a process that the exporter has too."""
 OUTAGES = ("| Fault | Effect | Recovery | Test |", "| Fault | Effect | Test |")
 
@@ -47,15 +46,16 @@ def code(cell: str) -> list[str]:
     ("of", "documented"),
     [
         ("process", test_process_metrics.DOCUMENTED),
-        ("cluster", test_cluster_metrics.DOCUMENTED.keys() - OF_ALL_PROCESSES),
+        ("cluster", test_cluster_metrics.DOCUMENTED),
     ],
 )
 def test_metrics_page_lists_every_family(of: str, documented: Collection[str]) -> None:
     """The tests of the metrics compare these names with those of an exposition."""
-    listed = {family.name.removesuffix("_total") for family in families(of)}
-    assert listed == set(documented)
+    assert TABLES[of].keys() == set(documented)
     page = complete_metrics()["operations/metrics"]
-    assert all(f"\n| `{family.name}` |" in page and family.text.endswith(".") for family in families(of))
+    for family in TABLES[of].values():
+        assert f"\n| `{family.sample_name}` |" in page
+        assert family.text.endswith(".")
 
 
 async def test_architecture_lists_services_in_the_order_of_their_start(scheduler: Scheduler) -> None:
