@@ -19,7 +19,7 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import ConnectionLostError, DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker.listener import Subscription
+from pg_scheduler.worker.notifications import Subscription
 from tests.conftest import run_on
 from tests.support.store import LEASE, Pool, worker
 from tests.support.worker import PATIENCE

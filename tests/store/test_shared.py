@@ -15,7 +15,7 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker.listener import Subscription
+from pg_scheduler.worker.notifications import Subscription
 from tests.support.store import LEASE, Pool, worker
 from tests.support.worker import PATIENCE, Wire, holds, locked, wire_to
 

@@ -13,7 +13,7 @@ from pg_scheduler.database.options import ConnectionOptions
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.events import EventBus, ListenerConnected, ListenerLost, ServiceFaulted, ServiceRetrying
 from pg_scheduler.scheduler.store import Store
-from pg_scheduler.worker import listener as notifications
+from pg_scheduler.worker import notifications
 from pg_scheduler.worker.notifications import NOT_RECEIVING, TOO_SMALL, Listener
 from pg_scheduler.worker.service import NEVER
 from tests.support.parts import Parts
