@@ -21,8 +21,7 @@ from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.queue.bulk import PREPARE_BATCH, BulkInserter
 from pg_scheduler.queue.failure_alerts import FailureAlerts
-from pg_scheduler.queue.insert_batcher import InsertBatcher
-from pg_scheduler.queue.locked_inserts import LockedInserts
+from pg_scheduler.queue.insert_batcher import InsertBatcher, LockedInserts
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.prepare import JobPreparer
 from pg_scheduler.queue.store import QueueStore

@@ -12,8 +12,7 @@ import pytest
 from pg_scheduler.errors import DatabaseUnavailableError, ServiceCancelledError
 from pg_scheduler.events import EventBus
 from pg_scheduler.jobs.rows import PlainJob
-from pg_scheduler.queue.insert_batcher import MAX_JOBS, InsertBatcher
-from pg_scheduler.queue.locked_inserts import LockedInserts
+from pg_scheduler.queue.insert_batcher import MAX_JOBS, InsertBatcher, LockedInserts
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.scheduler.store import Store
 from tests.support.worker import PATIENCE, new_job
