@@ -37,10 +37,10 @@ from pg_scheduler.jobs.validation import check_count, check_execution_time, chec
 from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.scheduler.jobs import MAX_PAGE_LENGTH, Jobs
 from pg_scheduler.scheduler.parts import Parts
+from pg_scheduler.schedules.calls import ScheduleCalls
 from pg_scheduler.schedules.definition import Definition, check_schedule_id
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
 from pg_scheduler.schedules.schedule import Schedule, schedule_from_row
-from pg_scheduler.schedules.writer import ScheduleWriter
 from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.cron import warn_of_seconds
 from pg_scheduler.triggers.search import INSTANT
@@ -69,7 +69,7 @@ class Schedules:
         self._parts = parts
         self._store = parts.store
         self._jobs = Jobs(parts)
-        self._writer = ScheduleWriter(
+        self._calls = ScheduleCalls(
             parts.store,
             parts.store.schedules,
             parts.job_builders,
@@ -183,7 +183,7 @@ class Schedules:
             metadata=metadata,
         )
         definition = _with_options_of(func, definition)
-        row, change = await self._writer.add(
+        row, change = await self._calls.add(
             new_job_id() if schedule_id is None else check_schedule_id(schedule_id),
             definition,
             run_now=run_now,
@@ -293,7 +293,7 @@ class Schedules:
         definition = _with_options_of(func, definition)
         if if_version is not None:
             check_count("if_version", if_version, least=1)
-        row = await self._writer.update(check_schedule_id(schedule_id), definition, if_version, checked)
+        row = await self._calls.update(check_schedule_id(schedule_id), definition, if_version, checked)
         await self._announce(ScheduleUpdated(row.schedule_id, task_name=row.task), connection=checked)
         return schedule_from_row(row, self._store.statements.codec)
 
@@ -516,7 +516,7 @@ class Schedules:
             ValueError: ``connection`` is not in a transaction.
         """
         checked = await self._parts.store.connections.check_call(connection)
-        job = await self._writer.trigger(check_schedule_id(schedule_id), checked)
+        job = await self._calls.trigger(check_schedule_id(schedule_id), checked)
         if job is None:
             return None
         await self._parts.outbox.notify_due(job.execution_time, checked)
@@ -549,7 +549,7 @@ class Schedules:
             ScheduleNotFoundError: The id is unknown; a LookupError.
         """
         checked = await self._store.connections.check_call(connection)
-        jobs = await self._writer.backfill(
+        jobs = await self._calls.backfill(
             check_schedule_id(schedule_id),
             check_execution_time(start, name="start"),
             check_execution_time(end, name="end"),

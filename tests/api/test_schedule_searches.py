@@ -17,7 +17,7 @@ import pytest
 
 from pg_scheduler import ConflictResolution, Scheduler
 from pg_scheduler.schedules import own_thread
-from pg_scheduler.schedules import writer as schedule_writer
+from pg_scheduler.schedules import calls as schedule_calls
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.triggers import Cron, During, Every, SearchLimitError, Trigger, trigger_kind
 from tests.support.worker import PATIENCE, now
@@ -90,7 +90,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> list[Callable[..., Any]]:
         called.append(search)
         return await search_in_own_thread(trigger, search, **options)
 
-    monkeypatch.setattr(schedule_writer, "search_in_own_thread", note)
+    monkeypatch.setattr(schedule_calls, "search_in_own_thread", note)
     return called
 
 

@@ -38,8 +38,8 @@ BACKFILL_WAITS = 16
 """Half seconds within which a backfill must find its fire times: its transaction may be idle for 10 s."""
 
 
-class ScheduleWriter:
-    """Writes the schedules of callers."""
+class ScheduleCalls:
+    """Writes schedules for the calls of `Scheduler.schedules`."""
 
     def __init__(
         self,
