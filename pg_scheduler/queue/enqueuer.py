@@ -51,11 +51,11 @@ class Enqueuer:
         self._events = events
         self._outbox = outbox
         self._meter = meter
-        jobs, locked = store.jobs, LockedInserts(store)
-        self._plain = InsertBatcher(partial(jobs.insert, route=Route.STICKY), locked, outbox)
-        self._delayed = InsertBatcher(jobs.enqueue, locked, outbox, is_delayed=True)
-        self._extended = InsertBatcher(jobs.insert_extended, locked, outbox)
-        self._delayed_extended = InsertBatcher(jobs.enqueue_extended, locked, outbox, is_delayed=True)
+        inserts, locked = store.inserts, LockedInserts(store)
+        self._plain = InsertBatcher(partial(inserts.insert, route=Route.STICKY), locked, outbox)
+        self._delayed = InsertBatcher(inserts.enqueue, locked, outbox, is_delayed=True)
+        self._extended = InsertBatcher(inserts.insert_extended, locked, outbox)
+        self._delayed_extended = InsertBatcher(inserts.enqueue_extended, locked, outbox, is_delayed=True)
         self._writer = JobWriter(store)
         self._bulk = BulkInserter(store, preparer, self._writer)
         FailureAlerts(store, preparer, self._writer).connect()
@@ -115,7 +115,7 @@ class Enqueuer:
     async def at_due_time(self, job: AnyJob, connection: AnyConnection | None) -> AnyJob:
         """Return a delayed job with its due time by the clock of the database, and its final id."""
         checked = await self._store.connections.check_call(connection)
-        now = await self._store.jobs.clock(connection=checked)
+        now = await self._store.inserts.clock(connection=checked)
         return job.due_at(now + (job.execution_time - EPOCH))
 
     def _delay_of(self, job: AnyJob) -> timedelta | None:
@@ -201,7 +201,7 @@ class Enqueuer:
         jobs = await self._bulk.prepare(specs)
         first_due = _first_due(jobs)
         if first_due is not None and first_due <= EPOCH:  # some may be due now
-            now = await self._store.jobs.clock(connection=connection)
+            now = await self._store.inserts.clock(connection=connection)
             jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]
             first_due = _first_due(jobs)
         if self._store.statements.clock_offset_s < 0:

@@ -49,7 +49,7 @@ class FailureAlerts:
         """Enqueue the alerts of those jobs that failed or expired."""
         failed = [job for job in ended if job.status in FAILURES and _task_of(job)]
         if failed:
-            now = await self._store.jobs.clock(connection=transaction.connection)
+            now = await self._store.inserts.clock(connection=transaction.connection)
             alerts = [
                 self._preparer.prepare_alert(
                     _task_of(job),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -16,14 +16,12 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
 from pg_scheduler.database.records import job_from
 from pg_scheduler.database.session import Connection
-from pg_scheduler.database.statements import Statements, Transaction
+from pg_scheduler.database.statements import Repository, Statements, Transaction
 from pg_scheduler.events.log import log_refusal
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.model import Job, JobCounts, Page
-from pg_scheduler.jobs.rows import ExtendedJob, PlainJob
 from pg_scheduler.queue.consequences import Consequences
-from pg_scheduler.queue.job_inserts import JobInserts
-from pg_scheduler.queue.unique_keys import UniqueKeyRepository, detecting_taken_keys
+from pg_scheduler.queue.unique_keys import UniqueKeyRepository
 
 MAX_EXAMINED_ROWS: Final = 20_000
 """The maximum number of rows that one call with a metadata filter examines."""
@@ -131,8 +129,8 @@ class Uncorrected(NamedTuple):
     """The id of the newest one, which read this."""
 
 
-class JobRepository(JobInserts):
-    """The statements by which callers insert, read and change jobs."""
+class JobRepository(Repository):
+    """The statements by which callers read and change jobs."""
 
     def __init__(
         self, statements: Statements, consequences: Consequences, unique_keys: UniqueKeyRepository
@@ -141,62 +139,6 @@ class JobRepository(JobInserts):
         self._consequences = consequences
         self._unique_keys = unique_keys
         self._refused: dict[str, float] = {}  # until when a job is left out, by the monotonic clock
-
-    # -- replace ---------------------------------------------------------------------------------------
-
-    async def replace(self, jobs: Sequence[PlainJob], *, connection: Connection | None = None) -> None:
-        """Insert jobs, or give existing ones a new definition. The ids must differ."""
-
-        def values_of(job_ids: Collection[str]) -> list[object]:
-            columns = zip(*(job for job in jobs if job.job_id in job_ids), strict=True)
-            return [*columns, self._statements.now]
-
-        if jobs:
-            await self._replace("replace_jobs", {job.job_id for job in jobs}, values_of, connection)
-
-    async def replace_extended(
-        self, jobs: Sequence[ExtendedJob], *, connection: Connection | None = None
-    ) -> None:
-        """Insert jobs, or give existing ones a new definition. The ids must differ.
-
-        Raises:
-            UniqueKeyTakenError: Another unfinished job has one of the unique keys.
-        """
-
-        def values_of(job_ids: Collection[str]) -> list[object]:
-            chosen = [job for job in jobs if job.job_id in job_ids]
-            columns = zip(*(job.row for job in chosen), strict=True)
-            return [*columns, self._statements.now, *zip(*(job.extras for job in chosen), strict=True)]
-
-        with detecting_taken_keys():
-            await self._replace("replace_extended_jobs", {job.job_id for job in jobs}, values_of, connection)
-
-    async def _replace(
-        self,
-        name: str,
-        job_ids: Collection[str],
-        values_of: Callable[[Collection[str]], list[object]],
-        connection: Connection | None,
-    ) -> None:
-        """Replace jobs; before one that has ended, apply its consequences if a scan was to do that.
-
-        Raises:
-            SuppressedChangeError: A job was not written.
-        """
-        rows = await self._statements.fetch_retrying(name, *values_of(job_ids), on=connection)
-        remaining_ids = {*job_ids} - {row["job_id"] for row in rows}
-
-        async def replace(transaction: Transaction) -> None:
-            # The first statement locks the rows that it leaves, so the second one leaves none of them.
-            rows = await self._statements.fetch(name, *values_of(remaining_ids), on=transaction.connection)
-            if ended := remaining_ids - {row["job_id"] for row in rows}:
-                await self._consequences.run(ended, transaction)
-                rows = await self._statements.fetch(name, *values_of(ended), on=transaction.connection)
-                if len(rows) < len(ended):
-                    raise SuppressedChangeError(change="insert or update")
-
-        if remaining_ids:
-            await self._statements.run_retrying(replace, within=connection)
 
     # -- change ----------------------------------------------------------------------------------------
 

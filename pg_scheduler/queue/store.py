@@ -13,6 +13,7 @@ from pg_scheduler.database.statements import Statements
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
+from pg_scheduler.queue.inserts import JobInserts
 from pg_scheduler.queue.jobs import JobRepository
 from pg_scheduler.queue.kept_results import KeptResultRepository
 from pg_scheduler.queue.locks import LockRepository
@@ -43,6 +44,7 @@ class QueueStore:
             self.statements, self.consequences, self.passed_results
         )
         self.unique_keys: Final = UniqueKeyRepository(self.statements)
+        self.inserts: Final = JobInserts(self.statements, self.consequences)
         self.jobs: Final = JobRepository(self.statements, self.consequences, self.unique_keys)
         self.locks: Final = LockRepository(self.statements)
 

@@ -115,14 +115,14 @@ class JobWriter:
             JobNotFoundError: A job waits for one that does not exist.
             ValueError: A job would wait for itself.
         """
-        kinds, repository = split(jobs), self._store.jobs
+        kinds, inserts = split(jobs), self._store.inserts
         connection = within.connection if isinstance(within, Transaction) else within
         inserted = {job.job_id for job in kinds.copied}
         for plain in _batches(kinds.plain, batch_size):
-            inserted |= await repository.insert(plain, message=message, connection=connection)
+            inserted |= await inserts.insert(plain, message=message, connection=connection)
         for extended in _batches(kinds.extended, batch_size):
-            inserted |= await repository.insert_extended(extended, message=message, connection=connection)
-        await repository.copy(kinds.copied, batch_size, connection=connection)
+            inserted |= await inserts.insert_extended(extended, message=message, connection=connection)
+        await inserts.copy(kinds.copied, batch_size, connection=connection)
         if kinds.dependents:
             write = partial(self._insert_and_block, kinds.dependents, batch_size=batch_size)
             inserted |= await self._store.statements.run_retrying(write, within=within)
@@ -152,13 +152,14 @@ class JobWriter:
         for job in jobs:
             if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
                 unique[key] = job.with_id(unique[key].job_id) if key in unique else job
-        kinds, repository = split([job for job in jobs if job.unique_key is None]), self._store.jobs
+        kinds = split([job for job in jobs if job.unique_key is None])
+        inserts = self._store.inserts
         connection = within.connection if isinstance(within, Transaction) else within
         for plain in _batches(kinds.plain, batch_size):
-            await repository.replace(plain, connection=connection)
+            await inserts.replace(plain, connection=connection)
         for extended in _batches(kinds.extended, batch_size):
-            await repository.replace_extended(extended, connection=connection)
-        await repository.copy(kinds.copied, batch_size, connection=connection)
+            await inserts.replace_extended(extended, connection=connection)
+        await inserts.copy(kinds.copied, batch_size, connection=connection)
         unique_first = not any(job.after for job in unique.values())
         if unique_first:
             unique = await self._replace_unique(unique, within, batch_size)
@@ -221,7 +222,7 @@ class JobWriter:
         """
         jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
         connection = transaction.connection
-        inserted = await self._store.jobs.insert_extended(jobs, message=message, connection=connection)
+        inserted = await self._store.inserts.insert_extended(jobs, message=message, connection=connection)
         new_jobs = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
         if dependents := [job for queue_jobs in new_jobs for job in queue_jobs if job.after]:
             await self._store.dependencies.block(dependents, transaction)
@@ -256,7 +257,7 @@ class JobWriter:
         """Insert jobs, and block those that wait for others."""
         inserted: set[str] = set()
         for batch in _batches(jobs, batch_size):
-            inserted |= await self._store.jobs.insert_extended(
+            inserted |= await self._store.inserts.insert_extended(
                 batch, message=message, connection=transaction.connection
             )
         if dependents := [job for job in jobs if job.after and job.job_id in inserted]:
@@ -268,7 +269,7 @@ class JobWriter:
     ) -> None:
         async def write(transaction: Transaction) -> None:
             for batch in _batches(jobs, batch_size):
-                await self._store.jobs.replace_extended(batch, connection=transaction.connection)
+                await self._store.inserts.replace_extended(batch, connection=transaction.connection)
             await self._store.dependencies.block(jobs, transaction, replaced=True)
 
         await self._store.statements.run_retrying(write, within=within)
@@ -305,14 +306,14 @@ class JobWriter:
         written_jobs: list[ExtendedJob] = []
         remaining_jobs = jobs
         for _ in range(MAX_ROUNDS):
-            inserted = await self._store.jobs.insert_extended(remaining_jobs, connection=connection)
+            inserted = await self._store.inserts.insert_extended(remaining_jobs, connection=connection)
             written_jobs += [job for job in remaining_jobs if job.job_id in inserted]
             remaining_jobs = [job for job in remaining_jobs if job.job_id not in inserted]
             targets = await self._targets(remaining_jobs, connection) if remaining_jobs else {}
             if targets:
                 try:
                     async with self._store.statements.transaction(within=transaction):
-                        await self._store.jobs.replace_extended([*targets.values()], connection=connection)
+                        await self._store.inserts.replace_extended([*targets.values()], connection=connection)
                 except UniqueKeyTakenError:
                     continue
                 written_jobs += targets.values()

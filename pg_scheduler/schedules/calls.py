@@ -74,7 +74,7 @@ class ScheduleCalls:
         """
 
         async def write(transaction: Transaction) -> tuple[ScheduleRow, str]:
-            now = await self._store.jobs.clock(connection=transaction.connection)
+            now = await self._store.inserts.clock(connection=transaction.connection)
             new = definition.new_row(
                 schedule_id, now=now, max_bytes=self._max_bytes, codec=self._builders.codec
             )

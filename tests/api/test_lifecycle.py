@@ -219,7 +219,8 @@ async def test_due_job_runs_after_the_listener_reconnects_when_its_notification_
     seen = Recorder(scheduler)
     scheduler.register(open_gate.job, name="app.work")
     await scheduler.start()
-    await scheduler._parts.store.jobs.insert([new_job("unannounced", "app.work")])  # without a notification
+    unannounced = new_job("unannounced", "app.work")
+    await scheduler._parts.store.inserts.insert([unannounced])  # without a notification
     assert await pool.fetchval("SELECT pg_terminate_backend($1)", listening_pid(scheduler))
     await seen.until(JobCompleted, job_id="unannounced")
 

@@ -16,8 +16,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import ConflictResolution, Scheduler
-from pg_scheduler.schedules import own_thread
 from pg_scheduler.schedules import calls as schedule_calls
+from pg_scheduler.schedules import own_thread
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.triggers import Cron, During, Every, SearchLimitError, Trigger, trigger_kind
 from tests.support.worker import PATIENCE, now

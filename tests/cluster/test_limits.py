@@ -69,7 +69,7 @@ async def enqueue(
         PlainJob(f"{prefix}-{n}", task_data, due, "observed", JobPriority.NORMAL.db_value, 0, None, None)
         for n in range(count)
     ]
-    await client._parts.store.jobs.insert(jobs)
+    await client._parts.store.inserts.insert(jobs)
 
 
 class Observer:

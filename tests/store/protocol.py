@@ -202,7 +202,7 @@ class Insert(Op):
     number: int = 0
 
     async def run(self, store: Store) -> set[str]:
-        return await store.jobs.insert([self.new])
+        return await store.inserts.insert([self.new])
 
     def job_ids(self) -> Sequence[str]:
         return [self.new.job_id]
@@ -222,7 +222,7 @@ class Insert(Op):
 @dataclass
 class Replace(Insert):
     async def run(self, store: Store) -> set[str]:
-        await store.jobs.replace([self.new])
+        await store.inserts.replace([self.new])
         return {self.new.job_id}
 
     def job(self, job_id: str, row: Row | None, state: State) -> Row | None:

@@ -23,7 +23,7 @@ async def ids(pool: Pool) -> list[str]:
 
 async def test_delete_leaves_running_and_unknown_jobs(store: Store, pool: Pool) -> None:
     await running(store, new_job("running"))
-    await store.jobs.insert([new_job("pending"), new_job("other"), new_job("failed")])
+    await store.inserts.insert([new_job("pending"), new_job("other"), new_job("failed")])
     await store.jobs.set_status("failed", JobStatus.FAILED, LEASE)
     found = await store.jobs.delete(["running", "pending", "failed", "missing"])
     assert sorted(found) == [
@@ -37,7 +37,7 @@ async def test_delete_leaves_running_and_unknown_jobs(store: Store, pool: Pool) 
 async def test_delete_leaves_jobs_for_which_others_wait_and_frees_those_that_wait(
     store: Store, pool: Pool
 ) -> None:
-    await store.jobs.insert([new_job("parent")])
+    await store.inserts.insert([new_job("parent")])
     await add(store, child("child", "parent"))
     assert await store.jobs.delete(["parent"]) == [TouchedJob("parent", "pending", changed=False)]
     assert await store.jobs.delete(["child"]) == [TouchedJob("child", "pending", changed=True)]
@@ -47,7 +47,7 @@ async def test_delete_leaves_jobs_for_which_others_wait_and_frees_those_that_wai
 
 async def test_delete_leaves_a_job_for_which_a_schedule_waits(store: Store, pool: Pool) -> None:
     """Under a fixed delay its end sets the next fire time."""
-    await store.jobs.insert([new_job("a"), new_job("b"), new_job("c")])
+    await store.inserts.insert([new_job("a"), new_job("b"), new_job("c")])
     await pool.execute("""
         UPDATE scheduled_jobs SET on_end = '{"schedule": true}' WHERE job_id = 'a';
         UPDATE scheduled_jobs SET on_end = '{"on_failure": "alert"}' WHERE job_id <> 'a';
@@ -72,7 +72,7 @@ async def test_delete_leaves_a_job_for_which_a_schedule_waits(store: Store, pool
 async def test_move_changes_when_a_pending_job_is_due_and_expires(
     store: Store, pool: Pool, to: datetime | None, by_s: float, due: datetime
 ) -> None:
-    await store.jobs.insert([new_job(execution_time=NOW + SECOND, misfire_grace_time=10)])
+    await store.inserts.insert([new_job(execution_time=NOW + SECOND, misfire_grace_time=10)])
     assert await store.jobs.move(["job"], to=to, by_s=by_s) == [
         TouchedJob("job", "pending", changed=True, execution_time=due)
     ]
@@ -98,7 +98,7 @@ async def test_move_leaves_jobs_that_are_not_pending(store: Store, pool: Pool) -
 async def test_move_of_an_instant_outside_of_the_calendar_succeeds(
     store: Store, pool: Pool, instant: str, by_s: float
 ) -> None:
-    await store.jobs.insert([new_job(misfire_grace_time=2**31 - 1)])
+    await store.inserts.insert([new_job(misfire_grace_time=2**31 - 1)])
     await pool.execute("UPDATE scheduled_jobs SET execution_time = $1::text::timestamptz", instant)
     (found,) = await store.jobs.move(["job"], by_s=by_s)
     assert found.changed
@@ -106,7 +106,7 @@ async def test_move_of_an_instant_outside_of_the_calendar_succeeds(
 
 async def test_claim_one_claims_a_job_that_is_not_due_yet(store: Store, pool: Pool, clock: FakeClock) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job("a", execution_time=NOW + HOUR), new_job("b")])
+    await store.inserts.insert([new_job("a", execution_time=NOW + HOUR), new_job("b")])
     claim = await store.claims.claim_one("w1", "a")
     assert claim is not None
     assert (claim.job_id, claim.attempt, claim.execution_time) == ("a", 1, NOW)
@@ -121,7 +121,7 @@ async def test_job_claimed_by_hand_is_reclaimed_when_its_worker_dies(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job("a", execution_time=NOW + HOUR)])
+    await store.inserts.insert([new_job("a", execution_time=NOW + HOUR)])
     assert await store.claims.claim_one("w1", "a")
     clock.advance(timedelta(seconds=LEASE + 1))
     assert (await store.workers.rescue(120)).job_ids == ["a"]
@@ -129,7 +129,7 @@ async def test_job_claimed_by_hand_is_reclaimed_when_its_worker_dies(
 
 
 async def test_claim_one_needs_a_valid_lease(store: Store, clock: FakeClock) -> None:
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     assert await store.claims.claim_one("w1", "a") is None
     await store.workers.register(worker(), LEASE)
     clock.advance(timedelta(seconds=LEASE + 1))
@@ -138,7 +138,7 @@ async def test_claim_one_needs_a_valid_lease(store: Store, clock: FakeClock) -> 
 
 async def test_claim_one_leaves_blocked_and_finished_jobs(store: Store, pool: Pool) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job("blocked"), new_job("done")])
+    await store.inserts.insert([new_job("blocked"), new_job("done")])
     await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'limit:x:' WHERE job_id = 'blocked'")
     await store.jobs.set_status("done", JobStatus.COMPLETED, LEASE)
     for job_id in ("blocked", "done"):
@@ -147,7 +147,7 @@ async def test_claim_one_leaves_blocked_and_finished_jobs(store: Store, pool: Po
 
 async def test_claim_one_skips_a_locked_row(store: Store, pool: Pool) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job("a", function=NAME)])
+    await store.inserts.insert([new_job("a", function=NAME)])
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("SELECT FROM scheduled_jobs FOR UPDATE")
         assert await store.claims.claim_one("w1", "a") is None

@@ -56,9 +56,9 @@ async def add(store: Store, caller: Caller, *jobs: ExtendedJob, replace: bool = 
     async with store.statements.transaction(within=caller.connection) as transaction:
         assert isinstance(transaction, CallersTransaction)
         if replace:
-            await store.jobs.replace_extended(jobs, connection=transaction.connection)
+            await store.inserts.replace_extended(jobs, connection=transaction.connection)
         else:
-            await store.jobs.insert_extended(jobs, connection=transaction.connection)
+            await store.inserts.insert_extended(jobs, connection=transaction.connection)
         await store.dependencies.block(jobs, transaction, replaced=replace)
 
 
@@ -98,14 +98,14 @@ async def repair(store: Store) -> None:
 async def test_callers_that_add_jobs_after_one_do_not_exclude_each_other(
     dsn: str, store: Store, pool: Pool
 ) -> None:
-    await store.jobs.insert([new_job("p")])
+    await store.inserts.insert([new_job("p")])
     async with calling(dsn) as one, calling(dsn) as two:
         await add(store, one, child("c1", "p"))
         await add(store, two, child("c2", "p"))
         await add(store, two, child("c3", "p"), replace=True)
         async with store.statements.transaction(lock_timeout_ms=2000) as transaction:
             jobs = [child("c4", "p")]
-            await store.jobs.insert_extended(jobs, connection=transaction.connection)
+            await store.inserts.insert_extended(jobs, connection=transaction.connection)
             await store.dependencies.block(jobs, transaction)
         await two.commit()
         await one.rollback()
@@ -116,7 +116,7 @@ async def test_callers_that_add_jobs_after_one_do_not_exclude_each_other(
 async def test_job_is_claimed_ended_and_cancelled_while_a_caller_adds_jobs_after_it(
     dsn: str, store: Store, pool: Pool
 ) -> None:
-    await store.jobs.insert([new_job("p"), new_job("q")])
+    await store.inserts.insert([new_job("p"), new_job("q")])
     async with calling(dsn) as caller:
         await add(store, caller, child("c1", "p"), child("c2", "q"))
         assert (await store.jobs.cancel("q")).changed
@@ -213,7 +213,7 @@ async def test_parents_of_one_call_are_released_within_it(dsn: str, store: Store
 async def test_callers_that_would_close_a_circle_exclude_each_other(
     dsn: str, store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    await store.jobs.insert([new_job("x"), new_job("y")])
+    await store.inserts.insert([new_job("x"), new_job("y")])
 
     async def replace(caller: Caller, job_id: str, parent: str) -> None:
         await add(store, caller, child(job_id, parent), replace=True)

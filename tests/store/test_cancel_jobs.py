@@ -39,7 +39,7 @@ async def test_pending_and_running_jobs_are_cancelled_as_single_ones_are(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await running(store, new_job("a"), new_job("b"))
-    await store.jobs.insert([new_job("c"), new_job("d")])
+    await store.inserts.insert([new_job("c"), new_job("d")])
     clock.advance(SECOND)
     await store.jobs.cancel("a")
     await store.jobs.cancel("c")
@@ -70,7 +70,7 @@ async def test_each_filter_selects_the_jobs_to_cancel(
 ) -> None:
     _, done = sorted(await running(store, new_job("a"), new_job("done")), key=lambda claim: claim.job_id)
     await store.results.settle("w1", [(done, COMPLETE)])
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("b", job_name="other"),
             new_job("c", execution_time=NOW + SECOND),
@@ -86,7 +86,7 @@ async def test_batches_are_bounded_and_continue_where_the_last_one_ended(
     monkeypatch.setattr(jobs_module, "MAX_CANCELLED_JOBS", 2)
     monkeypatch.setattr(jobs_module, "MAX_EXAMINED_ROWS", 4)
     names = {job_id: NAME if job_id in "bhij" else "other" for job_id in "abcdefghij"}
-    await store.jobs.insert([new_job(job_id, job_name=name) for job_id, name in names.items()])
+    await store.inserts.insert([new_job(job_id, job_name=name) for job_id, name in names.items()])
     steps: list[tuple[str, str | None]] = []
     after = None
     while not steps or after is not None:
@@ -99,7 +99,7 @@ async def test_batches_are_bounded_and_continue_where_the_last_one_ended(
 async def test_job_that_no_longer_matches_when_its_lock_is_released_is_left(
     store: Store, pool: Pool, dsn: str
 ) -> None:
-    await store.jobs.insert([new_job("a", job_name="tenant-7"), new_job("b", job_name="tenant-7")])
+    await store.inserts.insert([new_job("a", job_name="tenant-7"), new_job("b", job_name="tenant-7")])
     other = await asyncpg.connect(dsn)
     try:
         async with other.transaction():
@@ -115,7 +115,7 @@ async def test_job_that_no_longer_matches_when_its_lock_is_released_is_left(
 
 
 async def test_cancelling_a_batch_applies_the_consequences_of_its_jobs(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("a"), new_job("b")])
+    await store.inserts.insert([new_job("a"), new_job("b")])
     await add(store, child("c", "a", job_name="other"))
     assert await cancelled(store, JobFilters(names=[NAME])) == "ab"
     assert await column(pool, "status") == {"a": "cancelled", "b": "cancelled", "c": "cancelled"}
@@ -124,7 +124,7 @@ async def test_cancelling_a_batch_applies_the_consequences_of_its_jobs(store: St
 
 
 async def test_cancelling_a_batch_counts_parents_and_their_children_once(store: Store) -> None:
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     await add(store, child("b", "a"))
     await add(store, child("c", "b"))
     jobs, _ = await store.jobs.cancel_next(None, EVERY)
@@ -133,7 +133,7 @@ async def test_cancelling_a_batch_counts_parents_and_their_children_once(store: 
 
 async def test_history_of_a_running_job_shows_its_cancellation(store: Store) -> None:
     await running(store, new_job("a"))
-    await store.jobs.insert([new_job("b")])
+    await store.inserts.insert([new_job("b")])
     assert await cancelled(store) == "ab"
     found = [await store.jobs.get_job(job_id) for job_id in "ab"]
     assert [[error.outcome for error in job.errors] for job in found if job] == [["cancelled"], []]

@@ -217,7 +217,7 @@ async def test_job_that_waits_for_a_child_waits_no_longer_for_a_former_parent(
 ) -> None:
     (parent,) = await running(store, new_job("parent", execution_time=NOW))
     await add(store, child("job", "parent"))
-    await store.jobs.replace([new_job("job", execution_time=NOW), new_job("kid", execution_time=NOW)])
+    await store.inserts.replace([new_job("job", execution_time=NOW), new_job("kid", execution_time=NOW)])
     claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 5)).jobs}
     assert not await begin_wait(store, claims["job"], ["kid"])
     await store.results.settle("w1", [(claims["job"], Outcome.suspend((WAITS,)))])

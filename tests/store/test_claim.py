@@ -61,7 +61,7 @@ async def test_claim_returns_claims_with_every_value_of_the_job(take: Take, stor
         function="app.moved",
         lock_key=-(2**63),
     )
-    await store.jobs.insert([job])
+    await store.inserts.insert([job])
     claimed = await take("w1", ["app.moved"], 10)
     assert claimed.expired == []
     assert claimed.jobs == [
@@ -83,7 +83,7 @@ async def test_claim_orders_jobs_by_priority_time_and_id(take: Take, store: Stor
         new_job("high", priority=3),
         new_job("critical", priority=1),
     ]
-    await store.jobs.insert(jobs)
+    await store.inserts.insert(jobs)
     order = ["critical", "high", "earlier", "a", "b", "low"]
     assert ids((await take("w1", [NAME], 4)).jobs) == order[:4]
     assert ids((await take("w1", [NAME], 4)).jobs) == order[4:]
@@ -93,7 +93,7 @@ async def test_claim_claims_jobs_of_one_instant_by_id_when_inserted_in_another_o
     take: Take, store: Store
 ) -> None:
     names = [f"{n * 7919 % 1000:04}" for n in range(1000)]
-    await store.jobs.insert([new_job(name) for name in names])
+    await store.inserts.insert([new_job(name) for name in names])
     taken: list[str] = []
     while batch := ids((await take("w1", [NAME], 64)).jobs):
         taken += batch
@@ -101,7 +101,7 @@ async def test_claim_claims_jobs_of_one_instant_by_id_when_inserted_in_another_o
 
 
 async def test_claim_claims_no_job_before_it_is_due(take: Take, store: Store, clock: FakeClock) -> None:
-    await store.jobs.insert([new_job(execution_time=NOW + SECOND)])
+    await store.inserts.insert([new_job(execution_time=NOW + SECOND)])
     assert (await take("w1", [NAME], 1)).jobs == []
     assert await due_in(store, [NAME]) == 1
     clock.advance(SECOND)
@@ -111,14 +111,14 @@ async def test_claim_claims_no_job_before_it_is_due(take: Take, store: Store, cl
 
 
 async def test_claim_claims_no_blocked_job(take: Take, store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("blocked"), new_job("free")])
+    await store.inserts.insert([new_job("blocked"), new_job("free")])
     await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'after' WHERE job_id = 'blocked'")
     found = await take("w1", [NAME], 10)
     assert (ids(found.jobs), found.due_in) == (["free"], None)
 
 
 async def test_claim_returns_the_options_of_a_job(take: Take, store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("plain"), new_job("special")])
+    await store.inserts.insert([new_job("plain"), new_job("special")])
     await pool.execute(
         """UPDATE scheduled_jobs SET options = '{"keep_result": 5}' WHERE job_id = 'special'"""
     )
@@ -127,7 +127,7 @@ async def test_claim_returns_the_options_of_a_job(take: Take, store: Store, pool
 
 
 async def test_exchange_returns_seconds_until_the_next_known_job_is_due(store: Store) -> None:
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("unknown", job_name="other", execution_time=NOW - 99 * SECOND),
             new_job("far", priority=1, execution_time=NOW + 60 * SECOND),
@@ -139,7 +139,7 @@ async def test_exchange_returns_seconds_until_the_next_known_job_is_due(store: S
 
 
 async def test_exchange_returns_no_due_time_for_jobs_it_claimed(store: Store) -> None:
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("far", priority=1, execution_time=NOW + 60 * SECOND),
             new_job("near", priority=8, execution_time=NOW + 5 * SECOND),
@@ -157,7 +157,7 @@ async def test_exchange_returns_no_due_time_for_jobs_it_claimed(store: Store) ->
 async def test_claim_returns_a_negative_due_time_when_a_due_job_is_locked(
     take: Take, store: Store, pool: Pool
 ) -> None:
-    await store.jobs.insert([new_job("a"), new_job("b", execution_time=NOW - SECOND)])
+    await store.inserts.insert([new_job("a"), new_job("b", execution_time=NOW - SECOND)])
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'b' FOR UPDATE")
         claimed = await take("w1", [NAME], 10)
@@ -167,7 +167,7 @@ async def test_claim_returns_a_negative_due_time_when_a_due_job_is_locked(
 
 
 async def test_claim_claims_no_job_of_an_unregistered_name(take: Take, store: Store, pool: Pool) -> None:
-    await store.jobs.insert(
+    await store.inserts.insert(
         [new_job("known"), new_job("unknown", job_name="other"), new_job("moved", function="elsewhere")]
     )
     assert (await take("w1", [], 10)).jobs == []
@@ -180,7 +180,7 @@ async def test_claim_claims_no_job_of_an_unregistered_name(take: Take, store: St
 async def test_exchange_expires_a_job_past_its_misfire_grace_time(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("at any time"),
             new_job("in time", misfire_grace_time=60),
@@ -199,7 +199,7 @@ async def test_exchange_expires_a_job_past_its_misfire_grace_time(
 
 
 async def test_claim_claims_a_job_when_its_grace_time_ends_at_this_instant(take: Take, store: Store) -> None:
-    await store.jobs.insert([new_job(misfire_grace_time=0)])
+    await store.inserts.insert([new_job(misfire_grace_time=0)])
     assert ids((await take("w1", [NAME], 1)).jobs) == ["job"]
 
 
@@ -219,7 +219,7 @@ async def test_claim_gives_each_claim_a_new_attempt_number(take: Take, store: St
 
 
 async def test_claim_claims_nothing_when_the_worker_has_no_row(take: Take, store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     assert (await take("without a row", [NAME], 1)).jobs == []
     assert (await row(pool))["attempt"] == 0
 
@@ -227,7 +227,7 @@ async def test_claim_claims_nothing_when_the_worker_has_no_row(take: Take, store
 async def test_exchange_claims_nothing_when_the_lease_expired(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     clock.advance(LEASE * SECOND)
     assert (await store.claims.exchange("w1", [NAME], 1)).jobs == []
     assert (await row(pool))["status"] == "pending"
@@ -239,7 +239,7 @@ async def test_exchange_calls_claim_different_jobs_when_concurrent(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await store.workers.register(worker("w2"), LEASE)
-    await store.jobs.insert([new_job(f"{n:02}") for n in range(10)])
+    await store.inserts.insert([new_job(f"{n:02}") for n in range(10)])
     async with pool.acquire() as one:
         transaction = one.transaction()
         await transaction.start()
@@ -251,7 +251,7 @@ async def test_exchange_calls_claim_different_jobs_when_concurrent(
 
 
 async def test_exchange_claims_each_job_once_when_many_workers_compete(store: Store) -> None:
-    await store.jobs.insert([new_job(f"{n:03}", priority=(1, 3, 5, 8)[n % 4]) for n in range(200)])
+    await store.inserts.insert([new_job(f"{n:03}", priority=(1, 3, 5, 8)[n % 4]) for n in range(200)])
     workers = [f"w{n}" for n in range(5)]
     for each in workers:
         await store.workers.register(worker(each), LEASE)
@@ -270,7 +270,7 @@ async def test_exchange_claims_each_job_once_when_many_workers_compete(store: St
 
 async def test_exchange_locks_only_the_rows_that_it_claims(store: Store, pool: Pool) -> None:
     jobs = [new_job(f"{priority}-{n}", priority=priority) for priority in (1, 3, 5, 8) for n in range(3)]
-    await store.jobs.insert(jobs)
+    await store.inserts.insert(jobs)
     for limit in (1, 2, 4, 5):
         async with pool.acquire() as one:
             transaction = one.transaction()
@@ -286,7 +286,7 @@ async def test_exchange_locks_only_the_rows_that_it_claims(store: Store, pool: P
 
 async def test_exchange_skips_a_row_that_changes_concurrently(store: Store, pool: Pool) -> None:
     """Another transaction cancels the job after the claim read it as pending."""
-    await store.jobs.insert([new_job("a"), new_job("b")])
+    await store.inserts.insert([new_job("a"), new_job("b")])
     async with pool.acquire() as other, other.transaction():
         await other.execute(
             "UPDATE scheduled_jobs SET status = 'cancelled', finished_at = now() WHERE job_id = 'a'"
@@ -308,7 +308,7 @@ async def test_held_claim_returns_the_claim_of_its_worker_only(store: Store) -> 
 async def test_earliest_and_latest_instants_survive_a_round_trip(store: Store, clock: FakeClock) -> None:
     last = NOW.max.replace(tzinfo=NOW.tzinfo) - timedelta(microseconds=1)
     first = NOW.min.replace(tzinfo=NOW.tzinfo) + timedelta(microseconds=1)
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("last", execution_time=last, misfire_grace_time=2**31 - 1),
             new_job("first", execution_time=first),
@@ -337,13 +337,13 @@ async def test_exchange_writes_nothing_when_no_job_is_due(store: Store, pool: Po
     async with pool.acquire() as connection, connection.transaction():
         assert await claim_on(connection, store, 10) == []
         assert await connection.fetchval("SELECT pg_current_xact_id_if_assigned()") is None
-        await store.jobs.insert([new_job()], connection=connection)
+        await store.inserts.insert([new_job()], connection=connection)
         assert len(await claim_on(connection, store, 10)) == 1
 
 
 async def test_exchange_claims_one_job_under_which_a_worker_died(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job(job_id, priority=3 if job_id == "c" else 5) for job_id in "abcde"])
-    await store.jobs.insert([new_job("later", execution_time=NOW + 9 * SECOND)])
+    await store.inserts.insert([new_job(job_id, priority=3 if job_id == "c" else 5) for job_id in "abcde"])
+    await store.inserts.insert([new_job("later", execution_time=NOW + 9 * SECOND)])
     await pool.execute("UPDATE scheduled_jobs SET crash_count = 1 WHERE job_id = ANY ('{b,c,d}')")
     found = await store.claims.exchange("w1", [NAME], 10)
     assert (ids(found.jobs), found.crashed) == (["c", "a", "e"], "c"), "the first in the order of claims"
@@ -366,7 +366,7 @@ async def test_exchange_claims_one_job_under_which_a_worker_died(store: Store, p
 async def test_exchange_returns_an_expired_job_under_which_a_worker_died(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    await store.jobs.insert([new_job("a", misfire_grace_time=0)])
+    await store.inserts.insert([new_job("a", misfire_grace_time=0)])
     await pool.execute("UPDATE scheduled_jobs SET crash_count = 1")
     clock.advance(SECOND)
     found = await store.claims.exchange("w1", [NAME], 10)
@@ -374,7 +374,7 @@ async def test_exchange_returns_an_expired_job_under_which_a_worker_died(
 
 
 async def test_claim_leaves_expired_and_crashed_jobs_to_an_exchange(store: Store, clock: FakeClock) -> None:
-    await store.jobs.insert([new_job("plain"), new_job("late", misfire_grace_time=1), new_job("crashed")])
+    await store.inserts.insert([new_job("plain"), new_job("late", misfire_grace_time=1), new_job("crashed")])
     async with store.connections.acquire() as connection:
         await connection.execute("UPDATE scheduled_jobs SET crash_count = 1 WHERE job_id = 'crashed'")
     clock.advance(2 * SECOND)

@@ -14,7 +14,7 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.rows import GeneratedIdJob, PlainJob
 from pg_scheduler.jobs.validation import INFINITIES, MAX_INTEGER
-from pg_scheduler.queue.job_inserts import CHUNK_ROWS
+from pg_scheduler.queue.inserts import CHUNK_ROWS
 from pg_scheduler.queue.prepare import new_job_ids
 from pg_scheduler.scheduler.store import Store
 from tests.support.store import NOW, SECOND, Pool, new_job
@@ -56,35 +56,35 @@ async def rows(pool: Pool) -> list[dict[str, object]]:
 
 async def test_copy_writes_the_same_rows_as_insert(store: Store, pool: Pool) -> None:
     jobs = [PlainJob(*job) for job in fresh(KINDS)]
-    assert await store.jobs.insert(jobs) == {job.job_id for job in jobs}
+    assert await store.inserts.insert(jobs) == {job.job_id for job in jobs}
     inserted = await rows(pool)
     await pool.execute("TRUNCATE scheduled_jobs")
-    await store.jobs.copy(fresh(KINDS), 1000)
+    await store.inserts.copy(fresh(KINDS), 1000)
     assert await rows(pool) == inserted
     assert len(inserted) == len(KINDS)
 
 
 async def test_every_insert_method_writes_the_same_rows(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([PlainJob(*job) for job in fresh(KINDS)])
+    await store.inserts.insert([PlainJob(*job) for job in fresh(KINDS)])
     inserted = await rows(pool)
     await pool.execute("TRUNCATE scheduled_jobs")
     several = fresh(KINDS)
-    assert await store.jobs.insert(several) == {job.job_id for job in several}
+    assert await store.inserts.insert(several) == {job.job_id for job in several}
     assert await rows(pool) == inserted
     await pool.execute("TRUNCATE scheduled_jobs")
     for job in fresh(KINDS):
-        assert await store.jobs.insert([job]) == {job.job_id}
+        assert await store.inserts.insert([job]) == {job.job_id}
     assert await rows(pool) == inserted
     await pool.execute("TRUNCATE scheduled_jobs")
     for job in fresh(KINDS):
-        assert await store.jobs.insert([PlainJob(*job)]) == {job.job_id}
-        assert await store.jobs.insert([PlainJob(*job)]) == set()
+        assert await store.inserts.insert([PlainJob(*job)]) == {job.job_id}
+        assert await store.inserts.insert([PlainJob(*job)]) == set()
     assert await rows(pool) == inserted
 
 
 async def test_copy_takes_created_at_from_the_database_when_there_is_no_test_clock(pool: Pool) -> None:
     before = await pool.fetchval("SELECT clock_timestamp()")
-    await Store(Connections(pool)).jobs.copy(fresh([new_job()]), 1)
+    await Store(Connections(pool)).inserts.copy(fresh([new_job()]), 1)
     created = await pool.fetchval("SELECT created_at FROM scheduled_jobs")
     assert before <= created <= await pool.fetchval("SELECT clock_timestamp()")
 
@@ -97,7 +97,7 @@ async def test_copy_writes_every_row_when_it_spans_chunks(
     if batch_size == 1:
         count = min(count, 3)
     jobs = fresh([new_job(execution_time=NOW + n * SECOND) for n in range(count)])
-    await store.jobs.copy(jobs, batch_size)
+    await store.inserts.copy(jobs, batch_size)
     found = await pool.fetch("SELECT job_id, execution_time FROM scheduled_jobs ORDER BY job_id")
     assert [tuple(row) for row in found] == [(job.job_id, job.execution_time) for job in jobs]
 
@@ -105,7 +105,7 @@ async def test_copy_writes_every_row_when_it_spans_chunks(
 async def test_copy_rejects_the_whole_batch_when_one_row_is_invalid(store: Store, pool: Pool) -> None:
     wrong = new_job(priority=2)
     with pytest.raises(asyncpg.CheckViolationError):
-        await store.jobs.copy(fresh([new_job(), new_job(), new_job(), wrong]), 2)
+        await store.inserts.copy(fresh([new_job(), new_job(), new_job(), wrong]), 2)
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 2
 
 
@@ -114,7 +114,7 @@ async def test_copy_leaves_no_rows_when_it_is_cancelled(dsn: str, clock: FakeClo
         store = Store(Connections(pool), clock=clock)
         async with pool.acquire() as other, other.transaction():
             await other.execute("LOCK TABLE scheduled_jobs IN ACCESS EXCLUSIVE MODE")
-            copying = asyncio.create_task(store.jobs.copy(fresh([new_job()] * 2000), 1000))
+            copying = asyncio.create_task(store.inserts.copy(fresh([new_job()] * 2000), 1000))
             waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             while not await other.fetchval(waits):
                 pass
@@ -122,5 +122,5 @@ async def test_copy_leaves_no_rows_when_it_is_cancelled(dsn: str, clock: FakeClo
             with pytest.raises(asyncio.CancelledError):
                 await copying
         assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
-        await store.jobs.copy(fresh([new_job()] * 2000), 1000)
+        await store.inserts.copy(fresh([new_job()] * 2000), 1000)
         assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 2000

@@ -101,7 +101,7 @@ async def insert_backlog(store: Store, task_data: dict[str, Any]) -> None:
         for n in range(BACKLOG)
     ]
     for start in range(0, BACKLOG, 1000):
-        await store.jobs.insert(jobs[start : start + 1000])
+        await store.inserts.insert(jobs[start : start + 1000])
 
 
 async def test_poll_checks_20_liveness_locks_and_writes_nothing(

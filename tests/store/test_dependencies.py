@@ -227,7 +227,7 @@ async def test_every_other_end_of_a_parent_cancels_the_job(
 async def test_cancelling_a_parent_cancels_the_job(
     store: Store, pool: Pool, published: list[JobEvent]
 ) -> None:
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     await add(store, child("c", "a"))
     change = await store.jobs.cancel("a")
     assert (change.changed, change.worker_id, change.job_name, change.attempt) == (True, None, NAME, 0)
@@ -241,7 +241,7 @@ async def test_blocked_job_can_be_cancelled_and_freed_by_hand(store: Store, pool
     await add(store, child("b", "a"), child("c", "a"), child("d", "a"))
     assert (await store.jobs.cancel("b")).changed
     await store.jobs.set_status("c", JobStatus.PENDING, LEASE)
-    await store.jobs.replace([new_job("d")])
+    await store.inserts.replace([new_job("d")])
     assert await state(pool, *"bcd") == [CANCELLED, FREE, FREE]
     await settle(store, a, Outcome.fail("no"))
     assert await state(pool, *"bcd") == [CANCELLED, FREE, FREE]
@@ -251,7 +251,7 @@ async def test_blocked_job_can_be_cancelled_and_freed_by_hand(store: Store, pool
 async def test_status_set_by_hand_keeps_the_jobs_that_wait(store: Store, pool: Pool) -> None:
     await running(store, new_job("a"))
     await add(store, child("c", "a"))
-    await store.jobs.replace([new_job("a", priority=1)])
+    await store.inserts.replace([new_job("a", priority=1)])
     for status in (JobStatus.PENDING, JobStatus.RUNNING):
         await store.jobs.set_status("a", status, LEASE)
         assert json.loads((await row(pool, "a"))["on_end"]) == {"child": True}
@@ -276,7 +276,7 @@ async def test_parent_that_has_ended_counts_at_once(
 
 
 async def test_missing_parent_is_rejected_and_nothing_is_written(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     with pytest.raises(JobNotFoundError, match="job 'gone' does not exist"):
         await add(store, child("c", "a", "gone"))
     assert (await column(pool, "on_end"), await edges(pool)) == ({"a": None}, set())
@@ -299,7 +299,7 @@ async def test_replacement_waits_for_its_own_parents_only(store: Store, pool: Po
 async def test_job_waits_for_the_new_definition_of_its_parent(store: Store, pool: Pool) -> None:
     (a,) = await running(store, new_job("a"))
     await add(store, child("c", "a"))
-    await store.jobs.replace([new_job("a", priority=1)])
+    await store.inserts.replace([new_job("a", priority=1)])
     await settle(store, a, Outcome.fail("the old definition"))
     assert await state(pool, "a", "c") == [FREE, BLOCKED]
     (a,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
@@ -329,7 +329,7 @@ async def test_definition_that_waits_for_a_running_attempt_waits_for_parents_too
 
 
 async def test_job_that_would_wait_for_itself_is_rejected(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     await add(store, child("b", "a"))
     await add(store, child("c", "b"))
     with pytest.raises(ValueError, match="would wait for itself"):
@@ -346,7 +346,7 @@ async def test_unusable_definition_that_waited_fails_the_job_and_its_children(
 ) -> None:
     (a,) = await running(store, new_job("a"))
     await add(store, child("c", "a"))
-    await store.jobs.replace([new_job("a")])
+    await store.inserts.replace([new_job("a")])
     await pool.execute(
         """UPDATE scheduled_jobs SET on_end = jsonb_set(on_end, '{replacement,priority}', '"x"')
         WHERE job_id = 'a'"""
@@ -364,10 +364,10 @@ async def test_replacement_of_an_ended_job_waits_for_no_scan_of_its_consequences
     outcomes = [(a, COMPLETE), (b, Outcome.fail("no")), (c, COMPLETE)]
     await store.results.settle_unlocked("w1", outcomes, follows=False)
     assert await state(pool, "after a", "after b", "after c") == [BLOCKED] * 3
-    await store.jobs.replace([new_job("a", priority=1), new_job("new")])
+    await store.inserts.replace([new_job("a", priority=1), new_job("new")])
     async with pool.acquire() as connection, connection.transaction():
         keyed = child("b", extras=Extras(unique_key="key"))
-        await store.jobs.replace_extended([keyed], connection=connection)
+        await store.inserts.replace_extended([keyed], connection=connection)
     await add(store, child("c", "new"), replace=True)
     assert await state(pool, "after a", "after b", "after c") == [FREE, CANCELLED, FREE]
     assert await state(pool, "a", "b", "c", "new") == [FREE, FREE, BLOCKED, FREE]
@@ -383,10 +383,10 @@ async def test_job_that_would_wait_for_itself_by_two_transactions_at_once_is_rej
     store: Store, pool: Pool
 ) -> None:
     """They share no row."""
-    await store.jobs.insert([new_job("a"), new_job("c")])
+    await store.inserts.insert([new_job("a"), new_job("c")])
     await add(store, child("b", "c"), child("d", "a"))
     async with store.statements.transaction() as transaction:
-        await store.jobs.replace_extended([child("a", "b")], connection=transaction.connection)
+        await store.inserts.replace_extended([child("a", "b")], connection=transaction.connection)
         await store.dependencies.block([child("a", "b")], transaction, replaced=True)
         closing = asyncio.create_task(add(store, child("c", "d"), replace=True))
         await until_a_lock_is_awaited(pool)
@@ -446,7 +446,7 @@ async def test_parent_that_ends_while_a_job_is_added_unblocks_it(store: Store, p
     (a,) = await running(store, new_job("a"))
     async with store.statements.transaction() as transaction:
         job = child("c", "a")
-        await store.jobs.insert_extended([job], connection=transaction.connection)
+        await store.inserts.insert_extended([job], connection=transaction.connection)
         await store.dependencies.block([job], transaction)
         end = asyncio.ensure_future(settle(store, a))
         await _wait_for_a_lock(pool)
@@ -457,7 +457,7 @@ async def test_parent_that_ends_while_a_job_is_added_unblocks_it(store: Store, p
 @pytest.mark.slow
 async def test_deadlock_of_a_cancellation_is_repeated(store: Store, pool: Pool, dsn: str) -> None:
     """The other transaction holds the child, and then needs the parent."""
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     await add(store, child("c", "a"))
     other = await asyncpg.connect(dsn)
     try:
@@ -507,7 +507,7 @@ async def test_vacuum_keeps_a_parent_until_its_children_are_settled(store: Store
 
 
 async def test_row_of_an_attempt_that_may_still_run_is_left_alone(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     await pool.execute(
         """UPDATE scheduled_jobs SET status = 'cancelled', finished_at = $1,
         on_end = '{"alive": true}'""",
@@ -559,7 +559,7 @@ async def test_repair_derives_the_state_from_rows_that_were_changed_by_hand(
 
 
 async def test_repair_deletes_edges_of_jobs_that_do_not_wait(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("c")])
+    await store.inserts.insert([new_job("c")])
     await pool.execute("INSERT INTO scheduler_after VALUES ('gone', 'c'), ('gone', 'missing')")
     assert (await store.workers.scan_deadlines(30, 120)).has_waiting
     await store.dependencies.repair(ScanPosition(), **WHOLE)
@@ -568,7 +568,7 @@ async def test_repair_deletes_edges_of_jobs_that_do_not_wait(store: Store, pool:
 
 
 async def test_repair_reads_everything_in_bounded_parts(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     await add(store, *(child(f"{n:03}", "a") for n in range(250)))
     await pool.execute("DELETE FROM scheduler_after WHERE child_id = ANY ('{000,120,249}')")
     await pool.execute("INSERT INTO scheduler_after SELECT 'gone', '130' FROM generate_series(1, 300)")

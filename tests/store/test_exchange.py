@@ -22,7 +22,7 @@ async def test_exchange_completes_and_claims_in_one_statement(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     done = await running(store, new_job("a"), new_job("b"), new_job("stays"))
-    await store.jobs.insert(
+    await store.inserts.insert(
         [new_job("next"), new_job("more"), new_job("future", execution_time=NOW + 9 * SECOND)]
     )
     clock.advance(SECOND)
@@ -43,7 +43,7 @@ async def test_exchange_completes_and_claims_in_one_statement(
 
 async def test_exchange_only_completes_when_the_limit_is_zero(store: Store, pool: Pool) -> None:
     done = await running(store, new_job("a"))
-    await store.jobs.insert([new_job("waits")])
+    await store.inserts.insert([new_job("waits")])
     answer = await store.claims.exchange("w1", [NAME], 0, completed=done)
     assert answer == ExchangeResult([], [], None)
     assert await column(pool, "status") == {"a": "completed", "waits": "pending"}
@@ -51,7 +51,7 @@ async def test_exchange_only_completes_when_the_limit_is_zero(store: Store, pool
 
 async def test_exchange_only_claims_when_there_are_no_completions(store: Store) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     answer = await store.claims.exchange("w1", [NAME], 5)
     assert (ids(answer.jobs), answer.refused) == (["a"], set())
 
@@ -70,10 +70,10 @@ async def test_exchange_names_refused_completions_and_writes_the_others(store: S
     )
     by_id = {claim.job_id: claim for claim in done}
     await store.jobs.cancel("cancelled")
-    await store.jobs.replace([new_job("replaced", priority=1)])
+    await store.inserts.replace([new_job("replaced", priority=1)])
     await store.jobs.set_status("again", JobStatus.PENDING, LEASE)
     await store.claims.exchange("w1", [NAME], 1)  # its second attempt
-    await store.jobs.insert([new_job("next")])
+    await store.inserts.insert([new_job("next")])
     by_id["gone"] = by_id["gone"]._replace(job_id="never was")
     answer = await store.claims.exchange("w1", [NAME], 5, completed=list(by_id.values()))
     assert answer.refused == {"never was", "again", "cancelled", "replaced"}
@@ -108,8 +108,8 @@ async def test_exchange_refuses_a_completion_of_another_attempt(
 async def test_exchange_deletes_fenced_completions_when_rows_are_not_kept(store: Store, pool: Pool) -> None:
     own, lost, replaced = await running(store, new_job("own"), new_job("lost"), new_job("replaced"))
     await store.jobs.cancel("lost")
-    await store.jobs.replace([new_job("replaced", execution_time=NOW + SECOND)])
-    await store.jobs.insert([new_job("next")])
+    await store.inserts.replace([new_job("replaced", execution_time=NOW + SECOND)])
+    await store.inserts.insert([new_job("next")])
     answer = await store.claims.exchange("w1", [NAME], 5, completed=[own, lost, replaced], keep=False)
     assert (ids(answer.jobs), answer.refused) == (["next"], {"lost", "replaced"})
     assert await column(pool, "status") == {"lost": "cancelled", "replaced": "running", "next": "running"}
@@ -127,7 +127,7 @@ async def test_exchange_completes_held_jobs_and_claims_nothing_when_the_lease_ex
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     done = await running(store, new_job("a"))
-    await store.jobs.insert([new_job("next")])
+    await store.inserts.insert([new_job("next")])
     clock.advance(2 * LEASE * SECOND)
     answer = await store.claims.exchange("w1", [NAME], 5, completed=done)
     assert (answer.jobs, answer.refused) == ([], set())
@@ -139,7 +139,7 @@ async def test_exchange_completes_held_jobs_and_claims_nothing_when_the_lease_ex
 async def test_exchange_starts_at_the_claim_position_of_each_priority(store: Store) -> None:
     await store.workers.register(worker(), LEASE)
     for priority in (1, 3, 5, 8):
-        await store.jobs.insert(
+        await store.inserts.insert(
             [
                 new_job(f"{priority} before", priority=priority, execution_time=NOW - 2 * SECOND),
                 new_job(f"{priority} at", priority=priority, execution_time=NOW - SECOND),
@@ -165,11 +165,11 @@ async def test_exchange_starts_at_the_claim_position_of_each_priority(store: Sto
 async def test_exchange_writes_the_other_completions_when_a_row_is_locked(store: Store, pool: Pool) -> None:
     """A caller's open transaction that replaces a running job must not block all claims of its worker."""
     done = await running(store, new_job("a"), new_job("locked"))
-    await store.jobs.insert([new_job("next")])
+    await store.inserts.insert([new_job("next")])
     async with pool.acquire() as other:
         transaction = other.transaction()
         await transaction.start()
-        await store.jobs.replace([new_job("locked", priority=1)], connection=other)
+        await store.inserts.replace([new_job("locked", priority=1)], connection=other)
         answer = await asyncio.wait_for(store.claims.exchange("w1", [NAME], 5, completed=done), 10)
         assert (ids(answer.jobs), answer.refused) == (["next"], {"locked"})
         finishing = asyncio.create_task(store.results.settle("w1", [(done[1], COMPLETE)]))
@@ -199,7 +199,7 @@ async def test_settle_writes_mixed_outcomes_in_one_transaction(store: Store, poo
 
 async def test_exchange_starts_at_an_id_when_many_jobs_share_an_instant(store: Store) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job(job_id, execution_time=NOW) for job_id in "abcd"])
+    await store.inserts.insert([new_job(job_id, execution_time=NOW) for job_id in "abcd"])
     answer = await store.claims.exchange(
         "w1", [NAME], 2, since=(None, None, NOW, None), after=("", "", "c", "")
     )

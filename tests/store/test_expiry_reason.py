@@ -47,7 +47,7 @@ async def test_expired_job_says_that_a_worker_of_its_function_was_not_free(
     store: Store, pool: Pool, clock: FakeClock, expire: Expire
 ) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    await store.inserts.insert([new_job(misfire_grace_time=GRACE_S)])
     clock.advance(11 * SECOND)
     await expire(store)
     assert await reason(pool) == BETWEEN + (
@@ -61,7 +61,7 @@ async def test_expired_job_says_that_no_worker_had_started(
     store: Store, pool: Pool, clock: FakeClock, expire: Expire
 ) -> None:
     await store.workers.register(worker("gone"), LEASE)
-    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    await store.inserts.insert([new_job(misfire_grace_time=GRACE_S)])
     clock.advance((LEASE + 1) * SECOND)
     await store.workers.register(worker(), LEASE)
     await expire(store)
@@ -75,7 +75,7 @@ async def test_expired_job_says_that_the_worker_of_its_function_started_later(
     store: Store, pool: Pool, clock: FakeClock, expire: Expire
 ) -> None:
     await store.workers.register(worker("other"), LEASE)
-    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    await store.inserts.insert([new_job(misfire_grace_time=GRACE_S)])
     clock.advance(15 * SECOND)
     await store.workers.register(worker(), LEASE)
     await expire(store)
@@ -91,7 +91,7 @@ async def test_expired_job_says_that_it_was_scheduled_too_late(
 ) -> None:
     await store.workers.register(worker(), LEASE)
     clock.advance(20 * SECOND)
-    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    await store.inserts.insert([new_job(misfire_grace_time=GRACE_S)])
     await expire(store)
     assert await reason(pool) == BETWEEN + "it was scheduled later, at 2030-01-01 12:00:20 UTC"
 
@@ -100,7 +100,7 @@ async def test_expired_job_names_its_function_when_the_worker_has_not_registered
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job(job_name="nightly", function="app.sned", misfire_grace_time=GRACE_S)])
+    await store.inserts.insert([new_job(job_name="nightly", function="app.sned", misfire_grace_time=GRACE_S)])
     clock.advance(11 * SECOND)
     await sweep(store)
     assert await reason(pool) == BETWEEN + (
@@ -113,7 +113,7 @@ async def test_expired_job_keeps_the_error_of_its_last_attempt(
     store: Store, pool: Pool, clock: FakeClock, expire: Expire
 ) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    await store.inserts.insert([new_job(misfire_grace_time=GRACE_S)])
     await pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no'")
     clock.advance(11 * SECOND)
     await expire(store)
@@ -126,7 +126,7 @@ async def test_job_with_an_expiry_outside_of_the_calendar_expires_with_a_reason(
     store: Store, pool: Pool, expire: Expire, expires_at: str
 ) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     await pool.execute("UPDATE scheduled_jobs SET expires_at = $1::text::timestamptz", expires_at)
     await expire(store)
     assert "it was scheduled later" in await reason(pool)
@@ -134,7 +134,7 @@ async def test_job_with_an_expiry_outside_of_the_calendar_expires_with_a_reason(
 
 async def test_claim_keeps_the_error_message_of_a_job_that_it_starts(store: Store, pool: Pool) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S, execution_time=NOW)])
+    await store.inserts.insert([new_job(misfire_grace_time=GRACE_S, execution_time=NOW)])
     await pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no'")
     assert len((await store.claims.exchange("w1", [NAME], 1)).jobs) == 1
     assert await pool.fetchval("SELECT error_message FROM scheduled_jobs") == "ValueError: no"
@@ -146,7 +146,7 @@ async def test_expired_job_has_the_number_of_its_attempts(
     store: Store, pool: Pool, clock: FakeClock, expire: Expire, attempts: int
 ) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job(misfire_grace_time=GRACE_S)])
+    await store.inserts.insert([new_job(misfire_grace_time=GRACE_S)])
     if attempts:
         assert len((await store.claims.exchange("w1", [NAME], 1)).jobs) == 1
         change = "SET status = 'pending', worker_id = NULL, lease_until = NULL"

@@ -42,7 +42,7 @@ WRITTEN = {
 async def test_insert_extended_writes_every_column(store: Store, pool: Pool) -> None:
     job = extended(misfire_grace_time=5)
     plain = extended("plain", Extras())
-    assert await store.jobs.insert_extended([job, plain]) == {"job", "plain"}
+    assert await store.inserts.insert_extended([job, plain]) == {"job", "plain"}
     found = await row(pool)
     assert {name: found[name] for name in PlainJob._fields if name != "task_data"} == {
         name: value for name, value in job.row._asdict().items() if name != "task_data"
@@ -53,8 +53,8 @@ async def test_insert_extended_writes_every_column(store: Store, pool: Pool) -> 
 
 
 async def test_insert_extended_leaves_out_taken_ids_and_unique_keys(store: Store, pool: Pool) -> None:
-    assert await store.jobs.insert_extended([extended("a")]) == {"a"}
-    assert await store.jobs.insert_extended(
+    assert await store.inserts.insert_extended([extended("a")]) == {"a"}
+    assert await store.inserts.insert_extended(
         [extended("a", Extras()), extended("b"), extended("c", EXTRAS._replace(unique_key="other"))]
     ) == {"c"}
     assert sorted(await column(pool, "job_id")) == ["a", "c"]
@@ -66,23 +66,23 @@ def test_extended_job_keeps_its_extras_when_its_time_changes() -> None:
 
 
 async def test_replace_extended_gives_a_pending_job_the_new_extras(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job()])
-    await store.jobs.replace_extended([extended(), extended("new", Extras("{}"))])
+    await store.inserts.insert([new_job()])
+    await store.inserts.replace_extended([extended(), extended("new", Extras("{}"))])
     assert await extras_of(pool) == WRITTEN
     assert await extras_of(pool, "new") == PLAIN | {"options": {}}
 
 
 async def test_plain_replacement_clears_the_extras_of_a_pending_job(store: Store, pool: Pool) -> None:
-    await store.jobs.insert_extended([extended()])
-    await store.jobs.replace([new_job()])
+    await store.inserts.insert_extended([extended()])
+    await store.inserts.replace([new_job()])
     assert await extras_of(pool) == PLAIN
 
 
 async def test_replacement_keeps_the_consequences_that_belong_to_the_row(store: Store, pool: Pool) -> None:
-    await store.jobs.insert_extended([extended(extras=Extras(on_end='{"child": true, "schedule": true}'))])
-    await store.jobs.replace_extended([extended(extras=Extras(on_end='{"on_failure": "app.page"}'))])
+    await store.inserts.insert_extended([extended(extras=Extras(on_end='{"child": true, "schedule": true}'))])
+    await store.inserts.replace_extended([extended(extras=Extras(on_end='{"on_failure": "app.page"}'))])
     assert (await extras_of(pool))["on_end"] == {"child": True, "on_failure": "app.page"}
-    await store.jobs.replace([new_job()])
+    await store.inserts.replace([new_job()])
     assert (await extras_of(pool))["on_end"] == {"child": True}
 
 
@@ -91,7 +91,7 @@ async def test_replacement_of_a_running_job_takes_effect_with_its_extras_at_the_
 ) -> None:
     (claim,) = await running(store, new_job())
     await pool.execute("""UPDATE scheduled_jobs SET on_end = '{"child": true, "schedule": true}'""")
-    await store.jobs.replace_extended([extended(priority=1)])
+    await store.inserts.replace_extended([extended(priority=1)])
     found = await extras_of(pool)
     assert (found["options"], found["unique_key"], found["blocked_on"]) == (None, "key", None)
     assert found["on_end"].keys() == {"child", "schedule", "replacement"}
@@ -106,17 +106,17 @@ async def test_replacement_of_a_job_with_consequences_written_by_hand_takes_effe
 ) -> None:
     (claim,) = await running(store, new_job())
     await pool.execute("UPDATE scheduled_jobs SET on_end = $1", on_end)
-    await store.jobs.replace([new_job(priority=1)])
+    await store.inserts.replace([new_job(priority=1)])
     await store.results.settle("w1", [(claim, COMPLETE)])
     assert await extras_of(pool) == PLAIN
     await pool.execute("UPDATE scheduled_jobs SET on_end = $1", on_end)
-    await store.jobs.replace([new_job()])
+    await store.inserts.replace([new_job()])
     assert (await extras_of(pool))["on_end"] is None
 
 
 async def test_waiting_definition_with_extras_written_by_hand_takes_effect(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
-    await store.jobs.replace([new_job(priority=1)])
+    await store.inserts.replace([new_job(priority=1)])
     await pool.execute(
         """UPDATE scheduled_jobs SET on_end = jsonb_set(jsonb_set(on_end, '{replacement,on_end}', '5'),
         '{replacement,options}', '[1]')"""
@@ -127,7 +127,7 @@ async def test_waiting_definition_with_extras_written_by_hand_takes_effect(store
 
 async def test_claim_returns_the_options_and_leaves_blocked_jobs(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job("first"))
-    await store.jobs.insert_extended([extended(), extended("free", Extras('{"a": 1}'))])
+    await store.inserts.insert_extended([extended(), extended("free", Extras('{"a": 1}'))])
     (claim,) = (await store.claims.exchange("w1", [NAME], 5)).jobs
     assert (claim.job_id, claim.options) == ("free", '{"a": 1}')
 

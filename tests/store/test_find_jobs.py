@@ -48,7 +48,7 @@ async def fill(pool: Pool) -> None:
 
 
 async def test_metadata_filter_selects_rows_that_contain_it(store: Store) -> None:
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("a", task_data=data(tenant=7, tags=["x", "y"], deep={"a": 1, "b": 2})),
             new_job("b", task_data=data(tenant=8)),
@@ -67,7 +67,7 @@ async def test_metadata_filter_selects_rows_that_contain_it(store: Store) -> Non
 
 async def test_metadata_filter_combines_with_the_other_filters(store: Store) -> None:
     await running(store, new_job("a", task_data=data(tenant=7)))
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("b", task_data=data(tenant=7), job_name="other"),
             new_job("c", task_data=data(tenant=7), execution_time=NOW + SECOND),

@@ -45,7 +45,7 @@ async def test_claim_counts_the_entries_that_it_reads_from_its_position_if_it_is
     # They are read once more for the time of the next job.
     assert CROWD <= (await claim(counts=True)).read <= 2 * CROWD
     assert (await claim(since=AFTER_ALL, counts=True)).read == 0
-    await store.jobs.insert([new_job(str(n)) for n in range(5)])
+    await store.inserts.insert([new_job(str(n)) for n in range(5)])
     found = await claim(since=AFTER_ALL, counts=True)
     assert (len(found.jobs), found.at) == (5, NOW)
     assert 5 <= found.read <= 10
@@ -65,7 +65,7 @@ async def test_claim_counts_the_entries_of_dead_rows_that_a_snapshot_keeps(store
 
 async def test_find_claimable_finds_the_first_claimable_job_in_front_of_a_position(store: Store) -> None:
     await running(store, new_job("running", execution_time=NOW - 9 * SECOND))
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("unknown", job_name="nobody.knows", execution_time=NOW - 8 * SECOND),
             new_job("b", execution_time=NOW - 5 * SECOND),
@@ -84,7 +84,7 @@ async def test_find_claimable_finds_the_first_claimable_job_in_front_of_a_positi
 
 async def test_find_claimable_leaves_out_locked_jobs_and_counts_all_entries(store: Store, pool: Pool) -> None:
     await fill(pool)
-    await store.jobs.insert([new_job("locked", execution_time=NOW - SECOND)])
+    await store.inserts.insert([new_job("locked", execution_time=NOW - SECOND)])
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
         assert await store.claims.find_claimable([NAME], AFTER_ALL, NO_IDS) == (None, CROWD + 1)

@@ -115,11 +115,11 @@ async def test_retry_job_keeps_the_history(store: Store) -> None:
 async def test_replacing_a_job_clears_the_history(store: Store, clock: FakeClock) -> None:
     (claim,) = await running(store, new_job(max_retries=1))
     await store.results.settle("w1", [(claim, RETRY)])
-    await store.jobs.replace([new_job()])
+    await store.inserts.replace([new_job()])
     assert await outcomes(store) == []
     clock.advance(SECOND)
     claim = await claim_again(store)
-    await store.jobs.replace([new_job()])
+    await store.inserts.replace([new_job()])
     await store.results.settle("w1", [(claim, Outcome.fail("no"))])
     assert (await job_of(store)).status is JobStatus.PENDING
     assert await outcomes(store) == []
@@ -135,7 +135,7 @@ async def test_cancelling_a_running_job_appends_to_the_history(store: Store, clo
 
 
 async def test_cancelling_a_pending_job_appends_nothing(store: Store) -> None:
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     await store.jobs.cancel("job")
     assert (await job_of(store)).errors == ()
 
@@ -145,7 +145,7 @@ async def test_setting_the_status_of_a_running_job_appends_to_the_history(
     store: Store, status: JobStatus
 ) -> None:
     await running(store, new_job("running"))
-    await store.jobs.insert([new_job("pending")])
+    await store.inserts.insert([new_job("pending")])
     for job_id in ("running", "pending"):
         await store.jobs.set_status(job_id, status, LEASE)
     assert await outcomes(store, "running") == ["lost"]
@@ -212,7 +212,7 @@ async def test_refusing_a_replacement_appends_to_the_history(store: Store, pool:
 @pytest.mark.slow
 async def test_quarantining_an_unreadable_job_appends_to_the_history(store: Store, pool: Pool) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     await pool.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_payload")
     await pool.execute(
         "UPDATE scheduled_jobs SET task_data = jsonb_build_object('args', repeat('x', 33554432))"
@@ -242,7 +242,7 @@ async def test_infinite_start_reads_as_none(store: Store, pool: Pool) -> None:
 
 
 async def test_job_reads_the_other_columns_as_far_as_they_are_valid(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("a"), new_job("b"), new_job("c")])
+    await store.inserts.insert([new_job("a"), new_job("b"), new_job("c")])
     await pool.execute(
         "UPDATE scheduled_jobs SET blocked_on = 'after', unique_key = 'key', progress = '{\"done\": 1}',"
         """ options = '{"schedule_id": "nightly", "fire_time": "2030-01-01T00:00:00+00:00"}'"""

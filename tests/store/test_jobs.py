@@ -40,15 +40,15 @@ NO_FILTERS: dict[str, Any] = dict.fromkeys(
 
 
 async def test_insert_returns_the_ids_that_were_free(store: Store, pool: Pool) -> None:
-    assert await store.jobs.insert([new_job("a")]) == {"a"}
-    assert await store.jobs.insert([new_job("a", priority=1), new_job("b")]) == {"b"}
-    assert await store.jobs.insert([new_job("c", priority=3), new_job("c", priority=8)]) == {"c"}
-    assert await store.jobs.insert([]) == set()
+    assert await store.inserts.insert([new_job("a")]) == {"a"}
+    assert await store.inserts.insert([new_job("a", priority=1), new_job("b")]) == {"b"}
+    assert await store.inserts.insert([new_job("c", priority=3), new_job("c", priority=8)]) == {"c"}
+    assert await store.inserts.insert([]) == set()
     assert await column(pool, "priority") == {"a": 5, "b": 5, "c": 3}
 
 
 async def test_insert_writes_a_pending_row(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job(misfire_grace_time=60)])
+    await store.inserts.insert([new_job(misfire_grace_time=60)])
     found = await row(pool)
     assert (found["status"], found["attempt"], found["retry_count"]) == ("pending", 0, 0)
     assert (found["created_at"], found["expires_at"]) == (NOW, NOW + 60 * SECOND)
@@ -59,8 +59,8 @@ async def test_insert_joins_the_transaction_of_the_caller(store: Store, pool: Po
     async with pool.acquire() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await store.jobs.insert([new_job("a")], connection=connection)
-        await store.jobs.replace([new_job("b")], connection=connection)
+        await store.inserts.insert([new_job("a")], connection=connection)
+        await store.inserts.replace([new_job("b")], connection=connection)
         assert await store.jobs.statuses_of(["a", "b", "c"], connection=connection) == {
             "a": JobStatus.PENDING,
             "b": JobStatus.PENDING,
@@ -73,13 +73,13 @@ async def test_insert_joins_the_transaction_of_the_caller(store: Store, pool: Po
 async def test_transaction_rolls_back_when_the_block_raises(store: Store, pool: Pool) -> None:
     async def fail(connection: Connection | None) -> None:
         async with store.statements.transaction(within=connection) as transaction:
-            await store.jobs.insert([new_job("a")], connection=transaction.connection)
+            await store.inserts.insert([new_job("a")], connection=transaction.connection)
             raise LookupError
 
     with pytest.raises(LookupError):
         await fail(None)
     async with pool.acquire() as connection, connection.transaction():
-        await store.jobs.insert([new_job("b")], connection=connection)
+        await store.inserts.insert([new_job("b")], connection=connection)
         with pytest.raises(LookupError):
             await fail(connection)
     assert await column(pool, "status") == {"b": "pending"}, "the caller's own rows remain"
@@ -114,7 +114,7 @@ async def test_arguments_survive_a_round_trip(store: Store) -> None:
     collector = Collector()
     collector.collect()
     sent = {f"{n}": large_floats_aside(value) for n, value in enumerate(collector.found)}
-    await store.jobs.insert(
+    await store.inserts.insert(
         [new_job(n, task_data=encode((value,), {"k": value})) for n, value in sent.items()]
     )
     back = {job.job_id: job for job in await store.jobs.list_jobs(**NO_FILTERS, limit=1000)}
@@ -125,7 +125,7 @@ async def test_arguments_survive_a_round_trip(store: Store) -> None:
 
 @pytest.mark.parametrize("number", [9e15, -9e15, 5e-324, 0.1, 1.0, 0.0, -2.5e-7])
 async def test_float_argument_survives_a_round_trip(store: Store, number: float) -> None:
-    await store.jobs.insert([new_job(task_data=encode((number,), None))])
+    await store.inserts.insert([new_job(task_data=encode((number,), None))])
     job = await store.jobs.get_job("job")
     assert job
     assert job.args == (number,)
@@ -134,7 +134,7 @@ async def test_float_argument_survives_a_round_trip(store: Store, number: float)
 
 @pytest.mark.parametrize("number", [1e16, 1e23, -1.7976931348623157e308])
 async def test_large_float_argument_returns_as_an_int(store: Store, number: float) -> None:
-    await store.jobs.insert([new_job(task_data=encode((number,), None))])
+    await store.inserts.insert([new_job(task_data=encode((number,), None))])
     job = await store.jobs.get_job("job")
     assert job
     assert type(job.args[0]) is int
@@ -163,7 +163,7 @@ async def test_replace_changes_a_job_at_once_when_it_is_not_running(
         function="app.moved",
         lock_key=1,
     )
-    await store.jobs.replace([definition])
+    await store.inserts.replace([definition])
     job_row = await row(pool)
     written = definition._asdict()
     assert {name: job_row[name] for name in written} == written
@@ -175,14 +175,14 @@ async def test_replace_changes_a_job_at_once_when_it_is_not_running(
 
 
 async def test_replace_inserts_a_missing_job(store: Store, pool: Pool) -> None:
-    await store.jobs.replace([new_job("a"), new_job("b", misfire_grace_time=5)])
+    await store.inserts.replace([new_job("a"), new_job("b", misfire_grace_time=5)])
     assert await column(pool, "expires_at") == {"a": None, "b": NOW + 5 * SECOND}
 
 
 async def test_concurrent_replacements_of_the_same_jobs_succeed(store: Store) -> None:
     jobs = [new_job(f"{n:03}") for n in range(300)]
-    await store.jobs.insert(jobs)
-    await asyncio.gather(*(store.jobs.replace(order) for order in (jobs, jobs[::-1]) * 4))
+    await store.inserts.insert(jobs)
+    await asyncio.gather(*(store.inserts.replace(order) for order in (jobs, jobs[::-1]) * 4))
 
 
 # -- cancel --------------------------------------------------------------------------------------------
@@ -190,8 +190,8 @@ async def test_concurrent_replacements_of_the_same_jobs_succeed(store: Store) ->
 
 async def test_cancel_cancels_pending_and_running_jobs(store: Store, pool: Pool, clock: FakeClock) -> None:
     await running(store, new_job("running"))
-    await store.jobs.insert([new_job("pending")])
-    await store.jobs.replace([new_job("running", priority=1)])
+    await store.inserts.insert([new_job("pending")])
+    await store.inserts.replace([new_job("running", priority=1)])
     clock.advance(SECOND)
     assert await store.jobs.cancel("pending") == StatusChange(True, None)
     assert await store.jobs.cancel("running") == StatusChange(True, "w1")
@@ -205,7 +205,7 @@ async def test_cancel_cancels_pending_and_running_jobs(store: Store, pool: Pool,
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status.is_finished])
 async def test_cancel_does_not_change_a_finished_job(store: Store, pool: Pool, status: JobStatus) -> None:
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     await store.jobs.set_status("job", status, LEASE)
     before = await row(pool)
     assert await store.jobs.cancel("job") == StatusChange(False, None)
@@ -217,7 +217,7 @@ async def test_cancel_and_set_status_wait_for_a_claim_in_progress(
     store: Store, pool: Pool, verb: str
 ) -> None:
     """It returns the worker that has just claimed the job, although its own snapshot is older."""
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     await store.workers.register(worker(), LEASE)
     await store.schedules.now()
     async with pool.acquire() as other:
@@ -249,11 +249,11 @@ async def test_cancel_and_set_status_wait_for_a_claim_in_progress(
 async def test_set_status_moves_a_job_between_any_two_statuses(
     store: Store, pool: Pool, clock: FakeClock, before: JobStatus, after: JobStatus
 ) -> None:
-    await store.jobs.insert([new_job(misfire_grace_time=10, max_retries=1)])
+    await store.inserts.insert([new_job(misfire_grace_time=10, max_retries=1)])
     if before is JobStatus.RUNNING:
         await store.workers.register(worker(), LEASE)
         await store.claims.exchange("w1", [NAME], 1)
-        await store.jobs.replace([new_job(priority=1)])
+        await store.inserts.replace([new_job(priority=1)])
     else:
         await store.jobs.set_status("job", before, LEASE)
     old = await row(pool)
@@ -284,7 +284,7 @@ async def test_set_status_returns_not_changed_for_a_missing_job(store: Store) ->
 async def test_rescue_releases_a_reserved_job_when_its_lease_expires(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     await store.jobs.set_status("job", JobStatus.RUNNING, LEASE)
     assert (await store.workers.rescue(120)).job_ids == []
     clock.advance(LEASE * SECOND + SECOND)
@@ -307,7 +307,7 @@ async def test_get_job_returns_every_column(store: Store, clock: FakeClock) -> N
             timeout_seconds=1.5,
         ),
     )
-    await store.jobs.replace([new_job()])
+    await store.inserts.replace([new_job()])
     job = await store.jobs.get_job("job")
     assert job
     assert (job.args, job.kwargs) == ((1,), {"a": [2]})
@@ -329,7 +329,7 @@ async def test_get_job_returns_every_column(store: Store, clock: FakeClock) -> N
 
 @pytest.mark.parametrize("task_data", ["[1]", "null", '{"args": 5}', '"text"'])
 async def test_get_job_omits_arguments_in_another_format(store: Store, pool: Pool, task_data: str) -> None:
-    await store.jobs.insert([new_job(timeout_seconds=None)])
+    await store.inserts.insert([new_job(timeout_seconds=None)])
     await pool.execute("UPDATE scheduled_jobs SET task_data = $1", task_data)
     job = await store.jobs.get_job("job")
     assert job
@@ -342,11 +342,11 @@ async def page(store: Store, **filters: object) -> list[str]:
 
 async def test_list_jobs_pages_by_id_when_jobs_change(store: Store) -> None:
     jobs = [new_job(f"{n:02}", execution_time=NOW + n * SECOND) for n in range(10)]
-    await store.jobs.insert(jobs[::-1])
+    await store.inserts.insert(jobs[::-1])
     seen = await page(store, limit=4)
     await store.jobs.cancel("01")
-    await store.jobs.replace([jobs[5]._replace(execution_time=NOW - SECOND, priority=1)])
-    await store.jobs.insert([new_job("03a"), new_job("055")])
+    await store.inserts.replace([jobs[5]._replace(execution_time=NOW - SECOND, priority=1)])
+    await store.inserts.insert([new_job("03a"), new_job("055")])
     while more := await page(store, limit=4, after=seen[-1]):
         seen += more
     assert seen == ["00", "01", "02", "03", "03a", "04", "05", "055", "06", "07", "08", "09"]
@@ -355,7 +355,7 @@ async def test_list_jobs_pages_by_id_when_jobs_change(store: Store) -> None:
 async def test_list_jobs_applies_each_filter(store: Store) -> None:
     await running(store, new_job("a"))
     await running(store, new_job("b"), worker_id="w2")
-    await store.jobs.insert([new_job("c", job_name="other"), new_job("d", execution_time=NOW + SECOND)])
+    await store.inserts.insert([new_job("c", job_name="other"), new_job("d", execution_time=NOW + SECOND)])
     assert await page(store) == ["a", "b", "c", "d"]
     assert await page(store, statuses=[JobStatus.PENDING]) == ["c", "d"]
     assert await page(store, statuses=[JobStatus.PENDING, JobStatus.RUNNING], limit=3) == ["a", "b", "c"]
@@ -372,7 +372,7 @@ async def test_count_jobs_counts_each_status(store: Store) -> None:
     statuses = list(JobStatus)
     for n, status in enumerate(statuses):
         for m in range(n + 1):
-            await store.jobs.insert([new_job(f"{status}-{m}", job_name="even" if m % 2 == 0 else "odd")])
+            await store.inserts.insert([new_job(f"{status}-{m}", job_name="even" if m % 2 == 0 else "odd")])
             await store.jobs.set_status(f"{status}-{m}", status, LEASE)
     assert await store.jobs.count_jobs(None) == JobCounts(1, 2, 3, 4, 5, 6)
     assert await store.jobs.count_jobs(["odd"]) == JobCounts(0, 1, 1, 2, 2, 3)

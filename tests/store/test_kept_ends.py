@@ -99,7 +99,7 @@ ENDS: dict[str, End] = {
 async def test_result_of_a_job_that_ends_without_a_value_outlives_its_row(
     store: Store, pool: Pool, clock: FakeClock, end: str
 ) -> None:
-    await store.jobs.insert_extended([ExtendedJob(new_job("a", misfire_grace_time=5), KEPT)])
+    await store.inserts.insert_extended([ExtendedJob(new_job("a", misfire_grace_time=5), KEPT)])
     await ENDS[end](store, clock)
     job = await store.jobs.get_job("a")
     assert job is not None
@@ -123,7 +123,7 @@ async def test_end_without_a_value_is_passed_as_it_is_kept(
     store: Store, pool: Pool, clock: FakeClock, end: str
 ) -> None:
     """It is the last of two, so it is passed in the transaction that unblocks the job."""
-    await store.jobs.insert_extended([ExtendedJob(new_job("a", misfire_grace_time=5), KEPT)])
+    await store.inserts.insert_extended([ExtendedJob(new_job("a", misfire_grace_time=5), KEPT)])
     await add(store, reader("b", "a", job_name="reader"))
     await ENDS[end](store, clock)
     async with store.statements.transaction() as transaction:  # of an attempt that was cancelled
@@ -139,7 +139,7 @@ async def test_job_that_ends_without_success_states_why(
     store: Store, pool: Pool, clock: FakeClock, end: str
 ) -> None:
     """So it is in the index of unsuccessful jobs."""
-    await store.jobs.insert([new_job("a", misfire_grace_time=5)])
+    await store.inserts.insert([new_job("a", misfire_grace_time=5)])
     await ENDS[end](store, clock)
     assert (
         await pool.fetchval(
@@ -153,7 +153,7 @@ async def test_job_that_a_claim_found_expired_states_why_if_the_worker_dies_then
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await store.workers.register(worker("w1"), LEASE)
-    await store.jobs.insert([new_job("a", misfire_grace_time=5), new_job("b", misfire_grace_time=5)])
+    await store.inserts.insert([new_job("a", misfire_grace_time=5), new_job("b", misfire_grace_time=5)])
     await pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no' WHERE job_id = 'b'")
     clock.advance(10 * SECOND)
     found = await store.claims.exchange("w1", [NAME], 5)
@@ -170,7 +170,7 @@ async def test_job_that_a_claim_found_expired_states_why_if_the_worker_dies_then
 
 
 async def test_cancelled_job_keeps_the_error_of_its_last_attempt(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("a"), new_job("b"), new_job("c")])
+    await store.inserts.insert([new_job("a"), new_job("b"), new_job("c")])
     await pool.execute("UPDATE scheduled_jobs SET error_message = 'ValueError: no' WHERE job_id <> 'c'")
     await store.jobs.cancel("a", "cancelled by me")
     await store.jobs.set_status("b", JobStatus.CANCELLED, LEASE, "set to cancelled by me")
@@ -198,7 +198,7 @@ async def test_result_of_a_cancelled_job_of_a_schedule_is_kept_when_its_attempt_
     store: Store, pool: Pool
 ) -> None:
     options = '{"keep_result": 60, "schedule_id": "s"}'
-    await store.jobs.insert_extended([ExtendedJob(new_job("a"), Extras(options=options))])
+    await store.inserts.insert_extended([ExtendedJob(new_job("a"), Extras(options=options))])
     held = await claim(store)
     await store.jobs.cancel("a")
     before = (await store.kept_results.get(["a"]))["a"]
@@ -210,7 +210,7 @@ async def test_result_of_a_cancelled_job_of_a_schedule_is_kept_when_its_attempt_
 
 
 async def test_job_completed_by_hand_has_no_value(store: Store) -> None:
-    await store.jobs.insert_extended([ExtendedJob(new_job("a"), KEPT)])
+    await store.inserts.insert_extended([ExtendedJob(new_job("a"), KEPT)])
     await add(store, reader("b", "a"))
     await store.jobs.set_status("a", JobStatus.COMPLETED, LEASE)
     kept = (await store.kept_results.get(["a"]))["a"]
@@ -221,7 +221,7 @@ async def test_job_completed_by_hand_has_no_value(store: Store) -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.retry(HOUR, "no"), RELEASE])
 async def test_job_that_runs_again_stores_no_result(store: Store, pool: Pool, outcome: Outcome) -> None:
-    await store.jobs.insert_extended([ExtendedJob(new_job("a", max_retries=1), KEPT)])
+    await store.inserts.insert_extended([ExtendedJob(new_job("a", max_retries=1), KEPT)])
     await settle(store, outcome)
     assert await store.kept_results.get(["a"]) == {"a": None}
     assert await column(pool, "on_end") == {"a": None}
@@ -229,7 +229,7 @@ async def test_job_that_runs_again_stores_no_result(store: Store, pool: Pool, ou
 
 @pytest.mark.parametrize("options", ['{"keep_result": "x"}', "5", '[{"keep_result": 5}]'])
 async def test_lifetime_written_by_hand_does_not_stop_the_end(store: Store, pool: Pool, options: str) -> None:
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     await pool.execute("UPDATE scheduled_jobs SET options = $1, on_end = '5'", options)
     await settle(store, Outcome.fail("no"))
     assert await column(pool, "on_end") == {"a": None}
@@ -237,7 +237,7 @@ async def test_lifetime_written_by_hand_does_not_stop_the_end(store: Store, pool
 
 
 async def test_result_that_a_crash_left_unstored_is_stored_by_the_scan(store: Store, pool: Pool) -> None:
-    await store.jobs.insert_extended([ExtendedJob(new_job("a"), KEPT)])
+    await store.inserts.insert_extended([ExtendedJob(new_job("a"), KEPT)])
     await pool.execute(
         """UPDATE scheduled_jobs SET status = 'expired', finished_at = $1, on_end = '{"result": true}'""", NOW
     )

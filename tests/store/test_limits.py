@@ -141,7 +141,7 @@ async def test_admit_counts_an_attempt_that_was_ended_by_hand_whatever_becomes_o
     if change == "retry":
         await store.jobs.retry("a")
     elif "replace" in change:
-        await store.jobs.replace([new_job("a")])
+        await store.inserts.replace([new_job("a")])
     clock.advance(timedelta(seconds=1.9))
     again = (await store.claims.exchange("w1", [NAME], 10)).jobs
     assert await admit(store, again, (KEY, most(1))) == {"a": KEY}
@@ -161,7 +161,7 @@ async def test_admit_counts_an_attempt_that_was_ended_by_hand_after_a_waiting_de
     await store.jobs.retry("a")
     (second,) = (await store.claims.exchange("w1", [NAME], 10)).jobs
     assert await admit(store, [second], (KEY, most(2))) == {"a": None}
-    await store.jobs.replace([new_job("a")])
+    await store.inserts.replace([new_job("a")])
     await store.results.settle("w1", [(second, COMPLETE)])
     (third,) = (await store.claims.exchange("w1", [NAME], 10)).jobs
     assert await admit(store, [third], (KEY, most(1))) == {"a": KEY}
@@ -275,7 +275,7 @@ async def test_admit_answers_nothing_for_attempts_that_the_worker_does_not_hold(
     await store.jobs.cancel(cancelled.job_id)
     await pool.execute("UPDATE scheduled_jobs SET attempt = 2 WHERE job_id = $1", again.job_id)
     await pool.execute("UPDATE scheduled_jobs SET worker_id = 'w2' WHERE job_id = $1", reclaimed.job_id)
-    await store.jobs.replace([new_job(replaced.job_id)])
+    await store.inserts.replace([new_job(replaced.job_id)])
     answer = await admit(store, [cancelled, reclaimed, replaced, again, held], (KEY, most(1)))
     assert answer == {held.job_id: None}
     assert await starts(pool) == [held.job_id]
@@ -378,7 +378,7 @@ async def test_unblock_has_no_answer_for_limits_without_blocked_jobs(store: Stor
 
 async def test_block_surplus_blocks_due_jobs_of_the_names_behind_a_position(store: Store, pool: Pool) -> None:
     late, soon = NOW - 60 * SECOND, NOW + SECOND
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             *(new_job(job_id, execution_time=late) for job_id in ("a", "b", "c", "d")),
             new_job("other", execution_time=late, job_name="other"),
@@ -402,8 +402,8 @@ async def test_block_surplus_blocks_due_jobs_of_the_names_behind_a_position(stor
 
 async def test_block_surplus_blocks_only_the_jobs_that_need_the_limit(store: Store, pool: Pool) -> None:
     large = json.dumps({"args": ["x" * 3000], "kwargs": {}})
-    await store.jobs.insert([*(new_job(job_id) for job_id in "abc"), new_job("d", task_data=large)])
-    await store.jobs.insert(
+    await store.inserts.insert([*(new_job(job_id) for job_id in "abc"), new_job("d", task_data=large)])
+    await store.inserts.insert(
         [new_job("future", execution_time=NOW + SECOND), new_job("other", job_name="other")]
     )
     first = SurplusPosition(5, NOW - SECOND, "")
@@ -417,7 +417,7 @@ async def test_block_surplus_blocks_only_the_jobs_that_need_the_limit(store: Sto
 
 
 async def block_by_hand(pool: Pool, store: Store, key: str, *job_ids: str) -> None:
-    await store.jobs.insert([new_job(job_id, misfire_grace_time=60) for job_id in job_ids])
+    await store.inserts.insert([new_job(job_id, misfire_grace_time=60) for job_id in job_ids])
     await pool.execute("UPDATE scheduled_jobs SET blocked_on = $1 WHERE job_id = ANY ($2)", key, [*job_ids])
 
 
@@ -483,7 +483,7 @@ async def test_changing_a_blocked_job_unblocks_it(store: Store, pool: Pool, chan
     if change == "cancel":
         assert (await store.jobs.cancel("a")).changed
     elif change == "replace":
-        await store.jobs.replace([new_job("a")])
+        await store.inserts.replace([new_job("a")])
     else:
         await store.jobs.set_status("a", JobStatus.PENDING, LEASE)
     assert await blocked(pool) == {}

@@ -24,7 +24,7 @@ DAY = timedelta(days=1)
 
 async def keeping(store: Store, *job_ids: str, extras: Extras = KEEPS) -> list[Claim]:
     """Insert jobs that keep their results for a second, and have a worker claim them."""
-    await store.jobs.insert_extended([ExtendedJob(new_job(job_id), extras) for job_id in job_ids])
+    await store.inserts.insert_extended([ExtendedJob(new_job(job_id), extras) for job_id in job_ids])
     return await claim(store, len(job_ids))
 
 
@@ -218,7 +218,7 @@ async def test_waiting_definition_of_a_predecessor_decides_whether_its_result_is
     a, _ = await keeping(store, "a", "b")
     plain, keeps = ExtendedJob(new_job("b"), Extras(options="{}")), ExtendedJob(new_job("a"), KEEPS)
     async with store.statements.transaction() as (connection, _):
-        await store.jobs.replace_extended([keeps, plain], connection=connection)
+        await store.inserts.replace_extended([keeps, plain], connection=connection)
     with pytest.raises(ValueError, match="job 'b' keeps no result"):
         await add(store, reader("c", "a", "b"))
     await add(store, reader("c", "a"))

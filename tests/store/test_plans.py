@@ -214,7 +214,7 @@ async def dedicated(dsn: str, store: Store) -> AsyncIterator[Connection]:
 async def fill(connection: Connection, store: Store) -> None:
     """Insert running jobs, due ones, many future ones of a higher priority, and finished ones."""
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job(job_id, priority=1) for job_id in HELD])
+    await store.inserts.insert([new_job(job_id, priority=1) for job_id in HELD])
     assert len((await store.claims.exchange("w1", [NAME], len(HELD))).jobs) == len(HELD)
     for prefix, count, shape in (
         (
@@ -406,7 +406,7 @@ async def not_hot(connection: Connection) -> int:
 
 async def test_claim_and_heartbeat_updates_are_hot(store: Store, pool: Pool) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job(f"{n:03}", misfire_grace_time=60) for n in range(5)])
+    await store.inserts.insert([new_job(f"{n:03}", misfire_grace_time=60) for n in range(5)])
     async with pool.acquire() as connection:
         async with connection.transaction():
             assert len(await claim_on(connection, store, 20)) == 5

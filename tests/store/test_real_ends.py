@@ -40,7 +40,7 @@ async def on_end(pool: Pool, job_id: str = "a") -> Any:
 
 async def start_of_schedule(store: Store) -> Claim:
     """Start a job of a schedule, for which no other job waits."""
-    await store.jobs.insert_extended([ExtendedJob(new_job("a"), OF_A_SCHEDULE)])
+    await store.inserts.insert_extended([ExtendedJob(new_job("a"), OF_A_SCHEDULE)])
     await store.workers.register(worker(), LEASE)
     (claim,) = (await store.claims.exchange("w1", [NAME], 1)).jobs
     return claim
@@ -92,7 +92,7 @@ async def test_end_of_another_attempt_does_not_count(store: Store, pool: Pool) -
 
 
 async def test_pending_job_and_job_of_a_worker_without_a_row_end_at_once(store: Store, pool: Pool) -> None:
-    await store.jobs.insert([new_job("p")])
+    await store.inserts.insert([new_job("p")])
     await add(store, child("q", "p", outcome="ended"))
     await store.jobs.cancel("p")
     await family(store)
@@ -111,7 +111,7 @@ async def test_plain_job_that_is_cancelled_awaits_nothing(store: Store, pool: Po
 
 async def test_replacement_of_a_cancelled_job_is_dropped(store: Store, pool: Pool) -> None:
     claim = await family(store)
-    await store.jobs.replace([new_job("a")])
+    await store.inserts.replace([new_job("a")])
     assert set(await on_end(pool)) == {"child", "replacement"}
     await cancel(store)
     assert await on_end(pool) == {"child": True, "alive": True}
@@ -223,7 +223,7 @@ async def test_job_whose_cancelled_attempt_runs_is_neither_deleted_nor_run_again
 async def test_new_definition_of_a_cancelled_job_awaits_nothing(store: Store, pool: Pool) -> None:
     await family(store)
     await cancel(store)
-    await store.jobs.replace([new_job("a")])
+    await store.inserts.replace([new_job("a")])
     assert await on_end(pool) == {"child": True}
     assert await state(pool, "a", "b") == [FREE, BLOCKED]
 

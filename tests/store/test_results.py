@@ -240,7 +240,7 @@ async def test_settle_applies_a_replacement_with_every_outcome(
     store: Store, pool: Pool, clock: FakeClock, outcome: Outcome
 ) -> None:
     (claim, other) = await running(store, new_job(max_retries=1), new_job("other"))
-    await store.jobs.replace([REPLACEMENT])
+    await store.inserts.replace([REPLACEMENT])
     held = await row(pool)
     assert (held["status"], held["job_name"], held["attempt"]) == ("running", NAME, 1), "undisturbed"
     clock.advance(10 * SECOND)
@@ -286,7 +286,7 @@ async def test_settle_writes_an_outcome_whose_replacement_is_dropped_meanwhile(
     """The job for which the replacement waits fails when the attempt ends, as ``cancel_blocked`` does it."""
     monkeypatch.setattr(results_module, "LOCK_TIMEOUT_MS", round(PATIENCE * 1000))
     claim, other = await running(store, new_job(max_retries=1), new_job("other"))
-    await store.jobs.replace([REPLACEMENT])
+    await store.inserts.replace([REPLACEMENT])
     canceller = await asyncpg.connect(dsn)
     try:
         async with asyncio.timeout(PATIENCE), canceller.transaction():
@@ -309,7 +309,7 @@ async def test_settle_applies_a_replacement_without_optional_values(store: Store
     (claim,) = await running(
         store, new_job(misfire_grace_time=5, function="app.moved", lock_key=7, job_name="app.moved")
     )
-    await store.jobs.replace([new_job(timeout_seconds=None)])
+    await store.inserts.replace([new_job(timeout_seconds=None)])
     await store.results.settle("w1", [(claim, COMPLETE)])
     found = await row(pool)
     for name in ("misfire_grace_time", "timeout_seconds", "function", "lock_key", "expires_at"):
@@ -320,7 +320,7 @@ async def test_settle_counts_the_grace_time_of_a_replacement_from_its_earliest_s
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     (claim,) = await running(store, new_job())
-    await store.jobs.replace([new_job(misfire_grace_time=5)])
+    await store.inserts.replace([new_job(misfire_grace_time=5)])
     clock.advance(10 * SECOND)
     await store.results.settle("w1", [(claim, COMPLETE)])
     assert (await row(pool))["expires_at"] == LATER + 5 * SECOND
@@ -328,7 +328,7 @@ async def test_settle_counts_the_grace_time_of_a_replacement_from_its_earliest_s
 
 async def test_settle_keeps_a_replacement_when_it_refuses_the_outcome(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
-    await store.jobs.replace([REPLACEMENT])
+    await store.inserts.replace([REPLACEMENT])
     before = await row(pool)
     for outcome in EVERY_OUTCOME:
         assert await store.results.settle("w1", [(claim._replace(attempt=2), outcome)]) == set()
@@ -338,15 +338,15 @@ async def test_settle_keeps_a_replacement_when_it_refuses_the_outcome(store: Sto
 
 async def test_settle_applies_the_last_of_several_replacements(store: Store, pool: Pool) -> None:
     (claim,) = await running(store, new_job())
-    await store.jobs.replace([REPLACEMENT])
-    await store.jobs.replace([new_job(priority=8)])
+    await store.inserts.replace([REPLACEMENT])
+    await store.inserts.replace([new_job(priority=8)])
     await store.results.settle("w1", [(claim, COMPLETE)])
     assert (await row(pool))["priority"] == 8
 
 
 async def test_replaced_job_runs_again_only_after_its_attempt_ended(store: Store, clock: FakeClock) -> None:
     (first,) = await running(store, new_job())
-    await store.jobs.replace([new_job(task_data='{"args": ["new"], "kwargs": {}}')])
+    await store.inserts.replace([new_job(task_data='{"args": ["new"], "kwargs": {}}')])
     await store.workers.register(worker("w2"), LEASE)
     assert (await store.claims.exchange("w2", [NAME], 1)).jobs == []
     await store.results.settle("w1", [(first, Outcome.fail("no"))])

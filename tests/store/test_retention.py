@@ -21,7 +21,7 @@ async def finished(
     now = clock.now
     for job_id, status, age in jobs:
         clock.now = now - age
-        await store.jobs.insert([new_job(job_id, job_name=name)])
+        await store.inserts.insert([new_job(job_id, job_name=name)])
         await store.jobs.set_status(job_id, status, LEASE)
     clock.now = now
 
@@ -33,7 +33,7 @@ async def test_expire_expires_pending_jobs_past_their_grace_time(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await running(store, new_job("running", misfire_grace_time=0))
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("in time", misfire_grace_time=10),
             new_job("late", misfire_grace_time=9, job_name="unknown"),
@@ -51,7 +51,7 @@ async def test_expire_expires_pending_jobs_past_their_grace_time(
 
 
 async def test_expire_stops_at_its_limit(store: Store, clock: FakeClock) -> None:
-    await store.jobs.insert(
+    await store.inserts.insert(
         [new_job(f"{p}{n}", priority=p, misfire_grace_time=0) for p in (1, 3, 5, 8) for n in range(3)]
     )
     clock.advance(SECOND)
@@ -62,7 +62,7 @@ async def test_expire_stops_at_its_limit(store: Store, clock: FakeClock) -> None
 
 
 async def test_expire_skips_a_job_that_is_being_claimed(store: Store, pool: Pool, clock: FakeClock) -> None:
-    await store.jobs.insert([new_job(misfire_grace_time=0)])
+    await store.inserts.insert([new_job(misfire_grace_time=0)])
     clock.advance(SECOND)
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs FOR UPDATE")
@@ -107,7 +107,7 @@ async def test_vacuum_blocks_deletes_jobs_that_finished_before_their_cutoff(
 
 async def test_vacuum_blocks_reaches_every_row_when_it_walks_in_steps(store: Store, clock: FakeClock) -> None:
     await store.workers.register(worker(), LEASE)
-    await store.jobs.insert([new_job(f"{n:04}") for n in range(500)])
+    await store.inserts.insert([new_job(f"{n:04}") for n in range(500)])
     for claim in (await store.claims.exchange("w1", [new_job().job_name], 500)).jobs[::50]:
         await store.jobs.cancel(claim.job_id)
     await store.jobs.cancel("0499")

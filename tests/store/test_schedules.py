@@ -271,7 +271,7 @@ async def test_now_follows_the_test_clock_or_the_database(
 
 
 async def test_chained_runs_returns_the_last_pending_job_of_a_0_2_chain(store: Store, pool: Pool) -> None:
-    await store.jobs.insert(
+    await store.inserts.insert(
         [
             new_job("periodic:key:0", execution_time=NOW + 9 * SECOND, max_retries=1),
             new_job("periodic:key:1", execution_time=NOW + SECOND),

@@ -35,7 +35,7 @@ async def test_store_works_in_a_schema_of_any_name(empty_pool: Pool, clock: Fake
     await store.migrate()
     (claim,) = await running(store, new_job())
     assert await store.results.settle("w1", [(claim, COMPLETE)]) == {"job"}
-    await store.jobs.copy([GeneratedIdJob(*new_job("copied"))], 1)
+    await store.inserts.copy([GeneratedIdJob(*new_job("copied"))], 1)
     assert (await store.jobs.count_jobs(None)).pending == 1
     assert await store.retention.table_blocks() == 1
     assert await schemas_with_jobs(empty_pool) == {schema}
@@ -56,12 +56,12 @@ async def test_stores_in_two_schemas_are_independent(empty_pool: Pool, clock: Fa
     await one.migrate()
     await two.migrate()
     assert await one.locks.channel() != await two.locks.channel()
-    await one.jobs.insert([new_job()])
+    await one.inserts.insert([new_job()])
     await one.workers.register(worker(), LEASE)
     await two.workers.register(worker(), LEASE)
     assert await two.jobs.get_job("job") is None
     assert (await two.claims.exchange("w1", [NAME], 1)).jobs == []
-    await two.jobs.insert([new_job(priority=8)])
+    await two.inserts.insert([new_job(priority=8)])
     (claim,) = (await one.claims.exchange("w1", [NAME], 1)).jobs
     assert claim.priority == 5
     assert await two.results.settle("w1", [(claim, COMPLETE)]) == set()
@@ -79,7 +79,7 @@ async def test_search_path_chooses_the_schema_once_when_no_name_is_given(
         assert await store.schema() == "jobs"
         async with pool.acquire() as connection:
             await connection.execute("SET search_path = ''")
-            assert await store.jobs.insert([new_job()], connection=connection) == {"job"}
+            assert await store.inserts.insert([new_job()], connection=connection) == {"job"}
 
 
 async def test_schema_finds_tables_further_down_the_search_path(empty_pool: Pool, empty_dsn: str) -> None:
@@ -96,7 +96,7 @@ async def test_missing_tables_raise_an_error_that_names_the_remedy(empty_pool: P
         SchemaMissingError,
         match=r"missing or old .* scheduler\.initialize_db\(\) .* run pg-scheduler migrate$",
     ) as caught:
-        await store.jobs.insert([new_job()])
+        await store.inserts.insert([new_job()])
     assert isinstance(caught.value.__cause__, asyncpg.UndefinedTableError)
     with pytest.raises(SchemaMissingError):
         await Store(Connections(empty_pool), schema="nowhere").jobs.count_jobs(None)

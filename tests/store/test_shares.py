@@ -29,7 +29,7 @@ def queued(job_id: str, tenant: str, due: datetime = NOW, **changes: object) -> 
 
 
 async def insert(store: Store, *jobs: ExtendedJob) -> None:
-    await store.jobs.insert_extended(jobs)
+    await store.inserts.insert_extended(jobs)
 
 
 async def loud(store: Store, count: int, tenant: str = "loud") -> None:
@@ -315,7 +315,7 @@ async def test_job_that_is_replaced_waits_for_the_turn_of_its_new_tenant(store: 
     await start_worker(store, 4)
     await insert(store, queued("job", "a"))
     await feed(store)
-    await store.jobs.replace_extended([queued("job", "b")])
+    await store.inserts.replace_extended([queued("job", "b")])
     assert await claimable(pool) == []
     await feed(store)
     assert await claimable(pool) == ["job"]
@@ -436,7 +436,7 @@ async def test_job_that_waited_for_others_waits_for_the_turn_of_its_tenant(
     child = ExtendedJob(new_job("child"), Extras(blocked_on=f"{SHARE}t")).queued_after(("parent",))
 
     async def write(transaction: object) -> None:
-        await store.jobs.insert_extended([child], connection=transaction.connection)  # type: ignore[attr-defined]
+        await store.inserts.insert_extended([child], connection=transaction.connection)  # type: ignore[attr-defined]
         await store.dependencies.block([child], transaction)  # type: ignore[arg-type]
 
     await store.statements.run_retrying(write)

@@ -161,7 +161,7 @@ SIGNALS: dict[str, Callable[[], Signal]] = {
 async def running(world: World) -> Claim:
     """Let worker w1 run the job."""
     store = world.actors[0].store
-    await world.do(_Do(lambda: store.jobs.insert([new_job("job", execution_time=NOW)])))
+    await world.do(_Do(lambda: store.inserts.insert([new_job("job", execution_time=NOW)])))
     await world.do(_Do(lambda: store.workers.register(worker("w1"), LEASE)))
     found = _Do(lambda: store.claims.exchange("w1", [NAME], 1))
     claim: Claim = (await world.do(found)).jobs[0]

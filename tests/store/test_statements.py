@@ -288,10 +288,10 @@ async def use_generated(store: Store, due: GeneratedIdJob) -> None:
     due = due._replace(misfire_grace_time=None)
     extended = ExtendedJob(due, Extras('{"a":1}')).with_id("r")
     async with store.connections.transaction() as connection:
-        assert await store.jobs.enqueue([due], message="due", connection=connection) == {"q"}
-        assert await store.jobs.enqueue_extended([extended], message="due", connection=connection) == {"r"}
+        assert await store.inserts.enqueue([due], message="due", connection=connection) == {"q"}
+        assert await store.inserts.enqueue_extended([extended], message="due", connection=connection) == {"r"}
         quiet = due._replace(job_id="s")
-        assert await store.jobs.enqueue([quiet], connection=connection) == {"s": NOW}
+        assert await store.inserts.enqueue([quiet], connection=connection) == {"s": NOW}
     assert await store.jobs.delete(["s"])
     assert await store.jobs.delete(["q"])
     assert await store.jobs.delete(["r"])
@@ -304,20 +304,20 @@ async def use_path(store: Store) -> object:
     await store.identity.guard_again("refuse")
     this, recorded = await store.identity.read()
     assert recorded == this
-    await store.jobs.insert([new_job(each) for each in "abcde"])
-    await store.jobs.insert([new_job("f")], route=Route.STICKY)
-    await store.jobs.insert([GeneratedIdJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
+    await store.inserts.insert([new_job(each) for each in "abcde"])
+    await store.inserts.insert([new_job("f")], route=Route.STICKY)
+    await store.inserts.insert([GeneratedIdJob(*new_job(each, job_name="nobody.knows")) for each in "hi"])
     unknown = new_job("j", job_name="nobody.knows", execution_time=NOW - 2 * SECOND)
-    await store.jobs.insert([GeneratedIdJob(*unknown)])
+    await store.inserts.insert([GeneratedIdJob(*unknown)])
     since = (NOW - SECOND,) * 4
     assert await store.claims.find_claimable(["nobody.knows"], since, NO_IDS) == (NOW - 2 * SECOND, 1)
-    await store.jobs.copy([GeneratedIdJob(*new_job("g", job_name="nobody.knows"))], 1000)
+    await store.inserts.copy([GeneratedIdJob(*new_job("g", job_name="nobody.knows"))], 1000)
     delayed = new_job("k", job_name="nobody.knows", execution_time=EPOCH + 1.5 * SECOND)
-    assert await store.jobs.enqueue([delayed, delayed._replace(job_id="l")]) == {"k": NOW, "l": NOW}
-    assert await store.jobs.enqueue([delayed]) == {}
-    assert await store.jobs.enqueue([delayed._replace(job_id="m")], message="due") == {"m": NOW}
+    assert await store.inserts.enqueue([delayed, delayed._replace(job_id="l")]) == {"k": NOW, "l": NOW}
+    assert await store.inserts.enqueue([delayed]) == {}
+    assert await store.inserts.enqueue([delayed._replace(job_id="m")], message="due") == {"m": NOW}
     await use_generated(store, GeneratedIdJob(*new_job("q", job_name="nobody.knows", execution_time=EPOCH)))
-    assert await store.jobs.clock() == NOW
+    assert await store.inserts.clock() == NOW
     assert await store.pauses.pause("mail.send", NOW + SECOND, "note", "me")
     assert await store.pauses.paused() == [Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0)]
     assert await store.pauses.end_pauses() == []
@@ -329,19 +329,19 @@ async def use_path(store: Store) -> object:
     extended = ExtendedJob(
         new_job("n", job_name="nobody.knows"), Extras('{"a":1}', "key", "after", '{"b":1}')
     )
-    assert await store.jobs.insert_extended([extended], message="due") == {"n"}
+    assert await store.inserts.insert_extended([extended], message="due") == {"n"}
     later = extended.with_id("p").due_at(EPOCH + SECOND)
-    assert await store.jobs.enqueue_extended([later]) == {}
+    assert await store.inserts.enqueue_extended([later]) == {}
     later = replace(later, extras=NO_EXTRAS)
-    assert await store.jobs.enqueue_extended([later], message="due") == {"p": NOW}
+    assert await store.inserts.enqueue_extended([later], message="due") == {"p": NOW}
     assert await store.jobs.delete(["p"])
-    await store.jobs.replace_extended([extended])
+    await store.inserts.replace_extended([extended])
     holder = Holder("n", "pending", "key")
     assert await store.unique_keys.find_conflicts(["n", "nobody"], ["key"]) == [holder]
     async with store.connections.transaction() as connection:
         assert await store.unique_keys.lock_holders(["key", "other"], connection) == {"key": holder}
     await store.jobs.cancel("n")
-    await store.jobs.insert_extended([ExtendedJob(new_job("o", job_name="nobody.knows"), extended.extras)])
+    await store.inserts.insert_extended([ExtendedJob(new_job("o", job_name="nobody.knows"), extended.extras)])
     with pytest.raises(JobConflictError, match="'o'"):
         await store.unique_keys.restart("n", lambda: store.jobs.retry("n"))
     actions: dict[BulkAction, bool] = {"retry": False, "cancel": True}
@@ -350,7 +350,7 @@ async def use_path(store: Store) -> object:
         became = [each.outcome for each in batch]
         assert became == ["refused", "done" if changed else "refused"], "the key is taken, and n has ended"
     assert await store.jobs.retry("n")
-    await store.jobs.replace_extended([extended])
+    await store.inserts.replace_extended([extended])
     assert await store.dependencies.repair(ScanPosition(), blocks=9, jobs=9) == ScanPosition()
     async with store.statements.transaction() as transaction:
         waiting = replace(extended, after=("a",))
@@ -358,7 +358,7 @@ async def use_path(store: Store) -> object:
         await store.dependencies.block([waiting], transaction)
         await store.dependencies.resolve(["n"], transaction)
         assert transaction.events == [blocked]
-    await store.jobs.replace([new_job("f", priority=1)])
+    await store.inserts.replace([new_job("f", priority=1)])
     conditions = conditions_of(parse_search("status:due name:nobody.* -arg.0:1 created:<-1h", now=NOW))
     async with people.searches.transaction() as connection:
         examined = await people.searches.newest(None, Scan(conditions, 9, 99), on=connection)
@@ -489,7 +489,7 @@ async def use_path(store: Store) -> object:
     (claims["a"],) = (await store.claims.exchange("w1", [NAME], 10)).jobs
     assert await store.signals.job_name("a") == NAME
     assert await store.signals.send("a", "go", "[1]") == SentSignal(is_stored=True)
-    await store.jobs.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
+    await store.inserts.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
     outcomes: list[Outcome] = [
         COMPLETE,
         COMPLETE,
@@ -651,7 +651,7 @@ async def test_store_uses_the_database_clock_when_there_is_no_test_clock(pool: a
     before = await pool.fetchval("SELECT clock_timestamp()")
     now = await store.schedules.now()
     assert before <= now <= await pool.fetchval("SELECT clock_timestamp()")
-    await store.jobs.insert([new_job(execution_time=now)])
+    await store.inserts.insert([new_job(execution_time=now)])
     await store.workers.register(worker(), LEASE)
     (claim,) = (await store.claims.claim("w1", [NAME], 1)).jobs
     assert await store.claims.complete("w1", [claim], keep=True) == set()

@@ -81,7 +81,7 @@ async def test_renew_returns_the_jobs_that_were_lost(store: Store, pool: Pool, c
     await store.jobs.cancel("cancelled")
     await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'deleted'")
     await store.jobs.set_status("done", JobStatus.COMPLETED, LEASE)
-    await store.jobs.replace([new_job("replaced")])
+    await store.inserts.replace([new_job("replaced")])
     await store.jobs.set_status("retaken", JobStatus.PENDING, LEASE)
     await store.claims.exchange("w1", [NAME], 1)
     before = await row(pool, "retaken")
@@ -319,7 +319,7 @@ async def test_rescue_applies_the_replacement_of_an_orphan(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
     await running(store, new_job())
-    await store.jobs.replace([new_job(priority=1)])
+    await store.inserts.replace([new_job(priority=1)])
     clock.advance(LEASE * SECOND + SECOND)
     assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], ["job"])
     found = await row(pool)
@@ -360,7 +360,7 @@ async def test_rescue_records_dead_workers_with_the_number_of_their_jobs(
 
 
 async def test_rescue_skips_a_worker_that_is_claiming(store: Store, pool: Pool, clock: FakeClock) -> None:
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     await store.workers.register(worker(), LEASE)
     async with pool.acquire() as claiming:
         transaction = claiming.transaction()
@@ -376,7 +376,7 @@ async def test_rescue_skips_a_worker_that_is_claiming(store: Store, pool: Pool, 
 async def test_exchange_claims_nothing_when_the_worker_was_declared_dead(
     store: Store, clock: FakeClock
 ) -> None:
-    await store.jobs.insert([new_job()])
+    await store.inserts.insert([new_job()])
     await store.workers.register(worker(), LEASE)
     clock.advance(LEASE * SECOND + SECOND)
     assert await store.workers.rescue(THRESHOLD) == RescueResult(["w1"], [])
@@ -398,7 +398,7 @@ async def test_renew_skips_a_locked_job_row(store: Store, pool: Pool, clock: Fak
     await running(store, new_job("locked"), new_job("free"))
     clock.advance(SECOND)
     async with pool.acquire() as other, other.transaction():
-        await store.jobs.replace([new_job("locked")], connection=other)
+        await store.inserts.replace([new_job("locked")], connection=other)
         async with asyncio.timeout(10):
             renewal = await store.workers.renew("w1", {"locked": 1, "free": 1}, LEASE)
         assert (renewal.alive, renewal.lost) == (True, [])

@@ -33,9 +33,9 @@ async def add(store: Store, *jobs: ExtendedJob, replace: bool = False) -> None:
     """Insert jobs that wait for others."""
     async with store.statements.transaction() as (connection, _):
         if replace:
-            await store.jobs.replace_extended(jobs, connection=connection)
+            await store.inserts.replace_extended(jobs, connection=connection)
         else:
-            await store.jobs.insert_extended(jobs, connection=connection)
+            await store.inserts.insert_extended(jobs, connection=connection)
         await store.dependencies.block(jobs, Transaction(connection, []), replaced=replace)
 
 

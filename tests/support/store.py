@@ -97,7 +97,7 @@ def worker(worker_id: str = "w1", **changes: Any) -> Worker:
 
 async def running(store: Store, *jobs: PlainJob, worker_id: str = "w1") -> list[Claim]:
     """Insert jobs and have a worker claim them."""
-    await store.jobs.insert(jobs)
+    await store.inserts.insert(jobs)
     await store.workers.register(worker(worker_id), LEASE)
     claims = (await store.claims.exchange(worker_id, [job.job_name for job in jobs], len(jobs))).jobs
     assert len(claims) == len(jobs)

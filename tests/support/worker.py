@@ -128,9 +128,9 @@ async def claim(
 ) -> list[Claim]:
     """Insert jobs and claim them for a worker that is registered for it."""
     await store.workers.register(new_worker(worker_id), lease)
-    await store.jobs.insert([job for job in jobs if job.lock_key is None])
+    await store.inserts.insert([job for job in jobs if job.lock_key is None])
     of_schedules = [ExtendedJob(job, Extras(SCHEDULED)) for job in jobs if job.lock_key is not None]
-    await store.jobs.insert_extended(of_schedules)
+    await store.inserts.insert_extended(of_schedules)
     return (await store.claims.exchange(worker_id, sorted({job.job_name for job in jobs}), limit)).jobs
 
 

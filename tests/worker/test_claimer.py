@@ -69,7 +69,7 @@ async def finish(parts: Parts, gate: Gate, executor: object) -> None:
 
 
 async def test_claimer_claims_again_at_once_when_the_last_claim_was_full(known: Parts, gate: Gate) -> None:
-    await known.store.jobs.insert([new_job(str(n)) for n in range(5)])
+    await known.store.inserts.insert([new_job(str(n)) for n in range(5)])
     executor = known.executor(slots=10)
     claimer = known.claimer(executor, batch=3)
     assert await claimer.run_once() == 0
@@ -84,7 +84,7 @@ async def test_claimer_claims_again_at_once_when_the_last_claim_was_full(known: 
 
 async def test_claims_grow_with_the_backlog_up_to_the_free_slots(known: Parts, gate: Gate) -> None:
     """The first one leaves a short queue to other workers. None takes a job that it cannot start."""
-    await known.store.jobs.insert([new_job(str(n)) for n in range(110)])
+    await known.store.inserts.insert([new_job(str(n)) for n in range(110)])
     executor = known.executor(slots=100)
     claimer = known.claimer(executor, batch=None)
     for free in (90, 70, 30, 0):
@@ -98,7 +98,7 @@ async def test_claims_grow_with_the_backlog_up_to_the_free_slots(known: Parts, g
     assert await claimer.run_once() == 0
     assert await claimer.run_once() > 0, "the queue is empty"
     assert executor.free == 90
-    await known.store.jobs.insert([new_job(f"later {n}") for n in range(40)])
+    await known.store.inserts.insert([new_job(f"later {n}") for n in range(40)])
     await claimer.run_once()
     assert executor.free == 80, "a short queue again"
     await finish(known, gate, executor)
@@ -111,7 +111,7 @@ async def test_claims_are_small_again_after_one_that_failed(
     parts = Parts(touchy, bus)
     parts.tasks.register(gate.job, name="test.job")
     await touchy.workers.register(new_worker(), LEASE)
-    await touchy.jobs.insert([new_job(str(n)) for n in range(60)])
+    await touchy.inserts.insert([new_job(str(n)) for n in range(60)])
     executor = parts.executor(slots=100)
     claimer = parts.claimer(executor, batch=None)
     await claimer.run_once()
@@ -148,7 +148,7 @@ async def test_jobs_of_a_claim_end_before_the_next_one_unless_that_has_as_many_s
 ) -> None:
     """Small claims cost as much as large ones. With slots to spare, the database works beside the jobs."""
     gate.open.set()
-    await known.store.jobs.insert([new_job(str(n)) for n in range(10)])
+    await known.store.inserts.insert([new_job(str(n)) for n in range(10)])
     executor = known.executor(slots=slots)
     claimer = known.claimer(executor, batch=10)
     assert await claimer.run_once() == 0
@@ -212,7 +212,7 @@ async def test_claimer_reconciles_again_when_an_attempt_is_lost_during_a_reconci
 
 
 async def test_claimer_claims_no_more_jobs_than_there_are_free_slots(known: Parts, gate: Gate) -> None:
-    await known.store.jobs.insert([new_job(str(n)) for n in range(5)])
+    await known.store.inserts.insert([new_job(str(n)) for n in range(5)])
     executor = known.executor(slots=2)
     claimer = known.claimer(executor, batch=10, semaphore_full_interval=7.0)
     assert await claimer.run_once() == 0
@@ -226,7 +226,7 @@ async def test_claimer_does_not_overfill_the_slots_when_two_passes_run_at_once(
     known: Parts, gate: Gate
 ) -> None:
     """As when a caller calls listen_for_jobs() while the claimer runs."""
-    await known.store.jobs.insert([new_job(str(n)) for n in range(5)])
+    await known.store.inserts.insert([new_job(str(n)) for n in range(5)])
     executor = known.executor(slots=1)
     claimer = known.claimer(executor)
     await asyncio.gather(claimer.run_once(), claimer.run_once())
@@ -236,7 +236,7 @@ async def test_claimer_does_not_overfill_the_slots_when_two_passes_run_at_once(
 
 async def test_claimer_sleeps_until_the_next_job_is_due(known: Parts) -> None:
     soon = now() + timedelta(seconds=30)
-    await known.store.jobs.insert(
+    await known.store.inserts.insert(
         [
             new_job("soon", execution_time=soon, priority=8),
             new_job("later", execution_time=soon + timedelta(seconds=20), priority=1),
@@ -249,7 +249,7 @@ async def test_claimer_sleeps_until_the_next_job_is_due(known: Parts) -> None:
 async def test_claimer_claims_shortly_before_a_due_time_and_then_at_it(known: Parts, gate: Gate) -> None:
     """The second of two passes waits for the last millisecond itself, since timers are coarser."""
     due = now() + timedelta(seconds=0.5)
-    await known.store.jobs.insert([new_job("a", execution_time=due)])
+    await known.store.inserts.insert([new_job("a", execution_time=due)])
     executor = known.executor()
     claimer = known.claimer(executor, max_interval=60.0, idle_start_interval=60.0)
     assert await claimer.run_once() <= 0.5 - APPROACH_S
@@ -268,7 +268,7 @@ async def test_claimer_adds_no_jitter_to_a_due_time(
     gate.open.set()
     known.tasks.register(gate.job, name="test.job")
     claimer = known.claimer(max_interval=60.0, idle_start_interval=60.0)
-    await known.store.jobs.insert([new_job("a", execution_time=now() + timedelta(seconds=1.5))])
+    await known.store.inserts.insert([new_job("a", execution_time=now() + timedelta(seconds=1.5))])
     await claimer.start()
     (first,) = seen.of(PassFinished, service="claimer")
     assert first.next_in <= 1.5
@@ -276,7 +276,7 @@ async def test_claimer_adds_no_jitter_to_a_due_time(
 
 
 async def test_claimer_sets_no_timer_for_jobs_of_unknown_names(known: Parts) -> None:
-    await known.store.jobs.insert([new_job("a", "nobody.knows")])
+    await known.store.inserts.insert([new_job("a", "nobody.knows")])
     claimer = known.claimer(max_interval=60.0, idle_start_interval=30.0, jitter=False)
     assert await claimer.run_once() == 30.0
     assert await statuses(known.store, "a") == ["pending"]
@@ -296,7 +296,7 @@ async def test_claimer_polls_less_often_while_idle_and_starts_over_after_a_job(
         jitter=False,
     )
     assert [await claimer.run_once() for _ in range(5)] == [2.0, 2.0, 4.0, 5.0, 5.0]
-    await known.store.jobs.insert([new_job("a")])
+    await known.store.inserts.insert([new_job("a")])
     assert await claimer.run_once() == 2.0
     await Parts.ended(executor)
 
@@ -315,7 +315,7 @@ async def test_claimer_applies_at_most_ten_percent_jitter_to_a_poll(
 
 async def test_claimer_does_not_spin_when_a_due_job_is_locked(known: Parts, dsn: str) -> None:
     """Another transaction has locked the row: the poll finds nothing, and must not be repeated at once."""
-    await known.store.jobs.insert([new_job("a")])
+    await known.store.inserts.insert([new_job("a")])
     other = await asyncpg.connect(dsn)
     claimer = known.claimer(min_interval=0.05)
     async with other.transaction():
@@ -328,7 +328,7 @@ async def test_claimer_claims_nothing_and_does_not_spin_when_its_worker_row_is_m
     parts: Parts, gate: Gate
 ) -> None:
     parts.tasks.register(gate.job, name="test.job")
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     claimer = parts.claimer(min_interval=0.05)
     assert [await claimer.run_once() > 0 for _ in range(3)] == [True] * 3
     assert await statuses(parts.store, "a") == ["pending"]
@@ -336,7 +336,7 @@ async def test_claimer_claims_nothing_and_does_not_spin_when_its_worker_row_is_m
 
 async def test_claimer_claims_by_priority_then_time_then_id(known: Parts, seen: Recorder, gate: Gate) -> None:
     old, older = now() - timedelta(hours=1), now() - timedelta(hours=2)
-    await known.store.jobs.insert(
+    await known.store.inserts.insert(
         [
             new_job("low", priority=8, execution_time=older),
             new_job("normal b", execution_time=old),
@@ -362,7 +362,7 @@ async def test_claimer_expires_jobs_past_their_misfire_grace_time(
 ) -> None:
     late = now() - timedelta(seconds=60)
     graces = {"expired": 30, "in time": 90, "patient": None}
-    await known.store.jobs.insert(
+    await known.store.inserts.insert(
         [new_job(job_id, execution_time=late, misfire_grace_time=grace) for job_id, grace in graces.items()]
     )
     gate.open.set()
@@ -405,7 +405,7 @@ class Line:
 async def test_claimer_writes_completions_with_the_next_claim(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
-    await known.store.jobs.insert([new_job(job_id) for job_id in "abc"])
+    await known.store.inserts.insert([new_job(job_id) for job_id in "abc"])
     line = Line(known, slots=2, batch=5)
     gate.open.set()
     assert await line.claimer.run_once() == 0
@@ -421,7 +421,7 @@ async def test_pipeline_runs_a_backlog_and_writes_every_result(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
     gate.open.set()
-    await known.store.jobs.insert([new_job(str(n)) for n in range(100)])
+    await known.store.inserts.insert([new_job(str(n)) for n in range(100)])
     line = Line(known, slots=7, batch=3)
     await line.start()
     await seen.until(JobCompleted, 100)
@@ -436,7 +436,7 @@ async def test_claimer_loses_no_result_when_a_claim_fails(
     parts = Parts(touchy, bus)
     parts.tasks.register(gate.job, name="test.job")
     await touchy.workers.register(new_worker(), LEASE)
-    await touchy.jobs.insert([new_job(job_id) for job_id in "abc"])
+    await touchy.inserts.insert([new_job(job_id) for job_id in "abc"])
     line = Line(parts, slots=2, batch=5)
     gate.open.set()
     await line.claimer.run_once()
@@ -468,7 +468,7 @@ async def test_completer_writes_completions_while_claims_fail(
 
     monkeypatch.setattr(known.store.claims, "exchange", broken_claims)
     monkeypatch.setattr(Service, "backoff", BackoffOptions(first_s=600.0))
-    await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
+    await known.store.inserts.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=2, batch=1)
     await line.start()
     await seen.until(ServiceRetrying, service="claimer")
@@ -495,7 +495,7 @@ async def test_completer_writes_completions_that_arrive_during_the_last_claim(
 
     monkeypatch.setattr(known.store.claims, "exchange", slow_second_claim)
     monkeypatch.setattr(cursor, "MAX_AGE_S", 0.0)  # the second claim has seen all: a sleep follows
-    await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
+    await known.store.inserts.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=3, batch=2)
     await line.start()
     await asyncio.wait_for(asked.wait(), PATIENCE)
@@ -510,7 +510,7 @@ async def test_completer_writes_completions_that_arrive_during_the_last_claim(
 async def test_completer_writes_completions_when_the_claimer_stops(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
-    await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
+    await known.store.inserts.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=1, batch=1)
     await line.start()
     await gate.wait_begun()
@@ -530,7 +530,7 @@ async def test_completer_writes_completions_when_more_jobs_run_than_there_are_sl
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
     """As when a caller calls execute_job() while all slots are taken."""
-    await known.store.jobs.insert([new_job(job_id) for job_id in "ab"])
+    await known.store.inserts.insert([new_job(job_id) for job_id in "ab"])
     line = Line(known, slots=1, batch=1)
     await line.start()
     await gate.wait_begun()
@@ -548,7 +548,7 @@ async def test_completer_writes_completions_when_more_jobs_run_than_there_are_sl
 async def test_completer_writes_the_last_completions_of_a_burst_without_a_claim(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
-    await known.store.jobs.insert([new_job(job_id) for job_id in "abc"])
+    await known.store.inserts.insert([new_job(job_id) for job_id in "abc"])
     line = Line(known, slots=3, batch=2)
     await line.start()
     await seen.until(JobStarted, 3)
@@ -563,7 +563,7 @@ async def test_claimer_claims_nothing_for_any_caller_when_it_has_stopped(known: 
     claimer = known.claimer(executor)
     await claimer.start()
     await claimer.stop()
-    await known.store.jobs.insert([new_job("a")])
+    await known.store.inserts.insert([new_job("a")])
     assert await claimer.run_once() == NEVER
     assert executor.in_flight.held() == {}
     await claimer.start()
@@ -580,7 +580,7 @@ async def busy(known: Parts, monkeypatch: pytest.MonkeyPatch) -> Parts:
     """Twelve due jobs, a minute apart, and a cursor that does not age by itself."""
     monkeypatch.setattr(cursor, "MAX_AGE_S", 50.0)
     start = now() - timedelta(hours=1)
-    await known.store.jobs.insert(
+    await known.store.inserts.insert(
         [new_job(f"{n:02}", execution_time=start + timedelta(minutes=n)) for n in range(12)]
     )
     return known
@@ -594,7 +594,7 @@ async def test_claimer_claims_a_late_insert_next_after_a_rescan(busy: Parts, gat
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=2)
     await claimer.run_once()
-    await busy.store.jobs.insert([late_job()])
+    await busy.store.inserts.insert([late_job()])
     claimer.rescan()
     await claimer.run_once()
     assert set(executor.in_flight.held()) == {"00", "01", "late", "02"}
@@ -610,7 +610,7 @@ async def test_claimer_claims_a_late_insert_next_when_rescan_is_called_during_a_
 
     async def and_meanwhile(*args: Any, **values: Any) -> ExchangeResult:
         answer = await exchange(*args, **values)
-        await busy.store.jobs.insert([late_job()])
+        await busy.store.inserts.insert([late_job()])
         claimer.rescan()
         return answer
 
@@ -628,7 +628,7 @@ async def test_claimer_claims_a_late_insert_under_load_when_the_cursor_is_too_ol
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=2)
     await claimer.run_once()
-    await busy.store.jobs.insert([late_job()])
+    await busy.store.inserts.insert([late_job()])
     await claimer.run_once()
     assert set(executor.in_flight.held()) == {"00", "01", "02", "03"}
     monkeypatch.setattr(cursor, "time", LaterTime())
@@ -641,7 +641,7 @@ async def test_claimer_claims_a_late_insert_before_it_sleeps(busy: Parts, gate: 
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=10)
     assert await claimer.run_once() == 0
-    await busy.store.jobs.insert([late_job()])
+    await busy.store.inserts.insert([late_job()])
     assert await claimer.run_once() == 0
     assert (len(executor.in_flight.held()), "late" in executor.in_flight.held()) == (12, False)
     assert await claimer.run_once() > 0
@@ -653,7 +653,8 @@ async def test_claimer_claims_a_more_urgent_late_insert_next(busy: Parts, gate: 
     executor = busy.executor(slots=20)
     claimer = busy.claimer(executor, batch=2)
     await claimer.run_once()
-    await busy.store.jobs.insert([new_job("urgent", priority=3, execution_time=now() - timedelta(hours=2))])
+    urgent = new_job("urgent", priority=3, execution_time=now() - timedelta(hours=2))
+    await busy.store.inserts.insert([urgent])
     await claimer.run_once()
     assert set(executor.in_flight.held()) == {"00", "01", "urgent", "02"}
     await finish(busy, gate, executor)
@@ -663,7 +664,7 @@ async def test_claimer_releases_jobs_when_the_response_arrives_after_the_lease_e
     known: Parts, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The event loop was blocked. The keeper renewed the lease, but not these rows: they may be lost."""
-    await known.store.jobs.insert([new_job("a")])
+    await known.store.inserts.insert([new_job("a")])
     real = ClaimRepository.exchange
 
     async def late(self: ClaimRepository, *args: Any, **options: Any) -> ExchangeResult:
@@ -691,7 +692,7 @@ class LaterTime:
 
 async def test_claimer_claims_nothing_while_the_lease_is_not_trusted(known: Parts, gate: Gate) -> None:
     """The row of the worker is valid for another second, which no job may count on."""
-    await known.store.jobs.insert([new_job("a")])
+    await known.store.inserts.insert([new_job("a")])
     executor = known.executor()
     claimer = known.claimer(executor, min_interval=0.01)
     known.lease.renewed(time.monotonic())
@@ -709,7 +710,7 @@ async def test_claimer_claims_nothing_while_the_lease_is_not_trusted(known: Part
 
 
 async def insert_crashed(parts: Parts, *job_ids: str) -> None:
-    await parts.store.jobs.insert([new_job(job_id) for job_id in job_ids])
+    await parts.store.inserts.insert([new_job(job_id) for job_id in job_ids])
     async with parts.store.connections.acquire() as connection:
         await connection.execute(
             "UPDATE scheduled_jobs SET crash_count = 1 WHERE job_id = ANY ($1)", list(job_ids)
@@ -720,7 +721,7 @@ async def test_claimer_runs_one_job_at_a_time_under_which_a_worker_died(
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
     await insert_crashed(known, *"abcd")
-    await known.store.jobs.insert([new_job("new")])
+    await known.store.inserts.insert([new_job("new")])
     executor = known.executor(slots=10)
     claimer = known.claimer(executor, batch=2)
     assert await claimer.run_once() == 0, "the others crowded out the new job"
@@ -772,7 +773,7 @@ async def test_claimer_claims_the_next_job_when_the_last_one_under_which_a_worke
     known: Parts, seen: Recorder, gate: Gate
 ) -> None:
     past = now() - timedelta(seconds=9)
-    await known.store.jobs.insert([new_job("old", execution_time=past, misfire_grace_time=0)])
+    await known.store.inserts.insert([new_job("old", execution_time=past, misfire_grace_time=0)])
     await insert_crashed(known, "old", "b")
     executor = known.executor(slots=10)
     claimer = known.claimer(executor)
@@ -805,7 +806,7 @@ async def test_claimer_claims_cheaply_when_it_is_notified(
     claimer = known.claimer(executor)
     await claimer.run_once()
     past = now() - timedelta(seconds=9)
-    await known.store.jobs.insert(
+    await known.store.inserts.insert(
         [new_job("a"), *([new_job("old", execution_time=past, misfire_grace_time=0)] if expired else [])]
     )
     statements = noted(known)
@@ -849,7 +850,7 @@ async def test_claimer_quarantines_an_unreadable_row_when_notifications_keep_arr
 ) -> None:
     claimer = known.claimer(known.executor(slots=2), max_interval=60)
     await claimer.run_once()
-    await known.store.jobs.insert(
+    await known.store.inserts.insert(
         [new_job(job_id, execution_time=now() - timedelta(hours=1)) for job_id in "ab"]
     )
     async with known.store.connections.acquire() as connection:

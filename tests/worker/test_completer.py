@@ -109,7 +109,7 @@ async def test_no_job_is_claimed_while_too_many_outcomes_are_not_written(parts: 
     for claimed in await claim(parts.store, *(new_job(str(n)) for n in range(6))):
         parts.results.put(claimed, COMPLETE)
     assert (executor.free, executor.room) == (10, 0)
-    await parts.store.jobs.insert([new_job("later")])
+    await parts.store.inserts.insert([new_job("later")])
     await claimer.run_once()
     assert await statuses(parts.store, "later") == ["pending"]
     await completer.run_once()

@@ -522,7 +522,7 @@ async def test_job_whose_tenant_had_its_turn_in_the_future_is_due_now(
     pool: asyncpg.Pool, clocked: Store, clock: FakeClock, corrector: DueTimeCorrector
 ) -> None:
     row = new_job("job", execution_time=NOON)
-    await clocked.jobs.insert_extended([ExtendedJob(row, Extras(blocked_on="share:s:acme"))])
+    await clocked.inserts.insert_extended([ExtendedJob(row, Extras(blocked_on="share:s:acme"))])
     clock.now = AHEAD
     await clocked.workers.register(worker("w1"), LEASE)
     assert (await clocked.shares.feed(["share:s:acme"], {"share:s:": [NAME]}, [NAME])).jobs == 1

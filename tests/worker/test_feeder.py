@@ -40,7 +40,7 @@ async def insert(parts: Parts, tenants: Sequence[str], share: str = "s") -> None
         ExtendedJob(new_job(f"{tenant}-{n}"), Extras(blocked_on=f"share:{share}:{tenant}"))
         for n, tenant in enumerate(tenants)
     ]
-    await parts.store.jobs.insert_extended(jobs)
+    await parts.store.inserts.insert_extended(jobs)
 
 
 async def passes(feeder: Feeder) -> int:
@@ -106,7 +106,7 @@ async def test_passes_follow_at_once_while_another_feeder_works(
 async def test_claim_of_a_job_with_a_share_starts_a_pass(feeder: Feeder, parts: Parts) -> None:
     executor = parts.executor()
     claimer = parts.claimer(executor)
-    await parts.store.jobs.insert([new_job("plain", "other.job")])
+    await parts.store.inserts.insert([new_job("plain", "other.job")])
     parts.tasks.register(plain, name="other.job")
     await claimer.run_once()
     assert parts.calls.count("shared_claimed") == 0

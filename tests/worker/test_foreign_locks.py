@@ -443,10 +443,12 @@ class World:
         first = [new_job(f"{side} {kind}", "work") for side in sides for kind in ("running", "orphan")]
         self.claims = {each.job_id: each for each in await claim(store, *first)}
         hour_ago = now() - timedelta(hours=1)
-        await store.jobs.insert([new_job("lost parent", "work")])
+        await store.inserts.insert([new_job("lost parent", "work")])
         for side in sides:
             late = new_job(f"{side} late", "unregistered", execution_time=hour_ago, misfire_grace_time=1)
-            await store.jobs.insert([late, *(new_job(f"{side} {kind}", "work") for kind in ("old", "ended"))])
+            await store.inserts.insert(
+                [late, *(new_job(f"{side} {kind}", "work") for kind in ("old", "ended"))]
+            )
             await store.jobs.set_status(f"{side} old", JobStatus.COMPLETED, LEASE)
             await add(
                 store,
@@ -456,7 +458,7 @@ class World:
             row = new_schedule(f"{side} schedule", task="work", next_fire_at=hour_ago)
             assert await store.schedules.insert(row, ["every"])
         await self.pool.execute(FILL)
-        await store.jobs.insert([new_job(f"{side} due", "due") for side in sides])
+        await store.inserts.insert([new_job(f"{side} due", "due") for side in sides])
 
     async def pass_once(self) -> None:
         """Let each service make a pass, none of which waits for a lock."""

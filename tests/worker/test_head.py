@@ -139,7 +139,7 @@ async def test_claimer_begins_behind_many_unclaimable_rows(
     since = bench.claimer.cursor.since()
     assert all(position and now() - HOUR / 2 < position < now() for position in since)
     due = now()
-    await known.store.jobs.insert(
+    await known.store.inserts.insert(
         [new_job("a", execution_time=due), new_job("b", priority=1, execution_time=due)]
     )
     await bench.claimer.run_once()
@@ -165,7 +165,7 @@ async def test_claimer_claims_a_job_next_that_is_announced_with_an_earlier_time(
     """As one of a transaction that was long, or of a process whose clock is behind."""
     bench = await behind_crowd(known, dsn)
     due = now() - 2 * HOUR
-    await known.store.jobs.insert([new_job("late", execution_time=due, priority=priority)])
+    await known.store.inserts.insert([new_job("late", execution_time=due, priority=priority)])
     await bench.claimer.run_once()
     assert known.in_flight.held() == {}
     known.signals.due(due)
@@ -204,7 +204,7 @@ async def test_claimer_begins_at_its_position_also_when_it_expects_a_job(
     bench = await behind_crowd(known, dsn)
     monkeypatch.delattr(known.store.claims.__class__, "claim")
     due = now()
-    await known.store.jobs.insert([new_job("a", execution_time=due)])
+    await known.store.inserts.insert([new_job("a", execution_time=due)])
     known.signals.due(due)
     await bench.claimer.run_once()
     assert known.in_flight.held() == {"a": 1}
@@ -218,7 +218,7 @@ async def test_claimer_claims_a_job_that_is_announced_during_a_claim(
 
     async def and_meanwhile(*args: Any, **values: Any) -> Any:
         answer = await exchange(*args, **values)
-        await known.store.jobs.insert([new_job("late", execution_time=due)])
+        await known.store.inserts.insert([new_job("late", execution_time=due)])
         known.signals.due(due)
         return answer
 
@@ -286,7 +286,7 @@ async def test_claimer_claims_a_job_without_a_search_that_was_committed_a_little
     monkeypatch.setattr(known.store.claims, "exchange", noted)
     bench = await behind_crowd(known, dsn)
     due = claimed_at[-1] - timedelta(seconds=0.2 if is_notified else 0.9)
-    await known.store.jobs.insert([new_job("late", execution_time=due)])
+    await known.store.inserts.insert([new_job("late", execution_time=due)])
     await bench.claimer.run_once()
     assert known.in_flight.held() == {"late": 1}
 
@@ -363,7 +363,7 @@ async def test_claimer_stays_in_front_of_a_job_that_was_locked_until_it_is_late(
     """A bulk action locks jobs for a moment. No search follows here."""
     bench = await behind_crowd(known, dsn)
     due = now() - timedelta(seconds=seconds_late)
-    await known.store.jobs.insert([new_job("locked", execution_time=due)])
+    await known.store.inserts.insert([new_job("locked", execution_time=due)])
     async with connected(dsn) as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
         known.signals.due(due)
@@ -376,7 +376,7 @@ async def test_claimer_claims_a_retry_at_once_that_keeps_its_due_time(
     known: Parts, dsn: str, seconds: list[float]
 ) -> None:
     due = now() - 2 * HOUR
-    await known.store.jobs.insert([new_job("again", execution_time=due, max_retries=1)])
+    await known.store.inserts.insert([new_job("again", execution_time=due, max_retries=1)])
     (held,) = (await known.store.claims.exchange("me", ["test.job"], 1)).jobs
     bench = await behind_crowd(known, dsn)
     known.results.put(held, Outcome.retry(timedelta(0), "no"))
@@ -421,7 +421,7 @@ async def test_claimers_of_different_names_have_positions_of_their_own(
 ) -> None:
     """Each of two workers claims its own jobs, among and after those of the other one."""
     await crowd(dsn, name="blue")
-    await store.jobs.insert([new_job("r", "red")])
+    await store.inserts.insert([new_job("r", "red")])
     held, is_kept = {}, {}
     for name in ("red", "blue"):
         parts = Parts(store, bus, name)
@@ -454,11 +454,11 @@ async def test_claimer_forgets_no_job_under_random_changes_of_the_queue(
         action = dice.choice(("announced", "timed", "silent", "unknown", "register", "passes", "time"))
         match action:
             case "announced" | "timed" | "silent":
-                await known.store.jobs.insert([new])
+                await known.store.inserts.insert([new])
                 due.add(str(n))
             case "unknown":
                 name = dice.choice(names)
-                await known.store.jobs.insert([job(str(n), name)])
+                await known.store.inserts.insert([job(str(n), name)])
                 hidden[name].add(str(n))
             case "register":
                 known.tasks.register(gate.job, aliases=[dice.choice(names)])

@@ -151,7 +151,7 @@ async def test_feeder_looks_for_jobs_of_forgotten_shares_only_when_there_are_som
     await scanner.run_once()
     assert "tenants_waiting" not in parts.calls
     jobs = [ExtendedJob(new_job("job", "plain"), Extras(blocked_on="share:gone:a"))]
-    await parts.store.jobs.insert_extended(jobs)
+    await parts.store.inserts.insert_extended(jobs)
     parts.tasks.register(idle_job, name="plain")
     await scanner.run_once()
     assert "tenants_waiting" in parts.calls

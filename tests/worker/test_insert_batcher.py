@@ -33,7 +33,7 @@ class Counting:
             await self.hold.wait()
         if self.fault is not None:
             raise self.fault
-        return await self.store.jobs.insert(jobs)
+        return await self.store.inserts.insert(jobs)
 
     def batcher(self) -> InsertBatcher:
         outbox = Outbox(self.store, EventBus(), horizon_s=-math.inf)  # no job is due soon

@@ -16,7 +16,7 @@ BLOCKED = ("pending", "after")
 @pytest.fixture
 async def family(parts: Parts) -> None:
     """Two jobs that wait for one."""
-    await parts.store.jobs.insert([new_job("a", execution_time=NOW)])
+    await parts.store.inserts.insert([new_job("a", execution_time=NOW)])
     await add(parts.store, child("b", "a"), child("c", "a"))
 
 
@@ -42,7 +42,7 @@ async def test_scan_applies_consequences_that_a_crash_left_behind(
 async def test_scanner_scans_again_at_once_when_consequences_may_be_left(
     parts: Parts, pool: asyncpg.Pool, family: None
 ) -> None:
-    await parts.store.jobs.insert([new_job("x")])
+    await parts.store.inserts.insert([new_job("x")])
     await add(parts.store, child("y", "x"))
     await end(pool, "a", "x")
     scanner = parts.scanner()

@@ -34,7 +34,7 @@ async def overdue(parts: Parts, clock: FakeClock, *names: str, seconds: float = 
         new_job(f"{place:03}", name, execution_time=due + timedelta(milliseconds=place))
         for place, name in enumerate(names)
     ]
-    await parts.store.jobs.insert(jobs)
+    await parts.store.inserts.insert(jobs)
 
 
 async def test_scanner_reports_an_overdue_job_of_an_unregistered_name_with_a_similar_name(

@@ -210,7 +210,7 @@ async def test_outbox_sends_added_messages_after_its_notifier_stopped(parts: Par
 async def test_retry_job_sends_a_notification_when_the_scheduler_was_not_started(
     pool: asyncpg.Pool, store: Store, ear: Ear
 ) -> None:
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     await store.jobs.set_status("a", JobStatus.FAILED, 60)
     assert await Scheduler(pool).retry_job("a")
     (message,) = await ear.until(1)
@@ -402,7 +402,7 @@ async def test_insert_statement_sends_no_notification_when_it_inserts_no_job_tha
 ) -> None:
     outbox = parts.use_outbox()
     await parts.notifier().prepare()
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     await insert(parts, outbox, new_job("a"))
     await insert(parts, outbox, generated(execution_time=now() + timedelta(days=1)))
     await parts.store.locks.notify(["end"])
@@ -465,7 +465,7 @@ async def test_replacement_is_announced_with_its_due_time_when_it_takes_the_row(
 ) -> None:
     (held,) = await claim(parts.store, new_job("a"))
     due = now() - timedelta(hours=1)
-    await parts.store.jobs.replace([new_job("a", execution_time=due)])
+    await parts.store.inserts.replace([new_job("a", execution_time=due)])
     await parts.store.results.settle("me", [(held, COMPLETE)])
     assert await ear.until(1) == ["due"]
     assert ear.due == [due]

@@ -164,8 +164,8 @@ async def test_thread_of_a_cancelled_job_that_outlives_the_shutdown_delays_the_n
 async def test_end_of_an_attempt_is_written_only_if_something_waits_for_it(bench: Bench) -> None:
     options = Extras(options=json.dumps({"schedule_id": KEY}))
     plain, awaited = new_job("plain", "tests.work"), new_job("awaited", "tests.work")
-    await bench.parts.store.jobs.insert([plain])
-    await bench.parts.store.jobs.insert_extended([ExtendedJob(awaited, options)])
+    await bench.parts.store.inserts.insert([plain])
+    await bench.parts.store.inserts.insert_extended([ExtendedJob(awaited, options)])
     assert await bench.start_due() == 2
     tasks = [each.task for each in bench.executor.in_flight.attempts.values() if each.task]
     await bench.parts.store.jobs.cancel("plain")

@@ -74,7 +74,7 @@ async def test_claim_is_refused_by_a_trigger_whatever_its_sqlstate(
 ) -> None:
     await parts.store.workers.register(worker("me"), LEASE)
     await refuse(pool, "NEW.status = 'running'", state=state)
-    await parts.store.jobs.insert([new_job(name, "work") for name in ("good 1", "bad", "good 2")])
+    await parts.store.inserts.insert([new_job(name, "work") for name in ("good 1", "bad", "good 2")])
     await assert_bad_is_left_out(parts.claimer(), parts, pool, caplog)
     assert not parts.faults
 
@@ -86,7 +86,7 @@ async def test_job_whose_claim_is_refused_is_left_out_of_claims(
 ) -> None:
     await parts.store.workers.register(worker("me"), LEASE)
     await refuse(pool, condition, is_deferred=is_deferred)
-    await parts.store.jobs.insert([new_job(name, "work") for name in ("good 1", "bad", "good 2")])
+    await parts.store.inserts.insert([new_job(name, "work") for name in ("good 1", "bad", "good 2")])
     claimer = parts.claimer()
     await assert_bad_is_left_out(claimer, parts, pool, caplog)
     assert "P0001, PL/pgSQL function" in caplog.messages[0]
@@ -116,7 +116,7 @@ async def test_job_for_which_a_trigger_waits_delays_no_other_claim(
     claimer = parts.claimer(parts.executor(slots=100), batch=None)
     async with stranger.transaction():
         await stranger.execute("UPDATE counter SET claims = 0")
-        await parts.store.jobs.insert([*bad, *good])
+        await parts.store.inserts.insert([*bad, *good])
         async with asyncio.timeout(PATIENCE):
             while await pending(stranger) & {job.job_id for job in good}:
                 delay = await claimer.run_once()
@@ -143,7 +143,7 @@ async def test_claim_that_a_lock_of_the_table_stops_leaves_out_no_job(
     parts: Parts, store: Store, dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     await store.workers.register(worker("me"), LEASE)
-    await store.jobs.insert([new_job("job", "work")])
+    await store.inserts.insert([new_job("job", "work")])
     claimer = parts.claimer()
     for mode in ("SHARE", "EXCLUSIVE"):
         async with locked(dsn, "scheduled_jobs", mode):
@@ -160,7 +160,7 @@ async def test_job_whose_expiry_by_a_claim_is_refused_is_left_out_of_claims(
     await store.workers.register(worker("me"), LEASE)
     await refuse(pool, "NEW.status = 'expired'", is_deferred=is_deferred)
     overdue = new_job("bad", "work", execution_time=now() - timedelta(hours=1), misfire_grace_time=1)
-    await store.jobs.insert([new_job("good 1", "work"), overdue, new_job("good 2", "work")])
+    await store.inserts.insert([new_job("good 1", "work"), overdue, new_job("good 2", "work")])
     await assert_bad_is_left_out(parts.claimer(), parts, pool, caplog)
 
 
@@ -170,7 +170,7 @@ async def test_job_whose_expiry_is_refused_delays_no_other_expiry(
 ) -> None:
     due = now() - timedelta(hours=1)
     names = [f"good {number}" for number in range(5)]
-    await store.jobs.insert(
+    await store.inserts.insert(
         [new_job(name, "unknown", execution_time=due, misfire_grace_time=1) for name in (*names, "bad")]
     )
     await refuse(pool, "NEW.status = 'expired'", state=state)
@@ -188,7 +188,7 @@ async def test_job_that_must_not_be_deleted_delays_no_other_deletion(
     parts: Parts, store: Store, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     names = [f"good {number}" for number in range(20)]
-    await store.jobs.insert([new_job(name, "work") for name in (*names[:7], "bad", *names[7:])])
+    await store.inserts.insert([new_job(name, "work") for name in (*names[:7], "bad", *names[7:])])
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'completed', finished_at = now() - interval '400 days'"
     )

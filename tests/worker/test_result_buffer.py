@@ -120,7 +120,7 @@ async def test_result_buffer_writes_a_refused_completion_again_or_publishes_it_a
 ) -> None:
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
     await parts.store.jobs.cancel("a")
-    await parts.store.jobs.replace([new_job("b", priority=8)])
+    await parts.store.inserts.replace([new_job("b", priority=8)])
     completer = parts.completer()
     for each in held:
         parts.results.put(each, COMPLETE)

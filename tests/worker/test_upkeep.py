@@ -127,7 +127,7 @@ async def test_rescuer_reclaims_a_row_of_its_worker_when_the_claim_was_not_answe
 async def test_rescuer_reclaims_a_row_without_a_lease_after_the_heartbeat_threshold(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     await pool.execute(
         "UPDATE scheduled_jobs "
         "SET status = 'running', worker_id = 'legacy', attempt = 1, last_heartbeat = $1",
@@ -145,7 +145,7 @@ async def test_rescuer_reclaims_a_row_without_a_lease_after_the_heartbeat_thresh
 async def test_rescuer_reclaims_a_job_that_was_manually_set_to_running_after_one_lease(
     parts: Parts, clock: FakeClock
 ) -> None:
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     await parts.store.jobs.set_status("a", JobStatus.RUNNING, 60)
     rescuer = parts.rescuer()
     await rescuer.run_once()
@@ -157,7 +157,7 @@ async def test_rescuer_reclaims_a_job_that_was_manually_set_to_running_after_one
 
 async def test_rescuer_applies_the_replacement_of_a_dead_workers_job(parts: Parts, clock: FakeClock) -> None:
     await claim(parts.store, new_job("a"), worker_id="dead")
-    await parts.store.jobs.replace([new_job("a", "test.other", task_data='{"args":[2],"kwargs":{}}')])
+    await parts.store.inserts.replace([new_job("a", "test.other", task_data='{"args":[2],"kwargs":{}}')])
     clock.advance(timedelta(seconds=61))
     await rescue(parts)
     job = await parts.store.jobs.get_job("a")
@@ -236,7 +236,7 @@ async def test_rescuer_requests_one_heartbeat_before_it_declares_a_worker_dead(
     parts: Parts, locks: Locks, time: FakeTime, seen: Recorder
 ) -> None:
     await locks.register("dead", 1)
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     assert (await parts.store.claims.exchange("dead", ["test.job"], 1)).jobs
     rescuer = parts.rescuer()
     rescuer.scan_locks()
@@ -419,7 +419,7 @@ async def die(parts: Parts, clock: FakeClock) -> None:
 async def test_rescuer_quarantines_a_job_when_too_many_workers_died(
     parts: Parts, clock: FakeClock, seen: Recorder
 ) -> None:
-    await parts.store.jobs.insert([new_job("a", max_retries=9)])
+    await parts.store.inserts.insert([new_job("a", max_retries=9)])
     for _ in range(3):
         assert await statuses(parts.store, "a") == ["pending"]
         await die(parts, clock)
@@ -436,11 +436,11 @@ async def test_rescuer_quarantines_a_job_when_too_many_workers_died(
 async def test_rescuer_resets_crashes_when_it_applies_a_replacement(
     parts: Parts, clock: FakeClock, seen: Recorder, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     await die(parts, clock)
     await die(parts, clock)
     await claim(parts.store, worker_id="dying") or await parts.store.claims.exchange("dying", ["test.job"], 1)
-    await parts.store.jobs.replace([new_job("a")])
+    await parts.store.inserts.replace([new_job("a")])
     clock.advance(timedelta(seconds=LEASE + 1))
     await rescue(parts)
     assert seen.of(JobFailed) == []
@@ -457,7 +457,7 @@ async def crashes(pool: asyncpg.Pool) -> int:
 async def test_rescuer_quarantines_no_job_without_a_crash_limit(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     for count in range(1, 6):
         await parts.store.workers.register(new_worker("dying"), LEASE)
         await parts.store.claims.exchange("dying", ["test.job"], 1)
@@ -471,7 +471,7 @@ async def test_rescuer_quarantines_no_job_without_a_crash_limit(
 async def test_rescuer_counts_no_crash_when_no_worker_died(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool, whose: str
 ) -> None:
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     if whose == "this worker's":  # the answer was lost
         await claim(parts.store, worker_id="me")
         await parts.store.claims.exchange("me", ["test.job"], 1)
@@ -491,7 +491,7 @@ async def test_rescuer_counts_no_crash_when_no_worker_died(
 async def test_releasing_a_job_does_not_increment_its_crash_count(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     await die(parts, clock)
     (held,) = await claim(
         parts.store, new_job("b", execution_time=clock.now + timedelta(days=1)), new_job("a")
@@ -504,13 +504,13 @@ async def test_releasing_a_job_does_not_increment_its_crash_count(
 async def test_retry_and_replace_reset_crashes(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool, way: str
 ) -> None:
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     for _ in range(3):
         await die(parts, clock)
     if way == "retry":
         assert await parts.store.jobs.retry("a")
     else:
-        await parts.store.jobs.replace([new_job("a")])
+        await parts.store.inserts.replace([new_job("a")])
     assert await statuses(parts.store, "a") == ["pending"]
     assert await crashes(pool) == 0
 
@@ -523,7 +523,7 @@ async def test_expirer_expires_only_pending_jobs_past_their_misfire_grace_time(
 ) -> None:
     for job_id, grace in (("ten", 10), ("zero", 0), ("ever", None)):
         job = new_job(job_id, "nobody.knows", execution_time=clock.now, misfire_grace_time=grace)
-        await parts.store.jobs.insert([job])
+        await parts.store.inserts.insert([job])
     await claim(parts.store, new_job("running", misfire_grace_time=10, execution_time=clock.now))
     expirer = parts.expirer()
     clock.advance(timedelta(seconds=10))
@@ -540,7 +540,7 @@ async def test_expirer_expires_only_pending_jobs_past_their_misfire_grace_time(
 
 
 async def test_expirer_runs_another_pass_at_once_after_a_full_batch(parts: Parts, clock: FakeClock) -> None:
-    await parts.store.jobs.insert([new_job(str(n), misfire_grace_time=0) for n in range(3)])
+    await parts.store.inserts.insert([new_job(str(n), misfire_grace_time=0) for n in range(3)])
     clock.advance(timedelta(seconds=5))
     expirer = parts.expirer()
     expirer.batch_size = 2
@@ -555,7 +555,7 @@ async def test_scanner_scans_at_its_interval_when_no_deadline_is_near(parts: Par
     assert await parts.scanner().run_once() == DeadlineScanner.interval_s
     await claim(parts.store, new_job("a", execution_time=clock.now), worker_id="alive")
     later = clock.now + timedelta(minutes=1)
-    await parts.store.jobs.insert(
+    await parts.store.inserts.insert(
         [new_job("later", execution_time=later, misfire_grace_time=0), new_job("ever")]
     )
     assert await parts.scanner().run_once() == DeadlineScanner.interval_s
@@ -582,7 +582,7 @@ async def test_scanner_finds_running_rows_that_no_worker_renews(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
     await claim(parts.store, new_job("a"), worker_id="me", lease=60)
-    await parts.store.jobs.insert([new_job("legacy", priority=1), new_job("by hand", priority=8)])
+    await parts.store.inserts.insert([new_job("legacy", priority=1), new_job("by hand", priority=8)])
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'running', worker_id = 'old', attempt = 1, last_heartbeat = $1"
         " WHERE job_id = 'legacy'",
@@ -610,7 +610,7 @@ async def test_scanner_finds_running_rows_that_no_worker_renews(
 
 async def test_scanner_signals_a_job_past_its_misfire_grace_time(parts: Parts, clock: FakeClock) -> None:
     soon = clock.now + timedelta(seconds=5)
-    await parts.store.jobs.insert([new_job("a", execution_time=soon, misfire_grace_time=10)])
+    await parts.store.inserts.insert([new_job("a", execution_time=soon, misfire_grace_time=10)])
     scanner, expirer = parts.scanner(), parts.expirer()
     assert await scanner.run_once() == pytest.approx(15)  # it is not even due yet
     clock.advance(timedelta(seconds=15.1))
@@ -624,7 +624,7 @@ async def test_scanner_signals_a_job_past_its_misfire_grace_time(parts: Parts, c
 async def test_scanner_frees_jobs_that_wait_for_others_when_the_edges_are_truncated(
     parts: Parts, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.jobs.insert([new_job("a"), new_job("b")])
+    await parts.store.inserts.insert([new_job("a"), new_job("b")])
     await pool.execute(
         """UPDATE scheduled_jobs SET blocked_on = 'after' WHERE job_id = 'b';
            INSERT INTO scheduler_after (parent_id, child_id) VALUES ('a', 'b')"""
@@ -641,7 +641,7 @@ async def test_scanner_frees_jobs_that_wait_for_others_when_the_edges_are_trunca
 async def test_scanner_handles_rows_without_a_lease_and_infinite_deadlines(
     parts: Parts, clock: FakeClock, pool: asyncpg.Pool
 ) -> None:
-    await parts.store.jobs.insert([new_job("a"), new_job("b")])
+    await parts.store.inserts.insert([new_job("a"), new_job("b")])
     await pool.execute("UPDATE scheduled_jobs SET expires_at = 'infinity'")
     assert await parts.scanner().run_once() == DeadlineScanner.interval_s
     await pool.execute(

@@ -31,7 +31,7 @@ async def ended(parts: Parts, status: JobStatus, *job_ids: str, name: str = "tes
     assert isinstance(clock, FakeClock)
     for job_id in job_ids:
         due = clock.now - timedelta(days=365)
-        await parts.store.jobs.insert([new_job(job_id, name, execution_time=due)])
+        await parts.store.inserts.insert([new_job(job_id, name, execution_time=due)])
         await parts.store.jobs.set_status(job_id, status, 60)
         clock.advance(timedelta(milliseconds=1))
 
@@ -59,7 +59,7 @@ async def test_vacuum_deletes_by_age_since_the_job_finished_with_the_default_pol
 ) -> None:
     for status in ALL:
         await ended(parts, status, status.value)
-    await parts.store.jobs.insert([new_job("pending", execution_time=clock.now - timedelta(days=365))])
+    await parts.store.inserts.insert([new_job("pending", execution_time=clock.now - timedelta(days=365))])
     vacuum = parts.vacuum()
     gone = []
     for days in (0.9, 0.2, 1.8, 0.2, 3.8, 0.2):
@@ -78,7 +78,7 @@ async def test_vacuum_deletes_every_finished_job_with_the_immediate_policy(parts
 @pytest.mark.parametrize("policy", [VacuumPolicy.immediate(), VacuumPolicy.keep_last(0)])
 async def test_vacuum_deletes_the_steps_of_marked_jobs_with_them(parts: Parts, policy: VacuumPolicy) -> None:
     await ended(parts, JobStatus.COMPLETED, "marked", "plain")
-    await parts.store.jobs.insert([new_job("waits")])
+    await parts.store.inserts.insert([new_job("waits")])
     async with parts.store.connections.acquire() as connection:
         await connection.execute("""
             UPDATE scheduled_jobs SET options = '{"steps": 1}' WHERE job_id IN ('marked', 'waits');
@@ -98,9 +98,9 @@ async def test_vacuum_deletes_the_steps_that_no_job_reads(
 ) -> None:
     """New ones may be those of a job that begins meanwhile."""
     monkeypatch.setattr(Vacuum, "surplus_batch_size", batch_size)
-    await parts.store.jobs.insert([new_job("1 marked"), new_job("2 replaced")])
+    await parts.store.inserts.insert([new_job("1 marked"), new_job("2 replaced")])
     await pool.execute("""UPDATE scheduled_jobs SET options = '{"steps": 1}'""")
-    await parts.store.jobs.replace([new_job("2 replaced")])
+    await parts.store.inserts.replace([new_job("2 replaced")])
     for job_id in ("1 marked", "2 replaced", "3 deleted", "4 deleted", "5 new"):
         await pool.execute(
             "INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)"
@@ -139,7 +139,7 @@ async def test_vacuum_keeps_the_newest_jobs_of_each_name_with_keep_last(
 
 
 async def test_vacuum_deletes_no_running_job(parts: Parts, clock: FakeClock) -> None:
-    await parts.store.jobs.insert([new_job("a")])
+    await parts.store.inserts.insert([new_job("a")])
     await parts.store.jobs.set_status("a", JobStatus.RUNNING, 60)
     clock.advance(timedelta(days=10_000))
     await parts.vacuum(only(VacuumPolicy.immediate())).run()
@@ -195,7 +195,7 @@ async def test_vacuum_records_nothing_without_track_metrics(parts: Parts) -> Non
 async def test_vacuum_continues_its_pass_after_a_database_error(
     touchy: Store, bus: EventBus, seen: Recorder, dsn: str
 ) -> None:
-    await touchy.jobs.insert([new_job("a")])
+    await touchy.inserts.insert([new_job("a")])
     await touchy.jobs.set_status("a", JobStatus.COMPLETED, 60)
     vacuum = await due(Parts(touchy, bus), only(VacuumPolicy.immediate()))
     async with locked(dsn, "scheduled_jobs"):
@@ -211,7 +211,7 @@ async def test_vacuum_deletes_the_rows_around_one_that_another_session_holds(
 ) -> None:
     monkeypatch.setattr(Vacuum, "step_blocks", 1)
     for number in range(30):
-        await touchy.jobs.insert([new_job(f"{number:02}" + "x" * 1000)])
+        await touchy.inserts.insert([new_job(f"{number:02}" + "x" * 1000)])
         await touchy.jobs.set_status(f"{number:02}" + "x" * 1000, JobStatus.COMPLETED, 60)
     blocks = await touchy.retention.table_blocks()
     assert blocks > 1
@@ -228,7 +228,7 @@ async def test_vacuum_deletes_the_rows_around_one_that_another_session_holds(
 async def test_vacuum_keeps_its_counts_for_the_next_write_when_a_write_fails(
     touchy: Store, bus: EventBus, dsn: str
 ) -> None:
-    await touchy.jobs.insert([new_job("a")])
+    await touchy.inserts.insert([new_job("a")])
     await touchy.jobs.set_status("a", JobStatus.COMPLETED, 60)
     config = only(VacuumPolicy.immediate(), track_metrics=True, interval_minutes=1)
     vacuum = await due(Parts(touchy, bus), config)
@@ -243,7 +243,7 @@ async def test_vacuum_keeps_its_counts_for_the_next_write_when_a_write_fails(
 async def test_vacuum_deletes_jobs_in_another_schema(pool: asyncpg.Pool, bus: EventBus) -> None:
     store = Store(Connections(pool), schema='Odd "one"')
     await store.migrate()
-    await store.jobs.insert([new_job("a")])
+    await store.inserts.insert([new_job("a")])
     await store.jobs.set_status("a", JobStatus.COMPLETED, 60)
     assert (await Parts(store, bus).vacuum(only(VacuumPolicy.immediate())).run())[JobStatus.COMPLETED] == 1
 

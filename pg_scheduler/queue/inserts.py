@@ -1,4 +1,6 @@
-"""Insert jobs, by statements and by COPY.
+"""Insert jobs, by the statements of ``inserts.sql`` and by COPY.
+
+``Enqueuer`` and ``InsertBatcher`` decide which method inserts a job; the method chooses the statement.
 
 Binary COPY rows cost client and server half as much as INSERT. COPY has no ON CONFLICT, so it is for jobs
 with generated ids. asyncpg could pack the bytes too, but the pool's owner may have set codecs that COPY
@@ -9,7 +11,7 @@ the same bytes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,11 +21,13 @@ from typing import Any, Final
 import asyncpg
 
 from pg_scheduler.database.callers.connection import as_foreign
-from pg_scheduler.database.faults import translated
+from pg_scheduler.database.faults import SuppressedChangeError, translated
 from pg_scheduler.database.queries import Route
 from pg_scheduler.database.session import Connection
-from pg_scheduler.database.statements import Repository
+from pg_scheduler.database.statements import Repository, Statements, Transaction
 from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob, PlainJob
+from pg_scheduler.queue.consequences import Consequences
+from pg_scheduler.queue.unique_keys import detecting_taken_keys
 
 GENERATED_FIELDS: Final = PlainJob._fields.index("function")
 """How many values a job with a generated id has: it has no function and no lock."""
@@ -33,7 +37,11 @@ LATE: Final = datetime(9931, 1, 1, tzinfo=UTC)
 
 
 class JobInserts(Repository):
-    """The statements that insert jobs."""
+    """The statements that insert jobs, or give existing ones a new definition."""
+
+    def __init__(self, statements: Statements, consequences: Consequences) -> None:
+        super().__init__(statements)
+        self._consequences = consequences
 
     async def insert(
         self,
@@ -45,6 +53,10 @@ class JobInserts(Repository):
         route: Route | None = None,
     ) -> set[str]:
         """Insert the jobs whose ids are new, and return their ids.
+
+        A single job with a generated id, as of a plain `schedule()`, has a cheaper statement,
+        ``insert_generated_job``: it looks for no job with the same id, since there is none. It cannot send a
+        message, so with one ``insert_job`` inserts the job.
 
         Args:
             jobs: The jobs.
@@ -134,6 +146,33 @@ class JobInserts(Repository):
         )
         return {row[0]: row[1] for row in rows}
 
+    async def replace(self, jobs: Sequence[PlainJob], *, connection: Connection | None = None) -> None:
+        """Insert jobs, or give existing ones a new definition. The ids must differ."""
+
+        def values_of(job_ids: Collection[str]) -> list[object]:
+            columns = zip(*(job for job in jobs if job.job_id in job_ids), strict=True)
+            return [*columns, self._statements.now]
+
+        if jobs:
+            await self._replace("replace_jobs", {job.job_id for job in jobs}, values_of, connection)
+
+    async def replace_extended(
+        self, jobs: Sequence[ExtendedJob], *, connection: Connection | None = None
+    ) -> None:
+        """Insert jobs, or give existing ones a new definition. The ids must differ.
+
+        Raises:
+            UniqueKeyTakenError: Another unfinished job has one of the unique keys.
+        """
+
+        def values_of(job_ids: Collection[str]) -> list[object]:
+            chosen = [job for job in jobs if job.job_id in job_ids]
+            columns = zip(*(job.row for job in chosen), strict=True)
+            return [*columns, self._statements.now, *zip(*(job.extras for job in chosen), strict=True)]
+
+        with detecting_taken_keys():
+            await self._replace("replace_extended_jobs", {job.job_id for job in jobs}, values_of, connection)
+
     async def _run(
         self,
         name: str,
@@ -168,6 +207,33 @@ class JobInserts(Repository):
             return {row.job_id: rows[0][0]} if rows else {}
         await statements.fetch("enqueue_generated_job", *values, message, on=connection)
         return {row.job_id}
+
+    async def _replace(
+        self,
+        name: str,
+        job_ids: Collection[str],
+        values_of: Callable[[Collection[str]], list[object]],
+        connection: Connection | None,
+    ) -> None:
+        """Replace jobs; before one that has ended, apply its consequences if a scan was to do that.
+
+        Raises:
+            SuppressedChangeError: A job was not written.
+        """
+        rows = await self._statements.fetch_retrying(name, *values_of(job_ids), on=connection)
+        remaining_ids = {*job_ids} - {row["job_id"] for row in rows}
+
+        async def replace(transaction: Transaction) -> None:
+            # The first statement locks the rows that it leaves, so the second one leaves none of them.
+            rows = await self._statements.fetch(name, *values_of(remaining_ids), on=transaction.connection)
+            if ended := remaining_ids - {row["job_id"] for row in rows}:
+                await self._consequences.run(ended, transaction)
+                rows = await self._statements.fetch(name, *values_of(ended), on=transaction.connection)
+                if len(rows) < len(ended):
+                    raise SuppressedChangeError(change="insert or update")
+
+        if remaining_ids:
+            await self._statements.run_retrying(replace, within=connection)
 
     def _values_of(
         self,
