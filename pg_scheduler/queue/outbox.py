@@ -94,6 +94,9 @@ class Outbox:
     def attach(self, *, on_due: Callable[[datetime | None], None], on_message: Callable[[], None]) -> None:
         """Let a service send, by calling ``flush()``, until ``detach()`` is called.
 
+        That is ``Notifier`` of ``worker/notifications.py``. It passes the signal ``due``, which wakes the
+        claimer of this process, and its own ``wake()``.
+
         Args:
             on_due: Called at once when a job is due within the horizon, for this process, with the time; None
                 if it is unknown.

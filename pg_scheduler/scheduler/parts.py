@@ -39,6 +39,7 @@ class Parts:
     outbox: Outbox
     preparer: JobPreparer
     enqueuer: Enqueuer | SendingEnqueuer
+    """A `SendingEnqueuer`, which calls middleware, only if some has ``headers()`` or ``sending()``."""
     declared: DeclaredSchedules
     job_builders: JobBuilders
     waiters: ResultWaiters

@@ -1,4 +1,10 @@
-"""The repositories of one scheduler, and its tables at the start."""
+"""The repositories of one scheduler, and its tables at the start.
+
+``Store`` has a repository for each subject. Those with which jobs enter the queue and leave it (``inserts``,
+``jobs``, ``locks``, ``dependencies``) are made in ``queue/store.py``, those of workers (``claims``,
+``results``, ``workers``) in ``worker/store.py``, and the others here. So a lower room uses the store as far
+as it knows it, without an import from a higher one.
+"""
 
 from __future__ import annotations
 
