@@ -276,3 +276,33 @@ WHERE job_id = $1
   AND attempt = $3
   AND (on_end -> 'replacement') IS NOT NULL
 RETURNING job_id;
+
+-- name: complete_own
+-- route: caller
+-- Complete a job in the transaction of its own code, fenced by worker ($2) and attempt; return its id.
+--
+-- settle_jobs decides about a refused job: it is lost, or its end has consequences.
+UPDATE {schema}scheduled_jobs SET
+    status        = 'completed',
+    finished_at   = coalesce($4, now()),
+    error_message = NULL,
+    lease_until   = NULL
+WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running' AND on_end IS NULL
+RETURNING job_id;
+
+-- name: has_committed
+-- route: reserved
+-- Return whether the transaction $4 has been committed, in which attempt $3 of worker $2 completed the job $1.
+--
+-- The row may be that of a later attempt. If the completion was rolled back to a savepoint, the attempt holds the job
+-- still. A server that has taken over may not know the transaction: txid_status() would raise an error then.
+SELECT CASE WHEN $4::bigint < txid_snapshot_xmax(txid_current_snapshot()) THEN txid_status($4) = 'committed' END IS TRUE
+    AND NOT EXISTS (
+        SELECT FROM {schema}scheduled_jobs
+        WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running'
+    ) AS has_committed;
+
+-- name: transaction_id
+-- route: caller
+-- Return the id of the current transaction.
+SELECT txid_current() AS id;
