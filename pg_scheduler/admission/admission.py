@@ -56,7 +56,7 @@ class Admission(Service):
         self._limits = limits
         self._codec = node.store.statements.codec
         self._executor = executor
-        self._results = node.results
+        self._result_buffer = node.result_buffer
         self._lease = node.lease
         self._tasks = node.tasks
         self._worker_id = node.worker_id
@@ -236,4 +236,4 @@ class Admission(Service):
         if attempt.revocation is not None:
             self._executor.begin(attempt)  # it ends at once
         elif self._executor.withdraw(attempt):
-            self._results.put(attempt.claim, RELEASE)
+            self._result_buffer.put(attempt.claim, RELEASE)

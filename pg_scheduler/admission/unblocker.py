@@ -88,7 +88,7 @@ class Unblocker(BlockedJobs):
 
     def __init__(self, node: Node, limits: LimitRepository) -> None:
         super().__init__(node, limits)
-        self._results = node.results
+        self._result_buffer = node.result_buffer
         self._in_flight = node.in_flight
         self._book: tuple[Mapping[str, Task], LimitBook] = ({}, LimitBook(()))
         self._admitted: dict[
@@ -113,7 +113,7 @@ class Unblocker(BlockedJobs):
 
     def admitted(self, claim: Claim, limits: Sequence[tuple[str, LimitRow]]) -> None:
         """Watch for the end of an attempt within these limits."""
-        self._results.on_settled = self.settled
+        self._result_buffer.on_settled = self.settled
         self._admitted[claim.job_id] = (claim.attempt, limits)
 
     def blocked(self, keys: Iterable[str]) -> None:

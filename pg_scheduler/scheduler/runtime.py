@@ -81,7 +81,7 @@ class Runtime:
         self.planner = Planner(node, store.schedules, slices.declared, slices.job_builders)
         self.pauses = PauseWatcher(node, store.pauses)
         self.due_times = DueTimeCorrector(node)
-        deleted = node.results.deleted
+        deleted = node.result_buffer.deleted
         vacuum = Vacuum(
             store,
             node.events,

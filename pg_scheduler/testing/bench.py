@@ -96,17 +96,17 @@ class Bench:
 
     async def settle(self) -> None:
         """Write the outcomes."""
-        while self.node.results.has_results:
+        while self.node.result_buffer.has_results:
             delay = await self._completer.run_once()
-            if self.node.results.has_results:  # a row is locked
+            if self.node.result_buffer.has_results:  # a row is locked
                 await asyncio.sleep(delay)
 
     def take_outcome(self) -> Outcome | None:
         """Return the outcome of the only attempt instead of writing it; None for a plain completion."""
-        results = self.node.results
-        if results.has_completions:
+        buffer = self.node.result_buffer
+        if buffer.has_completions:
             return None
-        with results.others() as batch:
+        with buffer.others() as batch:
             ((_, outcome),) = batch.outcomes
             batch.outcomes = []  # none was written
         return outcome

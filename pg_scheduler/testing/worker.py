@@ -244,7 +244,7 @@ class ManualRuntime(Runtime):
         if self.is_dead or not self.node.in_flight.unwritten():
             return False
         await self._pass_while_behind(self.completer)
-        delay = self.node.results.late.next_turn_in()
+        delay = self.node.result_buffer.late.next_turn_in()
         if delay is None:
             self._locked_since = None
             return True

@@ -56,7 +56,7 @@ class Claimer(Service):
         self._claims = node.store.claims
         self._executor = executor
         self._admission = admission
-        self._results = node.results
+        self._result_buffer = node.result_buffer
         self._in_flight = node.in_flight
         self._lease = node.lease
         self._names = node.routing.names
@@ -99,7 +99,7 @@ class Claimer(Service):
             if self._has_stopped:
                 return NEVER
             if not self._lease.is_trusted:  # other workers could get the jobs while they run here
-                self._results.claims_follow = False
+                self._result_buffer.claims_follow = False
                 self._signals.results_waiting()
                 self._signals.lease_suspect()
                 return self._polling.min_interval
@@ -128,7 +128,7 @@ class Claimer(Service):
         """Refuse all further claims, and make the completer write results without waiting for one."""
         async with self._claiming:
             self._has_stopped = True
-            self._results.claims_follow = False
+            self._result_buffer.claims_follow = False
             self._signals.results_waiting()
 
     def announce(self, due: datetime | None = None) -> None:
@@ -153,7 +153,7 @@ class Claimer(Service):
     async def _claim(self) -> float:
         limit = min(self._executor.room, self._size.limit)
         if limit == 0:
-            if self._results.has_results:  # more jobs run than there are slots: no claim follows
+            if self._result_buffer.has_results:  # more jobs run than there are slots: no claim follows
                 self._signals.results_waiting()
             return self._polling.semaphore_full_interval
         if self._may_have_unacknowledged:
@@ -173,11 +173,11 @@ class Claimer(Service):
             self._meter.count("claims", "full" if is_full else "part" if claims else "empty")
             self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
         self._size.adapt(limit, len(claims))
-        self._results.claims_follow = is_full and self.is_running  # as soon as a slot is free
+        self._result_buffer.claims_follow = is_full and self.is_running  # as soon as a slot is free
         if trusted_until < time.monotonic():
             # The event loop was blocked while the answer waited: other workers may have the jobs by now.
             for job in answer.jobs:
-                self._results.put(job, RELEASE)
+                self._result_buffer.put(job, RELEASE)
         elif answer.jobs:
             # A small claim would follow, and jobs that never wait free their slots for a larger one.
             await self._submit(answer.jobs, starts_now=not is_full or self._executor.free < 2 * limit)
@@ -223,7 +223,7 @@ class Claimer(Service):
             self._expects_job
             and sent_at < self._exchange_at
             and since is FROM_THE_START
-            and not self._results.has_completions
+            and not self._result_buffer.has_completions
             and not self._refused_claims
         )
         self._expects_job = False
@@ -239,20 +239,20 @@ class Claimer(Service):
             return await self._exchange(names, limit, since, crashed=crashed, counts=counts)
         except BaseException:  # whatever it was: results do not wait for the next claim
             self._may_have_unacknowledged = True
-            self._results.claims_follow = False
+            self._result_buffer.claims_follow = False
             raise
 
     async def _exchange(
         self, names: Sequence[str], limit: int, since: ClaimPosition, *, crashed: bool, counts: bool
     ) -> ExchangeResult:
         """Send completions and receive claims; report what else the response contains."""
-        with self._results.completions() as completions:
+        with self._result_buffer.completions() as completions:
             answer = await self._claims.exchange(
                 self._worker_id,
                 names,
                 limit,
                 completed=completions.claims,
-                keep=self._results.keeps_completed,
+                keep=self._result_buffer.keeps_completed,
                 since=since,
                 after=self.cursor.after,
                 crashed=crashed,

@@ -1,8 +1,11 @@
 """Write outcomes in batches, each under its fencing token.
 
 A batch contains the outcomes that arrived while the previous one was written, so a single outcome is written
-at once and many are written in large statements. While one claim follows another, the claimer writes
-completions in the statement of the claim. While too many outcomes are not written, no job is claimed.
+at once and many are written in large statements. While too many outcomes are not written, no job is claimed.
+
+Nearly all outcomes are plain completions, which ``ClaimRepository`` writes: ``exchange()`` in the statement
+of a claim, while one claim follows another, else ``complete()``. All other outcomes, and the completions that
+these refuse, go through ``ResultRepository`` in ``outcome_statements.py``.
 
 No outcome waits for a lock of the application that concerns another one. A batch that meets a lock for longer
 than ``LOCK_TIMEOUT_MS`` leaves out what ``lock_settled`` finds locked; ``late_outcomes`` has it from then on.
@@ -58,7 +61,7 @@ class Completer(Service):
         super().__init__(node.events)
         self._store = node.store
         self._worker_id = node.worker_id
-        self._results = node.results
+        self._result_buffer = node.result_buffer
         self._progress = progress
         self._flush_timeout = node.config.shutdown_timeout
         self._signals = node.signals
@@ -68,22 +71,22 @@ class Completer(Service):
 
     async def run_once(self) -> float:
         """Write one batch of completions, one of all other outcomes, and those late ones whose turn it is."""
-        results = self._results
-        if results.has_completions:
-            with results.completions() as completions:
+        buffer = self._result_buffer
+        if buffer.has_completions:
+            with buffer.completions() as completions:
                 completions.refused = await self._store.claims.complete(
-                    self._worker_id, completions.claims, keep=results.keeps_completed
+                    self._worker_id, completions.claims, keep=buffer.keeps_completed
                 )
-        if results.has_others:
-            with results.others() as batch:
+        if buffer.has_others:
+            with buffer.others() as batch:
                 await self._write(batch)
-        if results.late.next_turn_in() == 0:
-            with results.turn() as batch:
+        if buffer.late.next_turn_in() == 0:
+            with buffer.turn() as batch:
                 await self._write(batch)
             await self._report_late()
-        if results.has_new:
+        if buffer.has_new:
             return 0
-        delay = results.late.next_turn_in()
+        delay = buffer.late.next_turn_in()
         return NEVER if delay is None else delay
 
     async def _write(self, batch: OutcomeBatch) -> None:
@@ -116,20 +119,20 @@ class Completer(Service):
 
     async def _settle(self, batch: OutcomeBatch) -> None:
         """Write outcomes together, or if rows are locked, those whose rows are not."""
-        store, results = self._store.results, self._results
-        deleted = None if results.keeps_completed else results.deleted
+        repository, buffer = self._store.results, self._result_buffer
+        deleted = None if buffer.keeps_completed else buffer.deleted
         follows = self._follows
         if batch.last_group is not None:
             follows = follows and batch.last_group.follows
         else:
             try:
-                batch.accepted = await store.settle(self._worker_id, batch.outcomes, deleted=deleted)
+                batch.accepted = await repository.settle(self._worker_id, batch.outcomes, deleted=deleted)
             except DatabaseUnavailableError as fault:
                 if not is_locked_out(fault):
                     raise
             else:
                 return
-        settled = await store.settle_unlocked(
+        settled = await repository.settle_unlocked(
             self._worker_id, batch.outcomes, deleted=deleted, follows=follows
         )
         locked = [outcome for outcome in batch.outcomes if outcome[0].job_id in settled.locked]
@@ -142,7 +145,7 @@ class Completer(Service):
         self, batch: OutcomeBatch, outcomes: Sequence[AttemptOutcome], *, is_alone: bool = False
     ) -> None:
         """Let outcomes of a batch wait for a lock, or have a turn without their consequences at once."""
-        late_outcomes, group = self._results.late, batch.last_group
+        late_outcomes, group = self._result_buffer.late, batch.last_group
         number = len(outcomes) + len(late_outcomes.claims())
         if group is not None and group.may_leave_consequences(number):
             late_outcomes.leave_consequences(outcomes, last_group=group)
@@ -153,11 +156,11 @@ class Completer(Service):
         """Halve a batch that failed although no row of it is locked, or let the only outcome wait."""
         batch.late = {claim.job_id for claim, _ in batch.outcomes}
         if len(batch.outcomes) > 1:
-            self._results.late.divide(batch.outcomes, last_group=batch.last_group)
+            self._result_buffer.late.divide(batch.outcomes, last_group=batch.last_group)
         elif pause_s is None:
             self._postpone(batch, batch.outcomes, is_alone=True)
         else:
-            self._results.late.postpone(
+            self._result_buffer.late.postpone(
                 batch.outcomes, last_group=batch.last_group, pause_s=pause_s, is_alone=True
             )
 
@@ -172,7 +175,9 @@ class Completer(Service):
         error = describe(refusal)[:MAX_REFUSAL_LENGTH]
         reason = f"the table refused the outcome of this attempt: {error}"
         state = sqlstate_of(refusal) or "unknown"
-        choices = substitutes(outcome, reason, state, refusal, deletes=not self._results.keeps_completed)
+        choices = substitutes(
+            outcome, reason, state, refusal, deletes=not self._result_buffer.keeps_completed
+        )
         for substitute in choices:
             outcomes = [(claim, substitute.outcome)]
             try:
@@ -203,7 +208,7 @@ class Completer(Service):
 
     async def _report_late(self) -> None:
         """Publish for which sessions outcomes have waited for some seconds, from time to time."""
-        now, late = time.monotonic(), self._results.late
+        now, late = time.monotonic(), self._result_buffer.late
         oldest = late.oldest_locked()
         if oldest is None or now < oldest.since + self.report_after_s or now < self._report_at:
             return
@@ -237,9 +242,9 @@ class Completer(Service):
         """
         deadline = time.monotonic() + self._flush_timeout
         pause = Wakeup()
-        self._results.late.hurry()
+        self._result_buffer.late.hurry()
         self._follows = True
-        while self._results.has_results:
+        while self._result_buffer.has_results:
             fault: DatabaseUnavailableError | None = None
             delay = RETRY_DELAY_S
             try:
@@ -247,14 +252,14 @@ class Completer(Service):
             except DatabaseUnavailableError as error:
                 fault = error
             # Outcomes that were not tried yet get their turn. There is an end of them, but not of late ones.
-            if fault is None and (self._results.has_new or not self._results.late.groups):
+            if fault is None and (self._result_buffer.has_new or not self._result_buffer.late.groups):
                 continue
             is_over = time.monotonic() >= deadline or (delay > 0 and not self._follows)
             if is_over and fault is None and self._follows:
                 # The job does not run again if its row is free and only those of others are locked.
                 self._follows = False
                 deadline = time.monotonic() + LAST_TURNS_S
-                self._results.late.hurry()
+                self._result_buffer.late.hurry()
                 continue
             if is_over or isinstance(fault, PoolClosedError):
                 raise await self.unwritten_error(fault) from fault
@@ -263,10 +268,10 @@ class Completer(Service):
 
     async def unwritten_error(self, fault: DatabaseUnavailableError | None) -> DatabaseUnavailableError:
         """Return the error about outcomes that are not written, because of a fault or, if None, of a lock."""
-        jobs = ", ".join(self._results.unwritten())
+        jobs = ", ".join(self._result_buffer.unwritten())
         if fault is not None:
             return DatabaseUnavailableError(f"results could not be written before the shutdown ended: {jobs}")
-        oldest = self._results.late.oldest_locked()
+        oldest = self._result_buffer.late.oldest_locked()
         if oldest is None:
             return DatabaseUnavailableError(
                 "results could not be written before the shutdown ended, because the table refuses them: "

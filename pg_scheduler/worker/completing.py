@@ -39,7 +39,7 @@ class Completions:
         self._statements = node.store.statements
         self._worker_id = node.worker_id
         self._tasks = node.tasks
-        self._buffer = node.results
+        self._result_buffer = node.result_buffer
         self._progress = progress
         self._signals = node.signals
         self._max_result_bytes = node.config.max_result_bytes
@@ -148,7 +148,7 @@ class Completions:
         for event in transaction.events:
             self._statements.publish(event)
         if not is_reported:
-            self._buffer.end_written(attempt.claim)
+            self._result_buffer.end_written(attempt.claim)
         if not is_plain:  # without LISTEN, nothing else announces a replacement or a job that waited
             self._signals.due(self._statements.server_now)
 

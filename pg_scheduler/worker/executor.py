@@ -69,7 +69,7 @@ class Executor:
         self._runner = AttemptRunner(node, progress)
         self._events = node.events
         self._tasks = node.tasks
-        self._results = node.results
+        self._result_buffer = node.result_buffer
         self._completer = completer
         self._progress = progress
         self.in_flight = node.in_flight
@@ -97,7 +97,7 @@ class Executor:
     @property
     def room(self) -> int:
         """The number of jobs that may be claimed: none while too many outcomes wait to be written."""
-        return 0 if self._results.is_full else self.free
+        return 0 if self._result_buffer.is_full else self.free
 
     def submit(self, claim: Claim) -> asyncio.Task[None]:
         """Start a claimed job, even if no slot is free."""
@@ -297,7 +297,7 @@ class Executor:
             self._signals.attempt_lost()
         try:
             if is_taken and attempt.is_awaited:
-                self._results.put(attempt.claim, REVOKED)
+                self._result_buffer.put(attempt.claim, REVOKED)
             elif not is_taken:
                 self._put(attempt.claim, result, attempt.steps, apart=completion is not None)
         finally:
@@ -353,7 +353,7 @@ class Executor:
         has_stored = steps is not None and steps.has_stored
         apart = apart or has_stored or (bool(self._progress.reports) and self._progress.has(claim))
         if result is RETURNED and not apart:
-            self._results.put_completed(claim)
+            self._result_buffer.put_completed(claim)
         else:
             task = self._tasks.resolve(claim.function)
             if isinstance(result, ReturnResult) and task is not None and task.typed is not None:
@@ -371,7 +371,7 @@ class Executor:
             if has_stored:
                 outcome = outcome.after_progress(claim)
             # The completer deletes the steps of a job with its row.
-            self._results.put(claim, outcome, apart=apart or version_of(claim.options) is not None)
+            self._result_buffer.put(claim, outcome, apart=apart or version_of(claim.options) is not None)
 
 
 def _advisory_lock_of(claim: Claim) -> int | None:

@@ -74,10 +74,10 @@ class Node:
         config = self.config
         self.signals = Signals()
         self.lease = Lease(config.lease_seconds, config.max_loop_block)
-        self.results = ResultBuffer(
+        self.result_buffer = ResultBuffer(
             self.events, self.signals, keeps_completed=not config.deletes_completed, meter=self.meter
         )
-        self.in_flight = InFlight(self.results.unwritten)
+        self.in_flight = InFlight(self.result_buffer.unwritten)
         self.routing = Routing(self.tasks, self.executors, config.only, config.skip, worker_id=self.worker_id)
         self.routing.drain(is_draining=self.starts_draining)
         self.clock = ServerClock(self.signals.clock_stepped, self.signals.clock_set_back)

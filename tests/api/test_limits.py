@@ -475,4 +475,4 @@ async def test_jobs_without_limits_write_nothing_about_limits(make: Make, pool: 
     await record.until(JobCompleted, 50)
     assert await pool.fetchval("SELECT count(*) FROM scheduler_starts") == 0
     assert scheduler._parts.life.runtime is not None
-    assert scheduler._parts.life.runtime.unblocker._results.on_settled is None
+    assert scheduler._parts.life.runtime.unblocker._result_buffer.on_settled is None

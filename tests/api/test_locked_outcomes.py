@@ -372,7 +372,7 @@ async def test_completions_that_a_lock_of_the_table_stops_stay_together(
         async with asyncio.timeout(PATIENCE):
             while not any("pid " in str(retry.holders) for retry in seen.of(ServiceRetrying)):
                 await seen.until(ServiceRetrying, len(seen.of(ServiceRetrying)) + 1)
-        assert not runtime.node.results.late.groups
-        assert not runtime.node.results.has_others
+        assert not runtime.node.result_buffer.late.groups
+        assert not runtime.node.result_buffer.has_others
     await seen.until(JobCompleted, len(ids))
     await connection.close()

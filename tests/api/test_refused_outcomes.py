@@ -217,7 +217,7 @@ async def test_outcome_waits_alone_when_the_trigger_that_refuses_it_has_the_sqls
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
     runtime = jobs.scheduler._parts.life.runtime
     assert runtime is not None
-    runtime.node.results.late.hurry()
+    runtime.node.result_buffer.late.hurry()
     runtime.completer.wake()
     result = await jobs.scheduler.get_job_result("bad", timeout=PATIENCE)
     assert result.value == "fine", "nothing was lost"
@@ -328,7 +328,7 @@ async def test_job_for_which_the_table_accepts_nothing_ends_when_the_trigger_is_
     await pool.execute("DROP TRIGGER guard ON scheduled_jobs")
     runtime = jobs.scheduler._parts.life.runtime
     assert runtime is not None
-    runtime.node.results.late.hurry()
+    runtime.node.result_buffer.late.hurry()
     runtime.completer.wake()
     result = await jobs.scheduler.get_job_result("bad", timeout=PATIENCE)
     assert result.error is not None

@@ -139,16 +139,16 @@ class Parts(Node):
                 signal.connect(partial(self.calls.append, name))
         self.lease = Lease(LEASE)
         self.lease.renewed(time.monotonic())
-        self.use_results()
+        self.use_result_buffer()
 
     def configure(self, **settings: Any) -> None:
         """Build parts with these settings from now on."""
         self.config = replace(self.config, **settings)
 
-    def use_results(self, *, keeps_completed: bool = True) -> None:
+    def use_result_buffer(self, *, keeps_completed: bool = True) -> None:
         """Use a new result buffer."""
-        self.results = ResultBuffer(self.events, self.signals, keeps_completed=keeps_completed)
-        self.in_flight = InFlight(self.results.unwritten)
+        self.result_buffer = ResultBuffer(self.events, self.signals, keeps_completed=keeps_completed)
+        self.in_flight = InFlight(self.result_buffer.unwritten)
         self.progress = ProgressWriter(self)
 
     def use_outbox(self, *, horizon_s: float = 4.0, gap_s: float = Outbox.gap_s) -> Outbox:
@@ -242,7 +242,7 @@ class Parts(Node):
         return DeadlineScanner(self)
 
     def vacuum(self, config: VacuumConfig | None = None) -> Vacuum:
-        deleted = self.results.deleted
+        deleted = self.result_buffer.deleted
         store, settings = self.store, config or VacuumConfig()
         return Vacuum(
             store,

@@ -393,7 +393,7 @@ async def test_results_are_written_when_they_take_several_batches(pool: Pool) ->
     async with at_start(pool, concurrency=3) as t:
         assert t._scheduler is not None
         assert t._scheduler._parts.runtime is not None
-        results: Any = t._scheduler._parts.runtime.node.results
+        results: Any = t._scheduler._parts.runtime.node.result_buffer
         results.batch_size = 1
         for _ in range(3):
             await t.scheduler.enqueue(meet)

@@ -187,7 +187,7 @@ async def test_unblocker_keeps_an_admitted_attempt_while_the_result_of_a_former_
     bench = Bench(parts, 2)
     (held,) = await bench.claim("a")
     await bench.admission.run_once()
-    parts.results.put(held._replace(attempt=held.attempt - 1), RELEASE)
+    parts.result_buffer.put(held._replace(attempt=held.attempt - 1), RELEASE)
     bench.unblocker.request_scan()
     await bench.unblocker.run_once()
     assert list(bench.unblocker._admitted) == ["a"]

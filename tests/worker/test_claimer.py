@@ -165,7 +165,7 @@ async def test_claimer_releases_unacknowledged_claims_after_a_lost_response(
     _, heard, written = await claim(touchy, new_job("unheard"), new_job("heard"), new_job("written"))
     executor = parts.executor(slots=10)
     executor.submit(heard)
-    parts.results.put(written, COMPLETE)
+    parts.result_buffer.put(written, COMPLETE)
     claimer = parts.claimer(executor)
     async with locked(dsn, "scheduled_jobs"):
         for _ in ("the claim", "the look for what it took"):
@@ -499,7 +499,7 @@ async def test_completer_writes_completions_that_arrive_during_the_last_claim(
     line = Line(known, slots=3, batch=2)
     await line.start()
     await asyncio.wait_for(asked.wait(), PATIENCE)
-    assert known.results.claims_follow
+    assert known.result_buffer.claims_follow
     gate.open.set()
     await Parts.ended(line.executor)
     answered.set()
@@ -514,11 +514,11 @@ async def test_completer_writes_completions_when_the_claimer_stops(
     line = Line(known, slots=1, batch=1)
     await line.start()
     await gate.wait_begun()
-    assert known.results.claims_follow
+    assert known.result_buffer.claims_follow
     (held,) = await claim(known.store, new_job("c", priority=1), limit=1)
-    known.results.put(held, COMPLETE)
+    known.result_buffer.put(held, COMPLETE)
     await line.claimer.stop()
-    assert not holds(known.results.claims_follow)
+    assert not holds(known.result_buffer.claims_follow)
     await seen.until(JobCompleted, job_id="c")
     gate.open.set()
     await seen.until(JobCompleted, job_id="a")

@@ -52,7 +52,7 @@ async def test_completer_writes_and_publishes_each_outcome(
 ) -> None:
     (held,) = await claim(parts.store, new_job("a", max_retries=1))
     completer = parts.completer()
-    parts.results.put(held, outcome)
+    parts.result_buffer.put(held, outcome)
     assert await completer.run_once() == NEVER
     job = await parts.store.jobs.get_job("a")
     assert job is not None
@@ -66,7 +66,7 @@ async def test_completer_writes_and_publishes_each_outcome(
 async def test_completer_publishes_events_after_the_commit(parts: Parts, bus: EventBus, dsn: str) -> None:
     (held,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    parts.results.put(held, COMPLETE)
+    parts.result_buffer.put(held, COMPLETE)
     told: list[asyncio.Task[object]] = []
     other = await asyncpg.connect(dsn)
 
@@ -81,11 +81,11 @@ async def test_completer_publishes_events_after_the_commit(parts: Parts, bus: Ev
 
 
 async def test_completer_writes_in_batches(parts: Parts, seen: Recorder) -> None:
-    parts.results.batch_size = 10
+    parts.result_buffer.batch_size = 10
     held = await claim(parts.store, *(new_job(f"{n:02}") for n in range(25)))
     completer = parts.completer()
     for each in held:
-        parts.results.put(each, COMPLETE)
+        parts.result_buffer.put(each, COMPLETE)
     assert [await completer.run_once() for _ in range(3)] == [0, 0, NEVER]
     assert [event.job_id for event in seen.of(JobCompleted)] == [f"{n:02}" for n in range(25)]
 
@@ -95,19 +95,19 @@ async def test_completer_writes_all_kinds_of_outcomes_in_one_pass(parts: Parts, 
     completer = parts.completer()
     outcomes: list[Outcome] = [COMPLETE, Outcome.fail("no"), RELEASE, COMPLETE]
     for each, outcome in zip(held, outcomes, strict=True):
-        parts.results.put(each, outcome)
+        parts.result_buffer.put(each, outcome)
     assert await completer.run_once() == NEVER
     assert await statuses(parts.store, *"abcd") == ["completed", "failed", "pending", "completed"]
     assert len(seen.events) == 4
 
 
 async def test_no_job_is_claimed_while_too_many_outcomes_are_not_written(parts: Parts) -> None:
-    parts.results.batch_size, parts.results.capacity = 2, 4
+    parts.result_buffer.batch_size, parts.result_buffer.capacity = 2, 4
     completer = parts.completer()
     executor = parts.executor(completer, slots=10)
     claimer = parts.claimer(executor)
     for claimed in await claim(parts.store, *(new_job(str(n)) for n in range(6))):
-        parts.results.put(claimed, COMPLETE)
+        parts.result_buffer.put(claimed, COMPLETE)
     assert (executor.free, executor.room) == (10, 0)
     await parts.store.inserts.insert([new_job("later")])
     await claimer.run_once()
@@ -129,8 +129,8 @@ async def test_completer_writes_two_attempts_of_one_job_one_after_the_other(
     await parts.store.jobs.set_status("a", JobStatus.PENDING, 60)
     (new,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    parts.results.put(old, outcomes[0])
-    parts.results.put(new, outcomes[1])
+    parts.result_buffer.put(old, outcomes[0])
+    parts.result_buffer.put(new, outcomes[1])
     passes = 0
     while await completer.run_once() == 0:
         passes += 1
@@ -146,9 +146,9 @@ async def test_completer_writes_two_attempts_of_one_job_one_after_the_other(
 async def test_completer_signals_pending_and_released_jobs(parts: Parts) -> None:
     held = await claim(parts.store, new_job("a"), new_job("b"))
     completer = parts.completer()
-    parts.results.put(held[0], Outcome.fail("no"))
+    parts.result_buffer.put(held[0], Outcome.fail("no"))
     await completer.run_once()
-    parts.results.put(held[1], RELEASE)
+    parts.result_buffer.put(held[1], RELEASE)
     await completer.run_once()
     assert parts.calls == ["due", "jobs_released", "due"]
 
@@ -158,11 +158,11 @@ async def test_completer_publishes_a_refused_result_as_lost(parts: Parts, seen: 
     await parts.store.results.settle("me", [(old, RELEASE)])
     (new,) = await claim(parts.store, new_job("a"))
     completer = parts.completer()
-    parts.results.put(old, COMPLETE)
+    parts.result_buffer.put(old, COMPLETE)
     await completer.run_once()
     assert seen.events == [JobLost("a", "test.job", 1)]
     assert await statuses(parts.store, "a") == ["running"]
-    parts.results.put(new, Outcome.fail("no"))
+    parts.result_buffer.put(new, Outcome.fail("no"))
     await completer.run_once()
     assert await statuses(parts.store, "a") == ["failed"]
 
@@ -172,7 +172,7 @@ async def test_completer_writes_the_batch_when_one_result_is_refused(parts: Part
     await parts.store.jobs.cancel("a")
     completer = parts.completer()
     for each in held:
-        parts.results.put(each, COMPLETE)
+        parts.result_buffer.put(each, COMPLETE)
     await completer.run_once()
     assert await statuses(parts.store, "a", "b") == ["cancelled", "completed"]
     assert seen.events == [JobCompleted("b", "test.job", 1), JobLost("a", "test.job", 1)]
@@ -181,22 +181,22 @@ async def test_completer_writes_the_batch_when_one_result_is_refused(parts: Part
 async def test_completion_whose_row_was_locked_is_deleted_when_completed_jobs_are_not_kept(
     parts: Parts, seen: Recorder, dsn: str
 ) -> None:
-    parts.use_results(keeps_completed=False)
+    parts.use_result_buffer(keeps_completed=False)
     held = await claim(parts.store, new_job("a"), new_job("b"))
     completer = parts.completer()
     for each in held:
-        parts.results.put(each, COMPLETE)
+        parts.result_buffer.put(each, COMPLETE)
     other = await asyncpg.connect(dsn)
     async with other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'a' FOR UPDATE")
-        with parts.results.completions() as completions:
+        with parts.result_buffer.completions() as completions:
             completions.refused = await parts.store.claims.complete("me", completions.claims, keep=False)
     assert await other.fetchval("SELECT string_agg(job_id, ',') FROM scheduled_jobs") == "a"
     await completer.run_once()
     assert await other.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
     await other.close()
     assert {event.job_id for event in seen.of(JobCompleted)} == {"a", "b"}
-    assert parts.results.deleted == {JobStatus.COMPLETED: 2}
+    assert parts.result_buffer.deleted == {JobStatus.COMPLETED: 2}
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ async def test_completer_keeps_its_results_when_the_database_is_unavailable(
     held = await claim(touchy, new_job("a"), new_job("b"))
     completer = parts.completer()
     for each in held:
-        parts.results.put(each, outcome)
+        parts.result_buffer.put(each, outcome)
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(DatabaseUnavailableError):
             await completer.run_once()
@@ -230,7 +230,7 @@ async def test_completer_retries_until_the_database_is_available(
         completer = parts.completer()
         await completer.start()
         wire.cut()
-        parts.results.put(held[0], COMPLETE)
+        parts.result_buffer.put(held[0], COMPLETE)
         await seen.until(ServiceRetrying, 2)
         await wire.heal()
         await seen.until(JobCompleted, job_id="a")
@@ -247,7 +247,7 @@ async def test_completer_drain_retries_until_the_database_is_available(
     await completer.start()
     async with locked(dsn, "scheduled_jobs"):
         for each in held:
-            parts.results.put(each, COMPLETE)
+            parts.result_buffer.put(each, COMPLETE)
         seen = Recorder(bus)
         await seen.until(ServiceRetrying)
         stopping = asyncio.create_task(completer.stop())
@@ -263,7 +263,7 @@ async def test_completer_drain_raises_with_the_jobs_whose_results_were_not_writt
     parts = Parts(touchy, bus)
     completer = parts.completer(flush_timeout=0)
     for each, outcome in completed(await claim(touchy, new_job("one"), new_job("two"))):
-        parts.results.put(each, outcome)
+        parts.result_buffer.put(each, outcome)
     async with locked(dsn, "scheduled_jobs"):
         with pytest.raises(DatabaseUnavailableError, match="one, two") as raised:
             await completer.drain()
@@ -295,8 +295,8 @@ async def test_completer_announces_pending_jobs_with_the_time_when_they_are_due(
     parts.signals.due.connect(announced.append)
     parts.signals.jobs_released.connect(released.append)
     began = now()
-    parts.results.put(held[0], outcome)
-    parts.results.put(held[1], Outcome.fail("no"))
+    parts.result_buffer.put(held[0], outcome)
+    parts.result_buffer.put(held[1], Outcome.fail("no"))
     await parts.completer().run_once()
     assert [each == due for each in announced] == [keeps_due_time]
     assert announced[0] is not None

@@ -450,7 +450,7 @@ async def test_executor_publishes_a_service_fault_when_its_own_code_raises(
     def broken(*_args: object) -> None:
         raise KeyError("a mistake")
 
-    monkeypatch.setattr(bench.parts.results, "put_completed", broken)
+    monkeypatch.setattr(bench.parts.result_buffer, "put_completed", broken)
     gate = Gate()
     gate.open.set()
     task = await bench.submit(gate.job)

@@ -509,7 +509,7 @@ async def test_services_attend_to_all_rows_that_the_application_does_not_hold(
     world = World(Parts(store, bus), pool)
     await world.fill()
     for side in ("held", "free"):
-        world.parts.results.put(world.claims[f"{side} running"], Outcome.fail("as it must"))
+        world.parts.result_buffer.put(world.claims[f"{side} running"], Outcome.fail("as it must"))
     delayed = frozenset[str]().union(*(HOLDS[name].delayed for name in names))
     connection = await asyncpg.connect(dsn)
     transaction = connection.transaction()

@@ -379,7 +379,7 @@ async def test_claimer_claims_a_retry_at_once_that_keeps_its_due_time(
     await known.store.inserts.insert([new_job("again", execution_time=due, max_retries=1)])
     (held,) = (await known.store.claims.exchange("me", ["test.job"], 1)).jobs
     bench = await behind_crowd(known, dsn)
-    known.results.put(held, Outcome.retry(timedelta(0), "no"))
+    known.result_buffer.put(held, Outcome.retry(timedelta(0), "no"))
     await known.completer().run_once()
     await bench.claimer.run_once()
     assert known.in_flight.held() == {"again": 2}
@@ -400,7 +400,7 @@ async def test_claimer_claims_the_next_crashed_job_when_the_result_of_the_last_o
     assert known.in_flight.held() == {"a": 1}
     gate.open.set()
     await known.ended(bench.executor)
-    known.results.claims_follow = True  # a claim writes the result
+    known.result_buffer.claims_follow = True  # a claim writes the result
     await bench.claimer.run_once()
     gate.open.clear()
     await bench.claimer.run_once()

@@ -105,8 +105,8 @@ async def test_heartbeat_renews_ended_jobs_until_their_results_are_written(
     heartbeat = parts.heartbeat(lease=60)
     a, b, c = await claim(clocked, *map(new_job, "abc"))
     for held, outcome in ((a, COMPLETE), (b, Outcome.fail("no"))):
-        parts.results.put(held, outcome)
-    parts.results.put(c, COMPLETE)
+        parts.result_buffer.put(held, outcome)
+    parts.result_buffer.put(c, COMPLETE)
     writing = asyncio.create_task(completer.run_once())
     await asyncio.sleep(0)  # until it waits for the database
     assert parts.in_flight.unwritten() == {"a": 1, "b": 1, "c": 1}
@@ -115,7 +115,7 @@ async def test_heartbeat_renews_ended_jobs_until_their_results_are_written(
     assert await statuses(clocked, *"abc") == ["completed", "failed", "completed"]
     await heartbeat.run_once()
     (d,) = await claim(clocked, new_job("d"))
-    parts.results.put(d, COMPLETE)
+    parts.result_buffer.put(d, COMPLETE)
     clock.advance(timedelta(seconds=50))
     await heartbeat.run_once()
     job = await clocked.jobs.get_job("d")

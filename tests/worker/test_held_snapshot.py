@@ -51,7 +51,7 @@ class Load:
         pool = await asyncpg.create_pool(self._dsn, min_size=1, max_size=5)
         connections = Connections(pool)
         parts = Parts(Store(connections, clock=self._clock), EventBus())
-        parts.use_results(keeps_completed=self._keep)
+        parts.use_result_buffer(keeps_completed=self._keep)
         gate = Gate()
         gate.open.set()
         parts.tasks.register(gate.job, name="test.job")

@@ -355,7 +355,7 @@ async def test_cancelled_job_ends_its_process_and_writes_nothing(bench: Bench, t
     bench.parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
     await asyncio.wait_for(task, PATIENCE)
     assert isinstance(bench.seen.events[-1], JobCancelled)
-    assert not bench.parts.results.has_results
+    assert not bench.parts.result_buffer.has_results
     await wait_gone(pid)
 
 

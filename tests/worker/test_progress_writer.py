@@ -190,7 +190,7 @@ async def test_completer_writes_progress_and_outcome_after_an_outage(
             await completer.run_once()
     await completer.run_once()
     assert await stored(parts) == JobProgress(10, 10, "all")
-    assert not parts.results.has_results
+    assert not parts.result_buffer.has_results
 
 
 async def test_report_of_a_thread_wakes_the_writer(parts: Parts, store: Store, seen: Recorder) -> None:

@@ -173,6 +173,6 @@ async def test_end_of_an_attempt_is_written_only_if_something_waits_for_it(bench
     await bench.heartbeat.run_once()
     bench.open.set()
     await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
-    assert bench.parts.results.unwritten() == {"awaited": 1}
+    assert bench.parts.result_buffer.unwritten() == {"awaited": 1}
     await bench.completer.run_once()
-    assert not bench.parts.results.has_results
+    assert not bench.parts.result_buffer.has_results

@@ -37,8 +37,8 @@ def take(results: ResultBuffer) -> list[Claim]:
 async def test_result_buffer_batches_completions_in_order_by_attempt_number(parts: Parts) -> None:
     (a, b), (c, d) = await mixed(parts)
     for each in (a, c, b, d):
-        parts.results.put(each, COMPLETE)
-    assert [take(parts.results) for _ in range(3)] == [[a, b], [c, d], []]
+        parts.result_buffer.put(each, COMPLETE)
+    assert [take(parts.result_buffer) for _ in range(3)] == [[a, b], [c, d], []]
     assert await parts.completer().run_once() == NEVER, "they belong to the batches"
 
 
@@ -46,7 +46,7 @@ async def test_result_buffer_puts_a_batch_back_in_front_when_its_block_raises(
     parts: Parts, seen: Recorder
 ) -> None:
     (a, b), (c, d) = await mixed(parts)
-    results = parts.results
+    results = parts.result_buffer
     results.put(a, COMPLETE)
     with suppress(KeyError), results.completions() as first:
         for each in (c, b):
@@ -65,12 +65,12 @@ async def test_result_buffer_puts_a_batch_back_in_front_when_its_block_raises(
 
 
 async def test_result_buffer_limits_batches_and_alternates_between_attempt_numbers(parts: Parts) -> None:
-    parts.results.batch_size = 2
+    parts.result_buffer.batch_size = 2
     first = await claim(parts.store, *(new_job(str(n)) for n in range(5)))
     other = first[4]._replace(attempt=2)
     for each in (*first[:4], other):
-        parts.results.put(each, COMPLETE)
-    assert [take(parts.results) for _ in range(4)] == [first[:2], [other], first[2:4], []]
+        parts.result_buffer.put(each, COMPLETE)
+    assert [take(parts.result_buffer) for _ in range(4)] == [first[:2], [other], first[2:4], []]
 
 
 async def test_result_buffer_delays_only_completions_until_the_next_claim(
@@ -79,14 +79,14 @@ async def test_result_buffer_delays_only_completions_until_the_next_claim(
     """Nothing but a completion can go with one, and a failure must not wait for the next completion."""
     held = await claim(parts.store, new_job("a"), new_job("b"))
     completer = parts.completer()
-    parts.results.claims_follow = True
+    parts.result_buffer.claims_follow = True
     await completer.start()
-    parts.results.put(held[0], COMPLETE)
+    parts.result_buffer.put(held[0], COMPLETE)
     for _ in range(5):
         await asyncio.sleep(0)  # rounds of the loop, no time
-    assert take(parts.results) == [held[0]], "the completer has not begun a pass"
-    parts.results.put(held[0], COMPLETE)
-    parts.results.put(held[1], Outcome.fail("no"))
+    assert take(parts.result_buffer) == [held[0]], "the completer has not begun a pass"
+    parts.result_buffer.put(held[0], COMPLETE)
+    parts.result_buffer.put(held[1], Outcome.fail("no"))
     await seen.until(JobFailed, job_id="b")
     assert await statuses(parts.store, "a", "b") == ["completed", "failed"]  # that one went along
     await completer.stop()
@@ -97,7 +97,7 @@ async def test_result_buffer_excludes_outcomes_that_another_batch_is_writing(
 ) -> None:
     """A claim in the middle of a slow write takes what came since, and nothing is lost."""
     held = await claim(parts.store, *(new_job(job_id) for job_id in "abc"))
-    completer, results = parts.completer(), parts.results
+    completer, results = parts.completer(), parts.result_buffer
     results.put(held[0], COMPLETE)
     results.put(held[1], Outcome.fail("no"))
     async with locked(dsn, "scheduled_jobs"):
@@ -123,8 +123,8 @@ async def test_result_buffer_writes_a_refused_completion_again_or_publishes_it_a
     await parts.store.inserts.replace([new_job("b", priority=8)])
     completer = parts.completer()
     for each in held:
-        parts.results.put(each, COMPLETE)
-    with parts.results.completions() as batch:
+        parts.result_buffer.put(each, COMPLETE)
+    with parts.result_buffer.completions() as batch:
         batch.refused = (await parts.store.claims.exchange("me", [], 0, completed=batch.claims)).refused
     assert seen.events == [JobCompleted("c", "test.job", 1)]
     assert await statuses(parts.store, *"abc") == ["cancelled", "running", "completed"]
@@ -139,21 +139,21 @@ async def test_result_buffer_counts_completions_whose_rows_are_not_kept(
     store: Store, bus: EventBus, keeps_completed: bool
 ) -> None:
     parts = Parts(store, bus)
-    parts.use_results(keeps_completed=keeps_completed)
+    parts.use_result_buffer(keeps_completed=keeps_completed)
     held = await claim(store, *(new_job(job_id) for job_id in "abc"))
     for each in held:
-        parts.results.put(each, COMPLETE)
-    with parts.results.completions() as batch:
+        parts.result_buffer.put(each, COMPLETE)
+    with parts.result_buffer.completions() as batch:
         batch.refused = {"b"}
-    assert parts.results.deleted[JobStatus.COMPLETED] == (0 if keeps_completed else 2)
+    assert parts.result_buffer.deleted[JobStatus.COMPLETED] == (0 if keeps_completed else 2)
 
 
 async def test_result_buffer_unwritten_contains_every_outcome_until_its_batch_is_settled(
     parts: Parts,
 ) -> None:
-    parts.results.batch_size = 1
+    parts.result_buffer.batch_size = 1
     a, b, c, d = await claim(parts.store, *(new_job(job_id) for job_id in "abcd"))
-    results = parts.results
+    results = parts.result_buffer
     for each in (a, b):
         results.put(each, COMPLETE)
     for each in (c, d):
@@ -188,7 +188,7 @@ async def test_result_buffer_unwritten_contains_outcomes_that_move_while_a_threa
     parts: Parts, returns: bool
 ) -> None:
     a, b = await claim(parts.store, new_job("a"), new_job("b"))
-    results, batches = parts.results, ExitStack()
+    results, batches = parts.result_buffer, ExitStack()
 
     def take_all() -> None:
         batches.enter_context(results.completions())

@@ -223,7 +223,7 @@ async def test_revoked_attempt_writes_nothing_when_its_thread_has_returned(
     bench.parts.in_flight.revoke("a", 1, reason)
     await asyncio.wait_for(task, PATIENCE)
     assert isinstance(bench.seen.events[-1], kind)
-    assert not bench.parts.results.has_results
+    assert not bench.parts.result_buffer.has_results
 
 
 async def test_flag_decides_the_outcome_when_the_function_returns_normally(bench: Bench) -> None:
@@ -269,7 +269,7 @@ async def test_executor_stop_leaves_a_running_thread_its_job(parts: Parts, seen:
     assert task.done()
     assert holds(parts.in_flight.has_left)
     assert parts.in_flight.held() == {"a": 1}
-    assert not parts.results.has_results
+    assert not parts.result_buffer.has_results
     assert await statuses(parts.store, "a") == ["running"]
     blocker.open.set()
     async with asyncio.timeout(PATIENCE):
@@ -285,7 +285,7 @@ async def test_end_of_the_event_loop_leaves_a_running_thread_its_job(bench: Benc
     task.cancel()  # as asyncio.run() does
     await asyncio.wait_for(task, PATIENCE)
     assert bench.parts.in_flight.has_left
-    assert not bench.parts.results.has_results
+    assert not bench.parts.result_buffer.has_results
     blocker.open.set()
 
 

@@ -112,7 +112,7 @@ async def test_rescuer_reclaims_a_row_of_its_worker_when_the_claim_was_not_answe
 ) -> None:
     await claim(parts.store, *map(new_job, "abc"), worker_id="me", lease=60)
     (unwritten,) = [job for job in [await parts.store.claims.held_claim("b", "me")] if job]
-    parts.results.put(unwritten, COMPLETE)
+    parts.result_buffer.put(unwritten, COMPLETE)
     clock.advance(timedelta(seconds=61))
     await parts.store.workers.renew("me", {}, 600)
     await rescue(parts)
