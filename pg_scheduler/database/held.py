@@ -1,4 +1,4 @@
-"""The connection of the hot path, which stays out of the pool and keeps its planner settings between uses."""
+"""The dedicated connection, which stays out of the pool and keeps its planner settings between uses."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DedicatedConnection:
         self._turn = asyncio.Lock()
         self._is_available = pool.get_max_size() > MIN_FREE_CONNECTIONS + 1
         self.is_in_use = False
-        """Whether the hot path runs: from its first statement until ``release()``."""
+        """Whether services use it, from the first statement until ``release()``, also between statements."""
 
     @property
     def connection(self) -> Connection | None:
@@ -102,6 +102,7 @@ class DedicatedConnection:
         await self._drop()
 
     async def _open(self) -> Connection:
+        """Take a connection of the pool; if jobs use all of them, open one that the pool does not count."""
         if count_free(self._pool):
             return await take_from(self._pool, self._options.call_timeout_s)
         with connecting():

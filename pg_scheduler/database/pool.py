@@ -111,8 +111,10 @@ class Connections:
         self._opened_dsns: set[str] = set()
         size = pool.get_max_size()
         self.dedicated_connection: Final = DedicatedConnection(pool, options)
-        self.hot_path: AbstractAsyncContextManager[Connection | None] = self.dedicated_connection
-        """Yields the connection of claims and completions; None where the pool cannot spare one."""
+        self.dedicated: AbstractAsyncContextManager[Connection | None] = self.dedicated_connection
+        """What the route ``dedicated`` enters: the same, but nothing in the transaction of a test.
+
+        It yields None where the pool cannot spare a connection."""
         has_spare = size > MIN_FREE_CONNECTIONS + 2
         self.sticky_connection: Final = StickyConnection(pool, options) if has_spare else None
         self.admission_connection: Final = StickyConnection(pool, options) if has_spare else None
@@ -123,7 +125,7 @@ class Connections:
         self._sessions_are_own = False
         in_use = (
             1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
-        )  # statements, LISTEN, hot path
+        )  # statements, LISTEN, the dedicated one
         self._lock_holders = asyncio.Semaphore(max(size - in_use, 1))
         self._step_slots = asyncio.Semaphore(
             max(size - in_use - len(self.step_connections) - MIN_FREE_CONNECTIONS, 1)
@@ -248,7 +250,7 @@ class Connections:
 
         Args:
             reserved: For statements of the scheduler itself. If jobs use up the pool, the statement does not
-                wait for them: it runs on the connection of the hot path, with its short lock timeout. A
+                wait for them: it runs on the dedicated connection, with its short lock timeout. A
                 process that only enqueues has no such connection, and waits.
         """
         self.check_loop()

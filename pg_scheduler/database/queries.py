@@ -43,7 +43,7 @@ class Route(StrEnum):
     CHECKOUT = "checkout"
     """A connection that is held for long, because the statement changes its session."""
     DEDICATED = "dedicated"
-    """The connection of the hot path."""
+    """`DedicatedConnection` in ``held.py``, for claims and completions."""
     POOL = "pool"
     """A connection of the pool, for this statement."""
     RESERVED = "reserved"

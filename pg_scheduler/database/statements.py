@@ -170,7 +170,7 @@ class Statements:
 
         Args:
             within: The other transaction, or the connection of a caller in one; None for none.
-            reserved: Whether it may use the connection of the hot path, which must be for a short time.
+            reserved: Whether it may use the dedicated connection, which must be for a short time.
             savepoints: Whether others may be within it.
             lock_timeout_ms: The longest wait for a lock, after which it fails; None for that of the session.
 
@@ -243,7 +243,7 @@ class Statements:
             raise LookupError(f"statement {query.name!r} does not run on route {route.value!r}; pass on=")
         timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
         if route is Route.DEDICATED:  # for services, which run in the event loop that start() has checked
-            async with self.connections.hot_path as held:
+            async with self.connections.dedicated as held:
                 if held is not None:  # else the pool cannot spare a connection
                     return list(await held.fetch(query.text, *args, timeout=timeout_s))
         self.connections.check_loop()

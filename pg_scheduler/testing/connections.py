@@ -36,7 +36,7 @@ class OwnConnection(Connections):
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
         self._connection = connection
-        self.hot_path = nullcontext()
+        self.dedicated = nullcontext()
 
     def check_loop(self) -> None:
         """Do nothing: the owner of the connection decides where it can be used."""

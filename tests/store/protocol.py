@@ -632,7 +632,7 @@ class Session(Connections):
 
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
-        self.hot_path = nullcontext()
+        self.dedicated = nullcontext()
         self._connection = connection
         self.pid: int = connection.get_server_pid()
         self.waits = False
