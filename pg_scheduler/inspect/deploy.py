@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
@@ -250,6 +250,14 @@ class _Findings:
             yield DeployFinding(code, severity, name, reason, count, ids, remedy)
 
 
+class _Examined(Enum):
+    """Whether a row of a page was examined."""
+
+    DONE = auto()
+    LACKS_DATA = auto()
+    """Its arguments or its value are needed: they are large, so the page does not have them."""
+
+
 class _DeployCheck:
     """One comparison of the code with the database."""
 
@@ -285,26 +293,26 @@ class _DeployCheck:
             examined += len(jobs)
             if has_steps:
                 await self._examine_steps([job for job in jobs if job.version is not None])
-            large = [job for job in jobs if not self._examine_job(job)]
+            large = [job for job in jobs if self._examine_job(job) is _Examined.LACKS_DATA]
             async for job in self._store.deploy.with_arguments(large):
                 self._examine_job(job)
             if len(jobs) < len(page):
                 return examined, False
         return examined, True
 
-    def _examine_job(self, job: CheckedJob) -> bool:
-        """Examine a job; return False if its arguments are needed, which the page does not have."""
+    def _examine_job(self, job: CheckedJob) -> _Examined:
+        """Examine a job, if its arguments are in the page or are not needed."""
         if not self._is_selected(job.task):
-            return True
+            return _Examined.DONE
         task = self._tasks.resolve(job.task)
         if task is None:
             self._findings.add(DeployCode.NAME_UNKNOWN, job.task, self._unknown(job.task), job.job_id)
         elif job.task_data is None:
-            return False
+            return _Examined.LACKS_DATA
         elif problem := self._problem_of(task, job.task_data, job.job_name):
             code, reason = problem
             self._findings.add(code, job.task, reason, job.job_id)
-        return True
+        return _Examined.DONE
 
     def _problem_of(self, task: Task, task_data: str, job_name: str) -> tuple[DeployCode, str] | None:
         """Return why an attempt could not call the function; None if it could."""
@@ -335,33 +343,36 @@ class _DeployCheck:
                 if job.version != UNVERSIONED:
                     self._findings.add(DeployCode.VERSION, task.name, f"version {job.version}", job.job_id)
         async for page in self._store.deploy.steps(list(tasks)):
-            large = [step for step in page if not self._examine_step(step, *tasks[step.job_id])]
+            large = [
+                step for step in page if self._examine_step(step, *tasks[step.job_id]) is _Examined.LACKS_DATA
+            ]
             async for step in self._store.deploy.with_values(large):
                 self._examine_step(step, *tasks[step.job_id])
 
-    def _examine_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> bool:
-        """Examine a stored step; return False if its value is needed, which the page does not have."""
+    def _examine_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> _Examined:
+        """Examine a stored step, if its value is in the page or is not needed."""
         named = steps_of(task.func, step.name, step.kind)
         if named is None:
-            return True
+            return _Examined.DONE
         if not named:
             self._add_missing_step(step, job, task)
-            return True
+            return _Examined.DONE
         types = [definition.returns for definition in named if definition.returns is not None]
+        # A definition without a return type accepts any value.
         if step.kind != STEP or len(types) < len(named):
-            return True
+            return _Examined.DONE
         if step.value is None and step.size:
-            return False
+            return _Examined.LACKS_DATA
         text = f"{named[0].text}*" if named[0].is_prefix else step.name
         try:
             value = step_value(text, step.value, self._codec)
         except Abort as error:
             self._findings.add(DeployCode.NOT_EXAMINED, job.task, message_of(error), job.job_id)
-            return True
+            return _Examined.DONE
         misfits = [problem for annotation in types if (problem := _misfit(annotation, text, value))]
         if len(misfits) == len(types):
             self._findings.add(DeployCode.STEP_TYPE, job.task, f"step {text!r}: {misfits[0]}", job.job_id)
-        return True
+        return _Examined.DONE
 
     def _add_missing_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> None:
         """Add the finding of a stored step that the code does not have, or has as another kind of step."""

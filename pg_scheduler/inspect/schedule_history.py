@@ -73,8 +73,9 @@ class ChangedPart:
 def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[PastFire]:
     """Return the newest fire times and requested jobs, the newest first.
 
-    The fire times are those of the trigger since it was changed, and of the triggers before; an interval is
-    counted from the instant of the current one, so those before are not sure.
+    The fire times are those of the present trigger since it was set. Older ones are computed from the
+    triggers that the audit has. They are not sure: if such a trigger was an interval, the instant from which
+    it was counted is unknown, and that of the present one is taken instead.
     """
     fires = [
         PastFire(record.at, job_id, is_manual=True)
@@ -83,14 +84,17 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
     ]
     last, trigger = schedule.last_fire_at, schedule.trigger
     is_sure = True
-    for since, before in _definitions(schedule, records):
+    for since, earlier_trigger in _definitions(schedule, records):
         if last is None or len(fires) >= 2 * RESULTS:
             break
         times = [] if trigger is None else _between(trigger, since, last, schedule)
         for at in times:
             job_id = fire_time_job_id(schedule.schedule_id, at, owner=schedule.owner)
             fires.append(PastFire(at, job_id, is_sure=is_sure))
-        last, trigger, is_sure = min(last, since), before, False
+        # The earlier trigger applied until then.
+        last = min(last, since)
+        trigger = earlier_trigger
+        is_sure = False
     return sorted(fires, key=lambda fire: fire.at, reverse=True)[: 2 * RESULTS]
 
 

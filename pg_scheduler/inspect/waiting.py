@@ -117,6 +117,8 @@ def _timing(facts: JobFacts) -> Iterator[Reason]:
     if wait <= timedelta(0):
         return
     last = job.errors[-1] if job.errors else None
+    # A suspension adds no entry to the history. If the last entry is of this attempt, the attempt was not
+    # suspended, and the entry has the reason of the wait.
     suspended = list(_suspended(facts)) if last is None or last.attempt != job.attempt else []
     if suspended:
         yield from suspended

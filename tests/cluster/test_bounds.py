@@ -500,7 +500,7 @@ STORE_CALLS: dict[str, Call] = {
     "parents": lambda it, _: it.people.inspections.parents("a"),
     "linked_jobs": lambda it, _: it.people.inspections.linked_jobs("a", 9),
     "schema_problem": lambda it, _: it.people.doctor.schema_problem(),
-    "missing_indexes": lambda it, _: it.people.doctor.missing_indexes(),
+    "find_missing_indexes": lambda it, _: it.people.doctor.find_missing_indexes(),
     "tables": lambda it, _: it.people.doctor.tables(),
     "indexes": lambda it, _: it.people.doctor.indexes(),
     "settings": lambda it, _: it.people.doctor.settings(),

@@ -403,7 +403,7 @@ async def use_path(store: Store) -> object:
     assert await people.inspections.parents("n") == [("a", "pending")]
     assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[True]] == ["a"]
     assert await people.doctor.schema_problem() is None
-    assert await people.doctor.missing_indexes() == []
+    assert await people.doctor.find_missing_indexes() == []
     assert (await people.doctor.tables())[0].options["fillfactor"] == "45"
     assert "job_id" in (await people.doctor.indexes())[0].columns
     assert (await people.doctor.settings())["track_counts"].value == "on"

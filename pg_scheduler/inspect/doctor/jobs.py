@@ -61,7 +61,7 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 @check(FindingCode.QUARANTINE)
 async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
-    if UNSUCCESSFUL in await facts.once(facts.store.doctor.missing_indexes):
+    if UNSUCCESSFUL in await facts.once(facts.store.doctor.find_missing_indexes):
         reason = f"it needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         yield UnmadeCheck(FindingCode.QUARANTINE, reason)
         return

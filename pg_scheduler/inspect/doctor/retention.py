@@ -70,7 +70,7 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
             )
     async for finding in _check_growth(facts, thresholds):
         yield finding
-    if UNSUCCESSFUL in await facts.once(facts.store.doctor.missing_indexes):
+    if UNSUCCESSFUL in await facts.once(facts.store.doctor.find_missing_indexes):
         reason = f"the age of failed jobs needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         yield UnmadeCheck(FindingCode.RETENTION, reason)
         return

@@ -36,7 +36,7 @@ async def _check_schema(facts: SharedFacts, _: Thresholds) -> Found:
 @check(FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID)
 async def _check_indexes(facts: SharedFacts, _: Thresholds) -> Found:
     schema = await facts.store.schema()
-    missing = await facts.once(facts.store.doctor.missing_indexes)
+    missing = await facts.once(facts.store.doctor.find_missing_indexes)
     indexes = await facts.once(facts.store.doctor.indexes)
     invalid = [index for index in indexes if not index.is_valid]
     names = {index.name for index in invalid}

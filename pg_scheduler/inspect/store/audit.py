@@ -78,16 +78,16 @@ class AuditReadRepository(Repository):
         return {row["id"]: row["at"] for row in changes}
 
     async def newest_records(
-        self, subjects: Sequence[str], actions: Sequence[str], rows: int
+        self, subjects: Sequence[str], actions: Sequence[str], most_per_subject: int
     ) -> list[AuditRecord]:
         """Return records of these actions on subjects, the newest first.
 
         Args:
             subjects: The subjects.
             actions: The actions.
-            rows: The records of each subject that are examined at most, the newest ones.
+            most_per_subject: How many records of each subject are examined at most, the newest ones.
         """
-        records = await self._statements.fetch("inspect_newest_records", subjects, actions, rows)
+        records = await self._statements.fetch("inspect_newest_records", subjects, actions, most_per_subject)
         return [_record_from(row) for row in records]
 
 

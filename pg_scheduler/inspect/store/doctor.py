@@ -220,7 +220,7 @@ class DoctorRepository(Repository):
                 return problem
         return None
 
-    async def missing_indexes(self) -> list[str]:
+    async def find_missing_indexes(self) -> list[str]:
         """Return the indexes that do not exist or are invalid, and that ``migrate indexes`` builds."""
         schema = await self._statements.schema()
         async with self._statements.connections.acquire() as connection:
