@@ -94,8 +94,9 @@ class JobInserts(Repository):
         """Insert the jobs whose ids are new, with a delay from now instead of a due time.
 
         Returns:
-            The database time of the call, by the id of each inserted job; the ids alone if the cheapest
-            statement inserts a job of a caller's transaction.
+            The database time of the call, by the id of each inserted job. It is only the set of ids if
+            ``enqueue_generated_job`` inserts a job in a caller's transaction: that statement returns no row,
+            because a row would cost a driver more than the insert itself.
         """
         if connection is not None and len(jobs) == 1 and _is_immediate(jobs[0]):
             return await self._enqueue_generated(jobs[0], NO_EXTRAS, message, connection)

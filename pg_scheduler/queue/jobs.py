@@ -152,7 +152,10 @@ class JobRepository(Repository):
         return await self._change("cancel_job", job_id, self._statements.now, reason, within=within)
 
     async def retry(self, job_id: str, connection: Connection | None = None) -> datetime | None:
-        """Make a finished job due now and reset its retries and crashes; return its time, None without one.
+        """Make a finished job due now and reset its retries and crashes; return when it is due.
+
+        The result is None, and nothing is changed, if there is no finished job with this id, or if it was
+        cancelled and its attempt may still run.
 
         Raises:
             JobConflictError: Another unfinished job has its unique key.

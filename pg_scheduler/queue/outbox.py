@@ -84,10 +84,12 @@ class Outbox:
         self._meter = meter
         self._messages: dict[str, float] = {}  # when each was last added
         self._due: datetime | None = None  # the earliest time of the message about due jobs
+        # By the monotonic clock: until then no notification is sent.
         self._next_send = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._watched: dict[Callable[[], object], Watch] = {}  # the newest of each connection
+        # The newest watch of each connection, by the method of the connection that returns its transaction.
+        self._watched: dict[Callable[[], object], Watch] = {}
         self._on_due: Callable[[datetime | None], None] | None = None
         self._on_message: Callable[[], None] | None = None
 
@@ -163,7 +165,7 @@ class Outbox:
                 self.notify_due_after(connection, due, notify)
         elif self.may_carry():
             self._queue_due(due)
-            await self._send_all()
+            await self._send_or_wake()
         else:
             self.notify_due_later(due)
 
@@ -281,9 +283,10 @@ class Outbox:
 
     async def _send(self, message: str) -> None:
         self._messages[message] = time.monotonic()
-        await self._send_all()
+        await self._send_or_wake()
 
-    async def _send_all(self) -> None:
+    async def _send_or_wake(self) -> None:
+        """Wake the service that sends the messages, or send them now if none is attached."""
         if self._on_message is not None:
             self._on_message()
             return
@@ -308,7 +311,7 @@ class Outbox:
         if self._on_message is not None:
             self._on_message()
         elif not self._store.connections.pool.is_closing():  # else the event loop may be closing too
-            self._sending = start_in_background(self._send_all(), "pg_scheduler notify")
+            self._sending = start_in_background(self._send_or_wake(), "pg_scheduler notify")
 
 
 def _earliest(due: datetime | None, other_due: datetime | None) -> datetime | None:

@@ -218,6 +218,9 @@ class JobWriter:
     ) -> list[Queued]:
         """Insert the jobs of schedules: those of unique tasks one by one, all others with one statement.
 
+        If no task is unique and every overlap is ``Overlap.ALLOW``, no job waits for another. Then this is
+        one ``insert_extended_jobs`` and nothing else.
+
         Each statement that inserts a job sends the message; None for none. The commit sends it once.
         """
         jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
@@ -332,9 +335,12 @@ class JobWriter:
         for job in jobs:
             holder = holders.get(job.unique_key or "")
             if holder is None and job.job_id not in existing:
-                continue  # the holder has ended in between
+                # Neither its key nor its id is taken any more, so the next round inserts it.
+                continue
             if holder is not None and holder.job_id != job.job_id and job.job_id in existing:
+                # The id is that of one row and the key that of another: it could replace only one of them.
                 raise JobConflictError(holder.job_id, holder.status, holder.unique_key)
+            # The row to replace is the one that holds the key. If none does, it is the one with the id.
             target = job.job_id if holder is None else holder.job_id
             targets.setdefault(target, job.with_id(target))
         return targets

@@ -340,8 +340,16 @@ def definition_of(config: PeriodicJobConfig) -> Definition:
 
 
 def new_row(config: PeriodicJobConfig, now: datetime, chained: datetime | None = None) -> ScheduleRow:
-    """Return the row that a declared schedule has when it is new; for ``chained``, see ``plan_sync()``."""
-    row = _declared(definition_of(config).new_row(config.dedup_key, now=now), config)
+    """Return the row that a declared schedule has when it is new.
+
+    Args:
+        config: The schedule, as the code declares it.
+        now: The time of the database.
+        chained: Its first fire time, if pg-scheduler 0.2 enqueued jobs for it: the due time of the last
+            pending one. None if there is no such job.
+    """
+    definition = definition_of(config)
+    row = _with_code_values(definition.new_row(config.dedup_key, now=now), config)
     row = replace(row, anchor=chained or now, last_fire_at=chained, paused_at=None if config.enabled else now)
     return _find_or_finish(request_search(row, config.trigger, now=now, is_new=True), config.trigger, now)
 
@@ -462,7 +470,7 @@ def _marked(module: str, service: str | None) -> str:
 
 def _with_declaration(config: PeriodicJobConfig, old: ScheduleRow, service: str | None) -> ScheduleRow:
     """Return the row with the declaration, which keeps the mark of its service."""
-    row = _declared(definition_of(config).applied_to(old, resets_options=True), config)
+    row = _with_code_values(definition_of(config).applied_to(old, resets_options=True), config)
     return replace(row, module=_marked(config.module, service_of(old) or service))
 
 
@@ -484,13 +492,14 @@ def _edited(
     return _find_or_finish(request_search(row, config.trigger, now=now), config.trigger, now)
 
 
-def _declared(row: ScheduleRow, config: PeriodicJobConfig) -> ScheduleRow:
-    """Return the row with what only the code gives."""
+def _with_code_values(row: ScheduleRow, config: PeriodicJobConfig) -> ScheduleRow:
+    """Return the row with the values that only a schedule of the code has."""
     return replace(
         row,
         schedule_id=config.dedup_key,
         owner="code",
-        # Queries of users of 0.2 find the jobs of a function that has no name of its own.
+        # The jobs of a function that @job gives no name keep the job_name of pg-scheduler 0.2, by which
+        # queries of its users find them.
         job_name=config.job_name if config.task == config.function else None,
         derived_key=config.derived_key,
         enabled_in_code=config.enabled,

@@ -187,6 +187,7 @@ class Planner(Service):
 
     async def run_once(self) -> float:
         """Write the schedules that this process changed, then enqueue the jobs of due schedules."""
+        # This does nothing unless the schedules of the code have changed since the last pass.
         await self._write_declared()
         declared = self.declared.ids
         zone_data = self._next_zone_data()

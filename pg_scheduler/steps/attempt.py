@@ -400,7 +400,7 @@ class AttemptSteps(OpenSteps):
             stored = await self._known(name, SLEEP)
             if stored is None:
                 stored = await self._store(name, SLEEP, delay_s=seconds, until=end)
-            return stored._replace(has_ended=await self._is_over(stored))
+            return stored._replace(has_ended=await self._end_if_over(stored))
 
         async def take(_: StoredStep) -> None: ...
 
@@ -426,7 +426,7 @@ class AttemptSteps(OpenSteps):
                 return stored._replace(value=None, has_ended=True, until=stored.timeouts[count])
             elif count > len(stored.timeouts) or (not stored.has_ended and stored.until == NO_TIMEOUT):
                 stored = await self._repeat_wait(name, count, seconds, end)
-            if not stored.has_ended and await self._is_over(stored):
+            if not stored.has_ended and await self._end_if_over(stored):
                 stored = await store()  # which finds a signal that came before the end of the wait
             return stored
 
@@ -797,8 +797,8 @@ class AttemptSteps(OpenSteps):
                 f"more than {MAX_STEP_BYTES}; store them elsewhere and return ids or paths"
             )
 
-    async def _is_over(self, stored: StoredStep) -> bool:
-        """Return whether a sleep or a wait has reached its end, and store that."""
+    async def _end_if_over(self, stored: StoredStep) -> bool:
+        """Store the end of a sleep or a wait that has reached it; return whether it has."""
         if stored.has_ended:
             return True
         if stored.left_s is None or stored.left_s > 0:

@@ -218,7 +218,11 @@ class Claimer(Service):
     async def _fetch(
         self, names: Sequence[str], limit: int, since: ClaimPosition, sent_at: float, *, crashed: bool
     ) -> ExchangeResult:
-        """Claim by the cheaper statement if a job is expected, else also look for what needs attention."""
+        """Claim by ``claim_jobs`` if a job is expected and nothing else is to do, else by ``exchange_jobs``.
+
+        ``exchange_jobs`` costs twice as much. It also writes completions, claims crashed jobs, expires late
+        ones and checks the liveness locks of other workers.
+        """
         self._claimed_cheaply = (
             self._expects_job
             and sent_at < self._exchange_at

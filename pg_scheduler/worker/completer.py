@@ -144,10 +144,14 @@ class Completer(Service):
     def _postpone(
         self, batch: OutcomeBatch, outcomes: Sequence[AttemptOutcome], *, is_alone: bool = False
     ) -> None:
-        """Let outcomes of a batch wait for a lock, or have a turn without their consequences at once."""
+        """Let outcomes of a batch wait for a lock.
+
+        If many outcomes are late, these get a turn at once instead, in which they are written without their
+        consequences. So no backlog of them keeps the worker from claiming jobs.
+        """
         late_outcomes, group = self._result_buffer.late, batch.last_group
-        number = len(outcomes) + len(late_outcomes.claims())
-        if group is not None and group.may_leave_consequences(number):
+        late_count = len(outcomes) + len(late_outcomes.claims())
+        if group is not None and group.may_leave_consequences(late_count):
             late_outcomes.leave_consequences(outcomes, last_group=group)
         else:
             late_outcomes.postpone(outcomes, last_group=group, is_alone=is_alone)

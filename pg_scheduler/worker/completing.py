@@ -159,11 +159,12 @@ def begin(attempt: Attempt) -> Completion:
     Raises:
         RuntimeError: It has another one.
     """
+    # After a commit that failed or was not answered, the code may open another block.
     if attempt.completion is not None and attempt.completion.fault is None:
-        state = "is open" if attempt.end is None else "has completed it"
+        state = "is open" if attempt.end is None else "has completed the job"
         raise RuntimeError(
-            f"another block of completing() {state} for job {attempt.claim.job_id!r}; use one block, with "
-            "all that belongs to the transaction"
+            f"job {attempt.claim.job_id!r} has another block of completing(), which {state}; use one block, "
+            "with all that belongs to the transaction"
         )
     attempt.completion = Completion()
     return attempt.completion

@@ -353,6 +353,7 @@ class Executor:
         has_stored = steps is not None and steps.has_stored
         apart = apart or has_stored or (bool(self._progress.reports) and self._progress.has(claim))
         if result is RETURNED and not apart:
+            # A plain completion, as of nearly all jobs, is written from the claim alone: it needs no outcome.
             self._result_buffer.put_completed(claim)
         else:
             task = self._tasks.resolve(claim.function)

@@ -66,13 +66,13 @@ class LateGroup:
         """Whether its outcomes may have a turn with those of other groups."""
         return self.pause_s > 0 and not self.is_alone
 
-    def may_leave_consequences(self, number: int) -> bool:
+    def may_leave_consequences(self, late_count: int) -> bool:
         """Return whether its outcomes are written without their consequences, if rows of those are locked.
 
         Args:
-            number: How many outcomes are late.
+            late_count: How many outcomes are late, of all groups.
         """
-        return self.follows and number > MAX_WAITING
+        return self.follows and late_count > MAX_WAITING
 
 
 class LateOutcomes:

@@ -3,6 +3,9 @@
 Completer and claimer take batches out of the buffer with a ``with`` statement. When the block ends, its batch
 is settled; when it raises, the batch returns to the buffer. So each outcome has one writer at a time, and an
 error loses none.
+
+An outcome that could not be written with the others of its batch moves to ``LateOutcomes``. That happens only
+if a row is locked by another transaction, or if the table refuses an outcome.
 """
 
 from __future__ import annotations

@@ -221,8 +221,8 @@ async def test_completing_may_be_repeated_after_a_rollback_but_not_after_a_commi
     assert await effects_of(pool) == ["one"]
     assert [error.partition(";")[0] for error in errors] == [
         "division by zero",
-        "another block of completing() is open for job 'one'",
-        "another block of completing() has completed it for job 'one'",
+        "job 'one' has another block of completing(), which is open",
+        "job 'one' has another block of completing(), which has completed the job",
         "set_result() was called outside of a block of completing()",
     ]
 

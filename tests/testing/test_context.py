@@ -116,7 +116,7 @@ async def test_function_under_test_completes_in_a_transaction_of_the_pool(pool: 
         with pytest.raises(asyncpg.DivisionByZeroError):
             await add(0)
         await add(1)
-        with pytest.raises(RuntimeError, match="has completed it"):
+        with pytest.raises(RuntimeError, match="has completed the job"):
             await add(2)
         with pytest.raises(RuntimeError, match="outside of a block"):
             current_job().set_result(3)
