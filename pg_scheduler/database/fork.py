@@ -56,14 +56,15 @@ class InheritedSockets:
     async def open(self, connect: Callable[[], Awaitable[asyncpg.Connection]]) -> asyncpg.Connection:
         """Open a connection outside of the pool.
 
-        If the process forks meanwhile, the child has a socket that it cannot find. Then the connection is
-        closed, and another one opened.
+        A child that is forked meanwhile inherits a socket that is in no list yet, so it cannot close it. Then
+        the connection is closed, and another one opened.
         """
         openings = 0
         while True:
             openings, forks = openings + 1, self._forks
             connection = await connect()
             self._beside_pools.add(connection)
+            # A process that forks at each opening needs a connection too: it keeps the last one.
             if self._forks == forks or openings == MAX_OPENINGS:
                 return connection
             await connection.close(timeout=CLOSE_TIMEOUT_S)

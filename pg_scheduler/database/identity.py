@@ -117,7 +117,11 @@ class IdentityRepository:
         if self.started_in is None:
             return
         identity, recorded = await self.read()
-        if recorded is None or identity.is_same(recorded) or not recorded.is_same(self.started_in):
+        # The record still names the database in which this worker has started, but this is another one.
+        has_moved = (
+            recorded is not None and recorded.is_same(self.started_in) and not identity.is_same(recorded)
+        )
+        if not has_moved:
             await self.guard(on_copy)
             return
         logger.warning(

@@ -159,7 +159,8 @@ LOST_RESPONSE: Final = "jobs without an owner reclaimed after a lost response: %
 def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
     """Return the message of an event as a template and its values, as ``logger.log()`` takes them."""
     template = _template_of(event)
-    if getattr(event, "task_name", None) == "":  # of a node with an earlier release
+    # A node with an earlier release sends events without the names of their tasks.
+    if getattr(event, "task_name", None) == "":
         template = template.replace(" of %(task_name)s", "")
     return template, _values_of(event)
 

@@ -155,8 +155,9 @@ def _called(method: Callable[[bytes, str], bytes], data: bytes, job_name: str, p
     """Return what a method of the codec returns.
 
     Raises:
-        PayloadError: It raised an exception, or returned something else. The message of that exception may
-            quote the data, so neither the message nor the traceback here has it: these are stored and logged.
+        PayloadError: It raised an exception, or returned something else. A PayloadError is stored and
+            logged, so it contains neither the message nor the traceback of that exception, which may quote
+            the data.
     """
     try:
         output: Any = method(data, job_name)
@@ -166,4 +167,5 @@ def _called(method: Callable[[bytes, str], bytes], data: bytes, job_name: str, p
         raise PayloadError(f"{problem}: {class_name(error)}") from None
     if not is_a(output, bytes):
         raise PayloadError(f"{problem}: it returned {class_name(output)}, not bytes")
-    return b"".join((output,))  # a subclass may override anything
+    # A copy of plain bytes, because a subclass may override any method.
+    return b"".join((output,))

@@ -65,7 +65,10 @@ def _is_injected(annotation: object, func: JobFunction) -> bool:
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> object:
-    """Return the value of a name, or of an attribute of one; None for what the source alone does not tell."""
+    """Return the value of a name, or of an attribute of one.
+
+    It is None for any other expression, which would have to be evaluated.
+    """
     match node:
         case ast.Name(id=name):
             return namespace.get(name)

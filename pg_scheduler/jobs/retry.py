@@ -231,8 +231,10 @@ def may_repeat(error: BaseException, policy: RetryPolicy) -> bool:
 def reason_of(error: BaseException) -> BaseException:
     """Return the error for which an attempt failed: the cause of a `Retry` that has one.
 
-    The cause may be another `Retry`. The reason of a reason is the same one.
+    The cause may be another `Retry`, whose cause is the reason then. So applied to its own result, this
+    returns the same error.
     """
+    # Code may set causes that form a circle.
     passed = set[int]()
     while is_a(error, Retry) and id(error) not in passed and (cause := cause_of(error)) is not None:
         passed.add(id(error))

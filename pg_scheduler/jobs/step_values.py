@@ -146,7 +146,7 @@ def step_text(
         limit: The maximum size of the result in bytes; None for no limit.
         codec: Encodes it; None for none.
         job_name: The name of the job, for the codec.
-        verb: What to do with a value, for errors.
+        verb: The verb of the remedy in an error: to "return" or to "send" another value.
 
     Raises:
         PayloadError: JSON cannot represent the value, the codec failed, or it is too large.

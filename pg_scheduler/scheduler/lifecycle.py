@@ -129,6 +129,7 @@ class Lifecycle:
     async def _shut_down(self) -> None:
         try:
             if self.runtime is not None:
+                # wait() raises it. Otherwise a worker that the server rejects would stop without an error.
                 self.fault = self.fault or self.runtime.rejection
                 await self.runtime.stop()
         finally:

@@ -42,7 +42,7 @@ _SPAN: Final = re.compile(r"(?P<low>\d+|[a-z]{3})(-(?P<high>\d+|[a-z]{3}))?(?P<s
 _RANDOM: Final = re.compile(r"[hr](\(.*\))?(/.*)?")
 _NEAREST_WEEKDAY: Final = re.compile(r"\d+w|w\d+")
 _NTH_WEEKDAY: Final = re.compile(r".*#.*|l\d")
-_LAST_WEEKDAY: Final = re.compile(r"(?P<day>[0-7]|[a-z]{3})l|l(?P<name>[a-z]{3})")
+_MISWRITTEN_LAST_WEEKDAY: Final = re.compile(r"(?P<day>[0-7]|[a-z]{3})l|l(?P<name>[a-z]{3})")
 _BEFORE_LAST_DAY: Final = re.compile(r"l?w|l-.*")
 _MAX_LENGTH: Final = 1000
 _MONTHS_AHEAD: Final = 50 * 12  # a 29th of February on a given weekday can be 40 years away
@@ -223,7 +223,7 @@ def _check_item(expression: str, index: int, item: str) -> None:
     if index == _DAY_OF_MONTH and _BEFORE_LAST_DAY.fullmatch(item):
         reason = f"{field}, a day before the last one, which is not supported"
         raise _invalid(expression, reason, "write L for the last day")
-    if index == _WEEKDAY and (last_weekday := _LAST_WEEKDAY.fullmatch(item)):
+    if index == _WEEKDAY and (last_weekday := _MISWRITTEN_LAST_WEEKDAY.fullmatch(item)):
         number = _number(expression, index, last_weekday["day"] or last_weekday["name"])
         raise _invalid(expression, f"{field}, which is invalid", f"write L{number} for the last such day")
     span = _SPAN.fullmatch(item)

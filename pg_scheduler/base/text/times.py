@@ -109,9 +109,13 @@ def _absolute(text: str, zone: tzinfo) -> tuple[datetime, datetime]:
     return at, at + (timedelta(microseconds=1) if "." in text else length)
 
 
-def _day(local: datetime, days: int, zone: tzinfo) -> tuple[datetime, datetime]:
-    """Return the bounds of a day in a time zone, which can have 23 or 25 hours."""
-    midnight = datetime(local.year, local.month, local.day) + days * DAY  # noqa: DTZ001 - of the calendar
+def _day(local: datetime, offset_days: int, zone: tzinfo) -> tuple[datetime, datetime]:
+    """Return the bounds of a day in a time zone, which can have 23 or 25 hours.
+
+    It is the day of a local time, or the one that many days later.
+    """
+    # Days are added to the wall time, which has no zone yet: with one, they would have 24 hours each.
+    midnight = datetime(local.year, local.month, local.day) + offset_days * DAY  # noqa: DTZ001 - wall time
     return (
         midnight.replace(tzinfo=zone).astimezone(UTC),
         (midnight + DAY).replace(tzinfo=zone).astimezone(UTC),

@@ -160,10 +160,10 @@ def adapter_for(
 
 
 async def asyncpg_connection_of(connection: object) -> asyncpg.Connection | PoolConnectionProxy:
-    """Return the connection of asyncpg that a caller passed, or that a library executes statements on.
+    """Return the connection of asyncpg that a caller passed, or the one beneath a connection of SQLAlchemy.
 
     Raises:
-        TypeError: There is none.
+        TypeError: It is neither.
     """
     driver_connection = connection
     if library_of(connection) == "sqlalchemy":

@@ -157,6 +157,7 @@ class ForeignConnection:
         await self.execute("COMMIT")
 
     async def _run(self, statement: str, texts: Sequence[str]) -> Iterable[str]:
+        """Return the rows of a statement: an adapter returns them, or something to await for them."""
         rows = self._adapter.run(statement, texts)
         if isinstance(rows, list):
             return rows

@@ -86,9 +86,9 @@ async def recreate_tables(
 ) -> None:
     """Create the missing tables of a schema with these applied migrations.
 
-    If ``scheduled_jobs`` is among them, all schedules declared in code start over, as in pg-scheduler 0.2,
-    which keeps them in that table: missed fire times are not made up for. A disabled schedule remains
-    disabled.
+    If ``scheduled_jobs`` is among them, all schedules declared in code start over: missed fire times are not
+    made up for. So it is with pg-scheduler 0.2, which keeps its schedules in that table. A disabled schedule
+    remains disabled.
 
     Args:
         connection: A connection in a transaction, with the migration lock.
@@ -96,6 +96,7 @@ async def recreate_tables(
         applied: The migrations that the database has, in order.
         missing: The tables to create.
     """
+    # The migrations also change tables that exist: these have temporary tables in their place meanwhile.
     stand_ins = await _run_again(connection, home, applied, missing)
     await _drop_stand_ins(connection, stand_ins)
     if "scheduled_jobs" in missing:

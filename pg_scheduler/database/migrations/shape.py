@@ -143,6 +143,9 @@ _ALTER: Final = "ALTER TABLE {table} "
 _PRIMARY_KEY: Final = "_pkey"
 _STORAGE: Final = re.compile(r" WITH \([^)]*\)")
 
+_ORDINARY: Final = "r"
+"""The ``relkind`` of an ordinary table in ``pg_class``."""
+
 _CAUSES: Final[dict[str, str]] = {
     "rule": (
         "{table} has the rule {name}, which changes the Scheduler's statements; execute as the owner of the "
@@ -185,7 +188,7 @@ def check_relations(parts: Iterable[Part], schema: str, *, ignored: Container[st
     """
     for part in parts:
         table = f"{quote_identifier(schema)}.{part.table}"
-        if part.kind == "relation" and part.name != "r":
+        if part.kind == "relation" and part.name != _ORDINARY:
             kind, command = _KINDS.get(part.name, ("relation of another kind", "TABLE"))
             raise SchemaMismatchError(
                 f"{table} is a {kind}, not an ordinary table; drop it, or move it to another schema by "
