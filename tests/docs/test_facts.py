@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import re
-from collections.abc import Collection
+import tomllib
+from collections.abc import Collection, Iterator
 from itertools import takewhile
 
 import pytest
@@ -18,6 +20,7 @@ from pg_scheduler.events.types import LEVELS, TEXTS
 from pg_scheduler.inspect import FindingCode, ReasonCode
 from pg_scheduler.telemetry.logging import FIELDS
 from tests.docs.snippets import PAGES, ROOT, snippets_of
+from tests.support.source import parsed
 from tests.telemetry import test_cluster_metrics, test_process_metrics
 from tools.reference.extension import complete_findings, complete_metrics
 from tools.reference.metrics import TABLES
@@ -71,6 +74,66 @@ def test_architecture_names_existing_files() -> None:
     assert paths
     folders = (ROOT, ROOT / "pg_scheduler", *(ROOT / "pg_scheduler" / folder for folder in FOLDERS))
     assert [path for path in paths if not any((folder / path).exists() for folder in folders)] == []
+
+
+def steps_of_the_ways() -> Iterator[tuple[str, str]]:
+    """Yield the file and the text of each step of the ways through the code."""
+    text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Three ways through the code\n")[2].partition("\n## ")[0]
+    for step in re.split(r"^\d+\. ", section, flags=re.MULTILINE)[1:]:
+        path, _, rest = step.partition("\n###")[0].partition(": ")
+        yield path.strip("`"), rest
+
+
+def names_in(module: str) -> set[str]:
+    """Return the functions of a module, and its methods as ``Class.method``."""
+    names: set[str] = set()
+    for node in parsed(ROOT / "pg_scheduler" / module).body:
+        owner = f"{node.name}." if isinstance(node, ast.ClassDef) else ""
+        members = node.body if isinstance(node, ast.ClassDef) else [node]
+        names |= {
+            owner + member.name
+            for member in members
+            if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
+    return names
+
+
+def test_ways_through_the_code_name_functions_of_the_files_that_they_lead_to() -> None:
+    steps = list(steps_of_the_ways())
+    opened = {path for path, _ in steps}
+    assert len(steps) >= 20
+    every_name = {name for path in opened for name in names_in(path)}
+    for path, text in steps:
+        named = re.findall(r"`([\w.]+)\(\)`", text)
+        assert named, f"no function in {path}"
+        assert named[0] in names_in(path), path
+        assert set(named) <= every_name, f"functions that no file of the ways has, in the step {path}"
+
+
+def test_ways_through_the_code_name_statements_of_the_files_that_they_lead_to() -> None:
+    steps_with_sql = 0
+    for path, text in steps_of_the_ways():
+        statements = re.findall(r"`([a-z]+(?:_[a-z]+)+)`", text)
+        files = re.findall(r"`([\w/]+\.sql)`", text)
+        assert bool(files) == bool(statements), path
+        source = "".join((ROOT / "pg_scheduler" / file).read_text(encoding="utf-8") for file in files)
+        assert [name for name in statements if f"-- name: {name}\n" not in source] == [], path
+        steps_with_sql += bool(files)
+    assert steps_with_sql >= 5
+
+
+def test_architecture_lists_the_rooms_from_top_to_bottom() -> None:
+    rooms = [
+        room
+        for row in table("development/architecture.md", "| Room, top to bottom | Subject |")
+        for room in code(row[0])
+    ]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    level = {room: place for place, layer in enumerate(layers) for room in re.findall(r"\w+", layer)}
+    assert sorted(rooms, key=lambda room: level[room]) == rooms
+    assert set(rooms) == level.keys() - {"__main__"}
 
 
 def test_logging_lists_the_log_level_of_every_event_once() -> None:
