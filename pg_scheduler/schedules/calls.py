@@ -107,6 +107,11 @@ class ScheduleCalls:
         *,
         on: Connection,
     ) -> tuple[ScheduleRow | None, str]:
+        """Add a schedule, or apply the resolution to the one that has its id; see ``add()``.
+
+        The row is None if the insert wrote none: another node inserted the id meanwhile, or a trigger of the
+        application suppresses it. A finished schedule counts as none, whatever the resolution is.
+        """
         schedules = self._schedules
         locked = await schedules.lock([new.schedule_id], on=on)
         if new.schedule_id not in locked:

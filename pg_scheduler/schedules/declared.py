@@ -103,8 +103,10 @@ class PeriodicJobConfig:
             for flag in ("use_advisory_lock", "enabled"):
                 check_kind(flag, getattr(self, flag), bool)
             self._set(trigger=trigger_for(self.interval, self.cron, self.timezone, self.trigger))
-            checked = definition_of(self).new_row("", now=FIRST)  # for its checks only
-        except TypeError as error:  # every error but the function's is a ValueError
+            # The row is not stored: it is made because that checks the values.
+            checked = definition_of(self).new_row("", now=FIRST)
+        # Only a wrong function raises a TypeError to the caller, so that of a value becomes a ValueError.
+        except TypeError as error:
             raise ConfigurationError(str(error)) from error
         self._set(
             timezone=parse_timezone(self.timezone) if self.cron is not None else None,

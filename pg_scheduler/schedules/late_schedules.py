@@ -92,7 +92,7 @@ class LateSchedules:
             )
 
     def next_turn_in(self) -> float | None:
-        """Return the seconds until the next turn; None for none."""
+        """Return the seconds until the next turn; None if no schedule waits for one."""
         if not self._groups:
             return None
         return max(min(group.turn_at for group in self._groups) - time.monotonic(), 0.0)

@@ -306,7 +306,8 @@ class Planner(Service):
                     _add(planned, plan, new, conflict)
                 if planned.changes:
                     await schedules.advance(planned.changes, on=connection)
-                events[:0] = planned.events  # before those of blocked jobs
+                # The events of fire times precede those of the jobs that insert_queues() has blocked.
+                events[:0] = planned.events
         except (DatabaseUnavailableError, *REFUSALS) as error:
             if not planned.plans or not (is_locked_out(error) or is_refusal(error)):
                 raise
@@ -343,7 +344,8 @@ class Planner(Service):
             if schedule_id in self._late_tasks
         }
         self._late_tasks |= {plan.row.schedule_id: plan.row.task for plan in plans}
-        for is_unique in (False, True):  # what holds the key of a unique job is the most usual lock
+        # Most often another transaction holds the key of a unique job. So these wait apart from the others.
+        for is_unique in (False, True):
             ids = [plan.row.schedule_id for plan in plans if plan.queue.is_unique == is_unique]
             self._late.put_apart(ids, is_built_in=built_in)
         return len(plans)
@@ -398,7 +400,8 @@ class Planner(Service):
                     raise
                 continue
             del self._to_cancel[job_id]
-            if change.worker_id is not None:  # it publishes the event
+            # The worker that runs the job publishes the event.
+            if change.worker_id is not None:
                 await self._outbox.notify_worker(change.worker_id)
             elif change.changed:
                 self._events.publish(
@@ -437,11 +440,13 @@ class Planner(Service):
         is_busy = last is not None and (
             row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last.waits)
         )
+        # The last job could not be locked, so it may be about to end: the next pass finds out.
         if last is not None and not is_busy and not last.is_locked:
-            return None  # its last job is about to end
+            return None
         builder = self._builders.builder(row)
+        # A node with the codec can plan it. An error here would pause the schedule for that node too.
         if builder.lacks_unique_key:
-            return None  # for a node with the codec: an error would pause it there too
+            return None
         search = partial(
             pass_time,
             row,

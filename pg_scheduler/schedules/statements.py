@@ -84,6 +84,10 @@ class ScheduleChange(NamedTuple):
     error: str | None = None
 
 
+IS_FINISHED: Final = ScheduleChange._fields.index("is_finished")
+"""The place of this column, which ``advance_schedules`` takes as numbers."""
+
+
 def schedule_from(row: Any) -> ScheduleRow:
     """Convert a row with the columns of a schedule, and perhaps the time."""
     values = dict(row)
@@ -229,7 +233,7 @@ class ScheduleRepository:
     async def declared(
         self, schedule_ids: Collection[str], *, on: Connection | None = None
     ) -> tuple[dict[str, ScheduleRow], datetime | None]:
-        """Return the schedules of all code and of these ids, and the time, which is None without any."""
+        """Return the schedules of all code and of these ids, and the time; None if there are no schedules."""
         rows = await self._statements.fetch(
             "declared_schedules", self._statements.now, list(schedule_ids), on=on
         )
@@ -328,7 +332,7 @@ class ScheduleRepository:
             SuppressedChangeError: One was not advanced. Its fire times would come again and again.
         """
         columns = [*zip(*changes, strict=True)]
-        columns[-2] = tuple(map(int, columns[-2]))  # is_finished
+        columns[IS_FINISHED] = tuple(map(int, columns[IS_FINISHED]))
         rows = await self._statements.fetch("advance_schedules", *columns, self._statements.now, on=on)
         if len(rows) < len(changes):
             raise SuppressedChangeError

@@ -69,7 +69,9 @@ def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger, now: datet
         return False
     if old.finished_at is not None or _has_run_out(row):
         return True
-    if old.next_fire_at is None:  # the end of its last job, which names the row by its id, sets the next one
+    # A schedule with a fixed delay has no next fire time while its last job runs. The end of that job sets
+    # it, and finds the row by the id of the schedule.
+    if old.next_fire_at is None:
         return not (row.schedule_id == old.schedule_id and is_fixed_delay(trigger) and _follows_jobs(old))
     is_within = row.end_at is None or old.next_fire_at <= row.end_at
     return not (has_same_fire_times and is_within)

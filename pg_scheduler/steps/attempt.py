@@ -262,7 +262,8 @@ class AttemptSteps(OpenSteps):
                     stored = await self._store(name, STEP, kind.to_json(name, value), connection=session)
                     if connection is not None:
                         await self._note_transaction(stored, session)
-                if connection is None:  # else it is unknown whether the transaction commits
+                # With a connection of the caller, it is not yet known whether the transaction commits.
+                if connection is None:
                     self._keep(stored)
             result: R = kind.from_json(name, step_value(name, stored.value, self._codec))
         return result
@@ -277,7 +278,8 @@ class AttemptSteps(OpenSteps):
             yield cursor
         except GeneratorExit:  # Python closes the coroutine, which cannot wait any more
             raise
-        except BaseException:  # whatever it was, the value is that of work that was done
+        except BaseException:  # whatever it was
+            # The value is that of work which was done, so it is stored although the attempt ends.
             with suppress(SchedulerError):
                 await cursor.flush()
             if name in self._callers_steps:
@@ -323,7 +325,8 @@ class AttemptSteps(OpenSteps):
         except BaseException:
             self._names -= {name, *begun}
             raise
-        self._names -= begun.keys() - {winner.name}  # the job may wait for the others again
+        # The job may wait again, by their names, for the ones that were not the first.
+        self._names -= begun.keys() - {winner.name}
         with self._freed_if_cancelled({name, winner.name}):
             return First(winner.name, await winner.value())
 
@@ -458,7 +461,8 @@ class AttemptSteps(OpenSteps):
             results = await self._persistently(partial(self._children.results, self._claim, stored, jobs))
             values = [result.unwrap() for result in results]
             converted = [kind.from_json(name, value) for kind, value in zip(kinds, values, strict=False)]
-            return [*converted, *values[len(kinds) :]]  # the calls are those of the first attempt
+            # The stored children are those of the first attempt, which may have started more of them.
+            return [*converted, *values[len(kinds) :]]
 
         return PendingWait(name, CHILD, find, take)
 
@@ -545,14 +549,16 @@ class AttemptSteps(OpenSteps):
                 yield stored
         except BaseException as error:
             self._names.discard(name)
-            if isinstance(error, asyncio.CancelledError):  # its row may be committed nevertheless
+            # The row of a step that was cancelled while it was written may be committed nevertheless.
+            if isinstance(error, asyncio.CancelledError):
                 self._forget_loaded()
             raise
 
     async def _take_names(self, names: Collection[str]) -> None:
         """Use names in this attempt."""
         if not self._names.isdisjoint(names):
-            await asyncio.sleep(0)  # a wait that has just been cancelled frees its name
+            # A wait that has just been cancelled frees its name when its task runs.
+            await asyncio.sleep(0)
         for name in names:
             if name in self._names:
                 raise DuplicateStepError(
@@ -612,7 +618,8 @@ class AttemptSteps(OpenSteps):
                 while self._stored is None:
                     writes = self._writes
                     steps = await self._persistently(lambda: self._repository.load(self._claim.job_id))
-                    if writes == self._writes:  # else it may lack a step that was committed meanwhile
+                    # If a step was committed meanwhile, the rows may lack it, so they are read again.
+                    if writes == self._writes:
                         self._bytes = sum(map(_size, steps))
                         self._stored = {step.name: step for step in steps}
         return self._stored
@@ -665,7 +672,8 @@ class AttemptSteps(OpenSteps):
     def _keep(self, step: StoredStep) -> None:
         """Count a step that is committed."""
         self._writes += 1
-        if self._stored is not None:  # else it is loaded with the others
+        # As long as the steps are not loaded, this one will be loaded with the others.
+        if self._stored is not None:
             self._bytes += _size(step) - _size(self._stored.get(step.name))
             self._stored[step.name] = step
         self.has_stored = True
@@ -959,7 +967,8 @@ class AttemptSteps(OpenSteps):
         self.suspensions = tuple(sorted(suspensions, key=attrgetter("until", "kind", "name")))
         self._set_timer(None)
         self._attempt.interrupt()
-        if self._attempt.is_unstoppable:  # its threads wait for the calls, which no task awaits
+        # The code of such an attempt runs in a thread, which waits for these calls and cannot be cancelled.
+        if self._attempt.is_unstoppable:
             self._release()
 
     async def _find_ends(self) -> None:
@@ -1021,7 +1030,9 @@ class AttemptCursor(StepCursor):
         if connection is None:
             self._text, self._is_pending = text, True
             await self.flush()
-        else:  # it may be rolled back: flush() must not store this value, nor a repetition leave it out
+        else:
+            # The caller may roll the value back. So flush() must not store it, and a repeated save() must
+            # write it again although it is the same.
             await self._steps.write_cursor(self._name, value_from(text), connection)
             self._text, self._written, self._is_pending = text, None, False
 

@@ -67,6 +67,7 @@ class SignalRepository(Repository):
         return await self._statements.run_retrying(send, within=connection, savepoints=False)
 
     async def _send(self, job_id: str, name: str, value: str, connection: Connection) -> SentSignal:
+        """Store a signal and wake the job if it waits for it. See ``send()``."""
         statements = self._statements
         signal = job_id, name, value, MAX_STEPS, MAX_STEP_BYTES
         for _ in range(MAX_ROUNDS):
