@@ -42,6 +42,7 @@ async def check_codecs(connection: Connection, timeout_s: float) -> None:
 
 
 async def _returns(connection: Connection, values: Mapping[str, object], timeout_s: float) -> bool:
+    """Return whether the server returns values of these types as they were sent."""
     columns = ", ".join(f"${place}::pg_catalog.{name}" for place, name in enumerate(values, 1))
     try:
         row = await connection.fetchrow(f"SELECT {columns}", *values.values(), timeout=timeout_s)

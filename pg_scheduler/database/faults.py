@@ -197,13 +197,16 @@ REVEALING_CLASSES: Final = frozenset({"22", "23"})
 
 
 def _remove_values(error: BaseException) -> None:
+    """Remove the values of rows from an error, which may end in a log."""
     if _library_of(error) == "sqlalchemy" and hasattr(error, "hide_parameters"):
-        error.hide_parameters = True  # else its message has the values of the statement
+        # Otherwise its message contains the values of the statement.
+        error.hide_parameters = True
     if (sqlstate_of(error) or "")[:2] not in REVEALING_CLASSES:
         return
     if isinstance(error, asyncpg.PostgresError):
         error.detail = None
-    elif _library_of(error) in FOREIGN_LIBRARIES:  # the lines of whose messages have it
+    elif _library_of(error) in FOREIGN_LIBRARIES:
+        # Their messages have the DETAIL in the lines after the first one.
         for exception in (error, _source_of(error)):
             exception.args = tuple(str(part).partition("\n")[0] for part in exception.args[:1])
 
@@ -337,7 +340,8 @@ def _describe_rejection(error: Exception) -> str:
             f"the certificate of the server is not trusted ({_summarize(error)}); check it, and sslmode and "
             "sslrootcert of the DSN, or ssl= of asyncpg.create_pool()"
         )
-    return (  # not its text: it may quote a password
+    # The message has the class of the error only, because its text may quote a password.
+    return (
         f"a callable of the pool raised {type(error).__name__}; check the password=, connect=, init=, setup= "
         "and reset= of asyncpg.create_pool()"
     )

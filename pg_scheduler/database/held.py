@@ -110,6 +110,7 @@ class DedicatedConnection:
                 return await inherited_sockets.open(partial(open_beside_pool, self._pool))
 
     async def _drop(self) -> None:
+        """Close the connection, or reset its settings and return it to the pool if it is one of the pool."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -221,7 +221,8 @@ class Connections:
         checked = None if connection is None else check_connection(connection)
         if checked is None or as_foreign(checked) is None:
             self.check_loop()
-        if checked is not None and as_foreign(connection) is None:  # else it has been checked
+        # A foreign connection that is passed again has been checked.
+        if checked is not None and as_foreign(connection) is None:
             await self._database.check_caller(connection, checked)
         return checked
 

@@ -242,9 +242,11 @@ class Statements:
         if route not in query.routes or route not in self._acquire:
             raise LookupError(f"statement {query.name!r} does not run on route {route.value!r}; pass on=")
         timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
-        if route is Route.DEDICATED:  # for services, which run in the event loop that start() has checked
+        if route is Route.DEDICATED:
+            # Only services use it. They run in the event loop that start() has checked, so it is not checked.
             async with self.connections.dedicated as held:
-                if held is not None:  # else the pool cannot spare a connection
+                # If the pool cannot spare a connection, the statement runs in a transaction, as below.
+                if held is not None:
                     return list(await held.fetch(query.text, *args, timeout=timeout_s))
         self.connections.check_loop()
         if query.is_shareable and self._shared.is_free:

@@ -69,7 +69,8 @@ class BulkInserter:
                 return [unique.get(job.unique_key, job).job_id for job in jobs]
             inserted = await self._writer.insert(chosen, within, batch_size=batch_size)
             ids: list[str | None] = []
-            for job in jobs:  # of several jobs with one id, the first one was inserted
+            # Of several jobs with one id, the first one was inserted.
+            for job in jobs:
                 ids.append(job.job_id if job.job_id in inserted else None)
                 inserted.discard(job.job_id)
             return ids
@@ -110,7 +111,8 @@ def _waits(job: AnyJob) -> bool:
 def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> list[AnyJob]:
     """Return each id once. The order of keys and ids is the same in every call, to avoid deadlocks."""
     chosen: dict[str, AnyJob] = {}
-    generated: list[AnyJob] = []  # no other job has their ids
+    # No other job has a generated id, so these need no order.
+    generated: list[AnyJob] = []
     keys: set[str] = set()
     for job in jobs:
         if isinstance(job, GeneratedIdJob):

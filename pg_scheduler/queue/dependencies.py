@@ -143,7 +143,8 @@ class DependencyRepository:
         if edges:
             await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=connection)
             unfinished = {parent for parent, _, _ in edges}
-            if is_callers:  # its commit marks the others, which it must not lock
+            # The commit of a caller marks the other parents: its transaction must not lock them until then.
+            if is_callers:
                 unfinished &= {*children}
             if unfinished:
                 await self._statements.fetch("mark_parents", list(unfinished), on=connection)
@@ -309,7 +310,8 @@ class DependencyRepository:
         page = await self._statements.fetch("blocked_jobs", *position.job, jobs)
         suspects = {row[0] for row in broken} | {row["job_id"] for row in page if not row["waits"]}
         if suspects:
-            await self._statements.run_divided(suspects, self.resolve)  # what is locked has the next scan
+            # Jobs that are locked are left to the next scan.
+            await self._statements.run_divided(suspects, self.resolve)
         last = page[-1] if len(page) == jobs else None
         return ScanPosition(
             end if end < size else 0,

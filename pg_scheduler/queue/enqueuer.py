@@ -94,7 +94,8 @@ class Enqueuer:
         if is_delayed and needs_time(job, conflict_resolution):
             job, is_delayed = await self.at_due_time(job, connection), False
         due_job = job
-        if is_delayed and publishes:  # before the insert, so that a failure leaves no job behind
+        # The event has the due time. It is read before the insert, so that a failure leaves no job behind.
+        if is_delayed and publishes:
             due_job = await self.at_due_time(job, connection)
         if replaces:
             unique = await self._writer.replace([job], connection)

@@ -190,7 +190,8 @@ class InsertBatcher:
         batch: Batch = {}
         later_entries: list[tuple[AnyJob, asyncio.Future[bool]]] = []
         for job, answer in self._waiting:
-            if job.job_id in batch or len(batch) == MAX_JOBS:  # of two jobs with one id, the second one waits
+            # Of two jobs with one id, the second one waits for the next statement: one inserts an id once.
+            if job.job_id in batch or len(batch) == MAX_JOBS:
                 later_entries.append((job, answer))
             else:
                 batch[job.job_id] = (job, answer)
@@ -198,6 +199,7 @@ class InsertBatcher:
         return batch
 
     async def _answer(self, batch: Batch, wait: LockWait = SHARED_WAIT) -> None:
+        """Insert a batch and answer its callers. A batch that fails is divided, down to single jobs."""
         jobs = [job for job, _ in batch.values()]
         try:
             inserted = await self._write(jobs, self._wait_of(jobs, wait))
@@ -222,7 +224,8 @@ def _divided(batch: Batch) -> list[Batch]:
     if 0 < len(generated) < len(batch):
         return [generated, {job_id: entry for job_id, entry in batch.items() if job_id not in generated}]
     items = list(batch.items())
-    return [dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])]
+    middle = len(items) // 2
+    return [dict(items[:middle]), dict(items[middle:])]
 
 
 class LockedInserts:
@@ -259,8 +262,9 @@ class LockedInserts:
                         wait = LockWait(timeout, may_carry=False, session=partial(self._session, blockers))
                         return bool(await write([job], wait))
                 except DatabaseUnavailableError as fault:
+                    # Only after a wait for a lock may the next turn succeed.
                     if not is_locked_out(fault):
-                        raise  # else the next turn may succeed
+                        raise
                     if time.monotonic() >= deadline:
                         raise DatabaseUnavailableError(
                             _describe(job, timeout_s, blockers)

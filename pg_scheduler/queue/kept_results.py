@@ -80,10 +80,12 @@ def _kept_end(job: EndedJob, seconds: float) -> KeptResult:
 
 
 def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
+    """Return the kept result of a job, else what its row has of it; None if the job has not ended."""
     job_id = row["job_id"]
     status = terminal(row["row_status"])
+    # The job has not ended. If a result is kept, it is that of an earlier job with this id.
     if row["has_row"] and status is None:
-        return None  # a result of an earlier run may exist
+        return None
     if (kept_status := terminal(row["status"])) is not None:
         value, reason = read_value(row["value"], row["no_value_reason"], codec)
         return JobResult(
@@ -97,7 +99,8 @@ def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
             finished_at=row["finished_at"],
             expires_at=row["expires_at"],
         )
-    if status is None:  # written by hand
+    # The status of the result was written by hand.
+    if status is None:
         return None
     message = row["row_error"]
     return JobResult(

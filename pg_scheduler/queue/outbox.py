@@ -196,12 +196,14 @@ class Outbox:
                 self._watched[read] = watch
         else:
             watch.due, watch.wait_s = _earliest(watch.due, due), self.first_look_s
+            # The next look is soon enough. So many calls in one transaction cost a single timer.
             if watch.timer is None or watch.timer.when() - loop.time() <= 2 * self.first_look_s:
-                return  # soon enough, so calls in succession cost no timers
+                return
             watch.timer.cancel()
         watch.timer = loop.call_later(watch.wait_s, self._look, watch)
 
     def _look(self, watch: Watch) -> None:
+        """Notify workers if the transaction of a caller has ended, else ask once more later."""
         current = guarded(watch.read, lambda _: None)  # a released or closed connection may raise anything
         has_ended = not current or (current is not watch.transaction and current is not True)
         if has_ended:
@@ -310,7 +312,8 @@ class Outbox:
         self._timer = None
         if self._on_message is not None:
             self._on_message()
-        elif not self._store.connections.pool.is_closing():  # else the event loop may be closing too
+        # With a pool that closes, the event loop may be closing too, and could not run the task.
+        elif not self._store.connections.pool.is_closing():
             self._sending = start_in_background(self._send_or_wake(), "pg_scheduler notify")
 
 

@@ -80,6 +80,7 @@ class ResultWaiters:
             self._wake.set()
 
     async def _run(self) -> None:
+        """Query until no caller waits: after each announcement, and at growing intervals without one."""
         while self._waiting:
             self._wake.clear()
             try:
@@ -94,6 +95,7 @@ class ResultWaiters:
             self._interval_s = min(self._interval_s * GROWTH, self._max_interval_s)
 
     async def _query(self) -> None:
+        """Answer the callers whose jobs have ended or do not exist. The others continue to wait."""
         ids = list(self._waiting)
         for start in range(0, len(ids), MAX_BATCH):
             batch = ids[start : start + MAX_BATCH]

@@ -74,7 +74,8 @@ class Claimer(Service):
         self.cursor: Final = ClaimCursor(polling.max_interval)
         """Where claims begin."""
         self._searched_names: Sequence[str] = ()
-        self._left_crashed_jobs = False  # by the last claim, since one ran
+        # Whether the last claim left crashed jobs, because one ran.
+        self._left_crashed_jobs = False
         self._has_stopped = False
         self._may_have_unacknowledged = False
         self._failed_claims = 0
@@ -82,10 +83,13 @@ class Claimer(Service):
         self._refused_claims = node.refused_claims
         self._meter = node.meter
         self._claiming = asyncio.Lock()
-        self._expects_job = False  # a notification came, or the next job is due
+        # Whether a notification came, or the next job is due.
+        self._expects_job = False
         self._claimed_cheaply = False
-        self._exchange_at = 0.0  # when the next claim checks the liveness locks too
-        self._count_at = 0.0  # when the next one from the start counts what it reads
+        # When a claim next checks the liveness locks too, by the monotonic clock.
+        self._exchange_at = 0.0
+        # When a claim from the start next counts the index entries that it reads.
+        self._count_at = 0.0
         self.next_due_at: float | None = None
         """When the next job is due, by the monotonic clock, as the last claim found; None if none is."""
 
@@ -135,7 +139,8 @@ class Claimer(Service):
         """Claim a job that is due at this time, which may precede the cursor; None if it is unknown."""
         if due is not None:
             self.cursor.return_to(due)
-        elif not self.cursor.is_kept:  # else the head scanner searches for it
+        # While the cursor is kept, the head scanner searches for a job whose due time is unknown.
+        elif not self.cursor.is_kept:
             self.cursor.reset()
         self._expects_job = True
         self.wake()
@@ -151,6 +156,7 @@ class Claimer(Service):
         self.wake()
 
     async def _claim(self) -> float:
+        """Claim jobs and start them, if slots are free; return the seconds until the next claim."""
         limit = min(self._executor.room, self._size.limit)
         if limit == 0:
             if self._result_buffer.has_results:  # more jobs run than there are slots: no claim follows
@@ -311,7 +317,8 @@ class Claimer(Service):
     async def _release_unacknowledged(self) -> None:
         """Release jobs of a claim whose response was lost, before their lease expires."""
         attempts = self._in_flight.unreported()
-        self._may_have_unacknowledged = False  # before: an attempt that is lost meanwhile sets it again
+        # Before the statement, since an attempt that is lost meanwhile sets it again.
+        self._may_have_unacknowledged = False
         try:
             job_ids = await self._claims.release_unacknowledged(self._worker_id, attempts)
         except BaseException:  # whatever it was, they may not be released

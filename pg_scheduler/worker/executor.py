@@ -141,10 +141,12 @@ class Executor:
 
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
         """Reserve a slot for a claimed job."""
-        if old := self._attempts.get(claim.job_id):  # lost and claimed again before this worker noticed
+        # The job was lost and claimed again before this worker has noticed that.
+        if old := self._attempts.get(claim.job_id):
             if old.end is None:
                 old.revoke(Revocation.LOST)
-            else:  # its job has ended, perhaps by a replacement, and its function continues
+            else:
+                # Its code has written the end of the job by completing(), and continues.
                 self.in_flight.outlived.add(old)
         self._attempts[claim.job_id] = attempt = Attempt(claim, measured_for)
         return attempt
@@ -211,7 +213,8 @@ class Executor:
 
     def _leave(self, attempt: Attempt) -> None:
         self.in_flight.leave(attempt)
-        if not attempt.is_unstoppable:  # else ThreadAbandoned reports it
+        # An attempt that cannot be stopped is in a thread, which ThreadAbandoned reports.
+        if not attempt.is_unstoppable:
             claim = attempt.claim
             logger.warning(
                 "job %s (id %s, attempt %s) ignores its cancellation; other workers get it when it ends, "
@@ -259,10 +262,11 @@ class Executor:
                     self.in_flight.leave(attempt)
                     return
                 result = self._cancelled(attempt, error)
+            # These two take precedence, whatever the function made of the exception by which they ended it.
             if attempt.exit_error is not None:
-                result = ErrorResult(attempt.exit_error)  # whatever its function made of it
+                result = ErrorResult(attempt.exit_error)
             elif attempt.steps is not None and attempt.steps.suspensions:
-                result = SuspendResult(attempt.steps.suspensions)  # whatever its function made of it
+                result = SuspendResult(attempt.steps.suspensions)
             await self._end(attempt, result)
         except (asyncio.CancelledError, GeneratorExit):  # the event loop may be ending
             raise
@@ -271,6 +275,7 @@ class Executor:
             raise
 
     async def _end(self, attempt: Attempt, result: Result) -> None:
+        """Free the slot of an attempt, and put its outcome into the result buffer if it holds its job."""
         completion = attempt.completion
         if completion is not None:
             final_result = await self._end_completion(attempt, completion, result)
@@ -283,7 +288,8 @@ class Executor:
         if is_taken:
             self._events.publish(_event(attempt))
         elif revocation is Revocation.SHUTDOWN and isinstance(result, ErrorResult):
-            result = InterruptResult()  # an error while it is interrupted is not held against the job
+            # The interruption may have caused the error, so the job has no failed attempt because of it.
+            result = InterruptResult()
         if attempt.log and isinstance(result, ErrorResult):
             result = replace(result, log=tuple(kept_lines(attempt.log)))
         trace = None if attempt.call is None else attempt.call.trace
@@ -310,12 +316,15 @@ class Executor:
         claim = attempt.claim
         if completion.find_end is not None:
             await completion.find_end()
-        attempt.completion = None  # a block that is still open, in another task of the job, is too late
+        # From now on a block that is still open, in another task of the job, finds that it is too late.
+        attempt.completion = None
         if completion.end is not End.WRITTEN:
             if isinstance(result, ReturnResult):
-                if completion.fault is not None:  # its effects are lost if the commit has failed
+                if completion.fault is not None:
+                    # If the commit has failed, the effects of the block are lost, so the job must run again.
                     result = ErrorResult(completion.fault)
-                elif completion.end is End.WRITING:  # the caller may roll back
+                elif completion.end is End.WRITING:
+                    # The caller has not committed, and may roll back: the completion is written once more.
                     result = ReturnResult(completion.value)
             if attempt not in self.in_flight.outlived:
                 return result
@@ -376,7 +385,7 @@ class Executor:
 
 
 def _advisory_lock_of(claim: Claim) -> int | None:
-    """Return the key of the advisory lock under which an attempt runs; None without one.
+    """Return the key of the advisory lock under which an attempt runs; None if it runs without a lock.
 
     Only jobs of schedules have one. A role that may insert plain jobs alone can write the key, but not the
     schedule, so it cannot hold the lock of a schedule and have its jobs skipped.

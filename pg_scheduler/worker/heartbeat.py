@@ -254,7 +254,8 @@ class Heartbeat(Service):
 
     def _revoke_all(self) -> None:
         """Revoke every attempt, because the lease is lost. Publish ``LeaseLost`` once for each loss."""
-        if self._reported_at_renewal != self._lease.renewals:  # the timer and each heartbeat may detect it
+        # The timer and each heartbeat may detect the same loss: the lease was not renewed in between.
+        if self._reported_at_renewal != self._lease.renewals:
             self._reported_at_renewal = self._lease.renewals
             self._events.publish(LeaseLost(self._worker_id))
         self._in_flight.revoke_all(Revocation.LOST)

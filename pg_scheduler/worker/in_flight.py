@@ -53,7 +53,8 @@ class Completion:
         value: The value to keep.
         deadline: Until when an interruption waits for the write, by the clock of the event loop.
         find_end: Finds out whether the caller has committed it, and notes that; None in other transactions.
-        fault: The error that came instead of an answer to the commit, which may have succeeded; None without.
+        fault: The error that came instead of an answer to the commit, which may have succeeded; None if there
+            was an answer, or no commit.
         interruption: Interrupts the attempt at the deadline; None if nothing has tried to.
     """
 
@@ -299,7 +300,8 @@ class InFlight:
 
     def unreported(self) -> dict[str, int]:
         """Return the attempt numbers of attempts that run and of results whose write is not confirmed."""
-        held = self.held()  # first: what ends between the two is in both, not in neither
+        # Before the unwritten results: an attempt that ends in between is in both then, and not in neither.
+        held = self.held()
         return self.unwritten() | held
 
     def holds(self, job_id: str, attempt: int) -> bool:

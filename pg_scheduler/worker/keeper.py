@@ -80,7 +80,8 @@ class LeaseKeeper:
         self._signals = node.signals
         self._loop = watchdog.loop
         self._thread: threading.Thread | None = None
-        self._task: asyncio.Task[None] | None = None  # in the thread
+        # The task of the event loop in the thread.
+        self._task: asyncio.Task[None] | None = None
         self._is_stopping = self._is_lingering = False
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
@@ -151,6 +152,7 @@ class LeaseKeeper:
             self._call(ended.set)  # the rest is the thread's own: it may wait for a name server
 
     async def _linger(self) -> None:
+        """After the shutdown, keep the lease while the code of attempts that were left still runs."""
         while self._in_flight.has_left:
             try:
                 if not self._connection.is_open:
@@ -163,6 +165,10 @@ class LeaseKeeper:
             await asyncio.sleep(self.poll_interval_s)
 
     async def _poll(self) -> None:
+        """Connect if there is no connection, else renew the lease if the event loop does not.
+
+        A loop that is blocked for too long loses the lease instead.
+        """
         self._watchdog.check()
         try:
             if self._watchdog.is_blocked_for(self._limit_s):
@@ -215,7 +221,8 @@ class LeaseKeeper:
 
     async def _renew(self) -> None:
         self._renewed_at = requested_at = time.monotonic()
-        held = self._in_flight.held()  # first: what ends between the two is in both, not in neither
+        # Before the unwritten results: an attempt that ends in between is in both then, and not in neither.
+        held = self._in_flight.held()
         unwritten = self._in_flight.unwritten()
         lease = self._lease
         report = self._reporter.report_blocked()
@@ -231,6 +238,7 @@ class LeaseKeeper:
             self._lease.renewed(requested_at)
 
     async def _release(self) -> None:
+        """Give up the lease and the liveness lock, so that other workers get the jobs at once."""
         if self._connection.is_open:
             message = "event loop blocked for more than %.1f s, lease released"
             log_in_thread(
@@ -246,6 +254,7 @@ class LeaseKeeper:
                 await self._disconnect()
 
     async def _lose(self, error: Exception) -> None:
+        """Close the connection after an error, connect again after a delay, and publish the first loss."""
         await self._disconnect()
         is_transient = isinstance(error, DatabaseUnavailableError)
         delay = self.reconnect_delay_s if is_transient else self.refused_delay_s
@@ -253,7 +262,8 @@ class LeaseKeeper:
         if not self._has_reported_loss:
             self._has_reported_loss = True
             is_ours = is_transient or isinstance(error, (ConfigurationError, *REFUSALS))
-            reason = str(error) if is_ours else type(error).__name__  # one of user code may quote a password
+            # The text of an exception of user code may quote a password.
+            reason = str(error) if is_ours else type(error).__name__
             self._call(self._events.publish, KeeperLost(reason))
 
     async def _disconnect(self) -> None:

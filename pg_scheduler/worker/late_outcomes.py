@@ -91,7 +91,7 @@ class LateOutcomes:
         return min(locked, key=lambda group: group.since, default=None)
 
     def next_turn_in(self) -> float | None:
-        """Return the seconds until the next turn; None without any."""
+        """Return the seconds until the next turn; None if no outcome is late."""
         if not self.groups:
             return None
         return max(min(group.due_at for group in self.groups) - time.monotonic(), 0.0)

@@ -227,7 +227,8 @@ class Listener(Service):
         elif kind == EVENTS:
             self._relay.receive(about)
         elif kind == SUBSCRIPTIONS and about != self._node.worker_id:
-            self._node.signals.heartbeat_requested()  # it reads them
+            # The next heartbeat reads the subscriptions of other workers.
+            self._node.signals.heartbeat_requested()
         elif kind == ENDED:
             self._node.signals.end_overlooked()
         elif kind == RESULT:

@@ -218,6 +218,7 @@ class ResultRepository:
     async def _write_unlocked(
         self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, follows: bool
     ) -> Settled:
+        """Write the changes of rows that are free, and return which are locked. See ``settle_unlocked()``."""
         ending = [
             job_id
             for (job_id, _), change in changes.items()

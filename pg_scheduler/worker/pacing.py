@@ -67,7 +67,8 @@ class ClaimSize:
         """Note how many jobs a claim asked for and found."""
         if jobs < claim_limit:
             self.limit = self._small
-        elif claim_limit == self.limit:  # else the free slots were the limit
+        # A full claim that was smaller, because fewer slots were free, shows nothing about the queue.
+        elif claim_limit == self.limit:
             self.limit = min(2 * claim_limit, self._large)
 
 

@@ -71,6 +71,7 @@ class Rescuer(Service):
             raise
 
     async def _reclaim(self, *, scans_jobs: bool) -> float:
+        """Reclaim the jobs of dead workers; if jobs are scanned, also those whose own lease has expired."""
         batch_size = self.batch_size
         if scans_jobs:
             await self._node.store.workers.restart_leases(batch_size)

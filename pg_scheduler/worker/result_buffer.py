@@ -54,7 +54,8 @@ class ResultBuffer:
         """Whether completions may wait for the next claim, which takes them along; set by the claimer."""
         self.on_settled: Callable[[Iterable[Claim]], None] | None = None
         """Called with the attempts of each batch that was written, while attempts within limits run."""
-        self._completed: dict[int, list[Claim]] = {}  # by attempt number, as they are written
+        # By attempt number, because one statement writes completions of one number.
+        self._completed: dict[int, list[Claim]] = {}
         self._others: deque[AttemptOutcome] = deque()
         self.late: Final = LateOutcomes()
         """Outcomes that could not be written with the others of their batch."""

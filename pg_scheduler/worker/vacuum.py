@@ -137,7 +137,8 @@ class Vacuum(Service):
         """Report what was deleted since the last report."""
         deleted = self._deleted.copy()
         await self.report(deleted)
-        self._deleted -= deleted  # more may have been counted meanwhile
+        # A subtraction, because more may have been counted while the report was written.
+        self._deleted -= deleted
 
     async def run(self) -> dict[JobStatus, int]:
         """Apply every policy now; return the number of deleted jobs of each status."""

@@ -173,7 +173,8 @@ class SuspensionPass:
 def _context_of(task: Task) -> contextvars.Context | None:
     if sys.version_info >= (3, 12):
         return task.get_context()
-    context = getattr(task, "_context", None)  # of a task in Python
+    # A task that is implemented in Python has this attribute, one in C does not.
+    context = getattr(task, "_context", None)
     if context is None:
         contexts = (referent for referent in gc.get_referents(task) if type(referent) is contextvars.Context)
         context = next(contexts, None)
@@ -181,8 +182,10 @@ def _context_of(task: Task) -> contextvars.Context | None:
 
 
 def _waits(task: Task, steps: Futures, visited: set[Task]) -> bool:
+    """Return whether a task waits for steps only, itself or by the tasks that it awaits."""
     future = getattr(task, "_fut_waiter", None)
-    if task in visited or future is None or future.done():  # of a cycle, or about to continue
+    # A visited task is part of a cycle. One whose future is done is about to continue.
+    if task in visited or future is None or future.done():
         return False
     frames = list(_awaiting(task.get_coro()))
     if _has_timer(task, frames):
@@ -287,7 +290,8 @@ def _has_timer(task: Task, frames: Iterable[Any]) -> bool:
     The block may be that of another context manager which holds the timer, such as an exit stack.
     """
     holders, visited = list(frames), set[int]()
-    for holder in holders:  # which grows, so those that the code itself has come first
+    # The list grows meanwhile. What the code itself holds is at its begin, so it is examined first.
+    for holder in holders:
         if id(holder) in visited:
             continue
         if len(visited) == MAX_HOLDERS:
@@ -321,7 +325,7 @@ def _may_hold(thing: Any, has_containers: bool) -> bool:
 
 
 def _attribute(thing: Any, name: str) -> Any:
-    """Return an attribute without calling ``__getattr__()`` of its class; None without one."""
+    """Return an attribute, None if there is none, without calling ``__getattr__()`` of its class."""
     try:
         return object.__getattribute__(thing, name)
     except Exception:  # noqa: BLE001 - a property of a class of the user may raise any

@@ -113,6 +113,7 @@ class _Child:
             self._connection.sendall(data)
 
     def _receive(self) -> None:
+        """Read the messages of the parent in a thread; end this process when the parent has ended."""
         parent = os.getppid()
         with self._connection.makefile("rb") as file:
             while (message := _read(file)) is not None:
@@ -128,7 +129,8 @@ class _Child:
         self._calls.put(None)
         while True:  # until the interpreter ends, which waits for the threads of jobs
             time.sleep(PARENT_CHECK_S)
-            if os.getppid() != parent:  # it kills this process after a while, unless it has ended
+            # The parent kills this process after a while, unless the parent has ended.
+            if os.getppid() != parent:
                 os._exit(1)
 
     def _terminate(self, _number: int, _frame: FrameType | None) -> NoReturn:
@@ -136,6 +138,7 @@ class _Child:
         sys.exit(128 + signal.SIGTERM)
 
     def _execute(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Call a function, and return its value or its error as a message to the parent."""
         try:
             claim = claim_from(message["claim"])
             current.set((claim, time.time(), _no_scheduler, self._progress.report, None))

@@ -157,18 +157,21 @@ class _Thread(threading.Thread):
             self._leave()
 
     def _execute(self) -> None:
+        """Execute work until None comes, or until the thread has been idle for some seconds."""
         while True:
             try:
                 work = self.queue.get(timeout=IDLE_S)
             except Empty:
-                with suppress(ValueError):  # an attempt is about to come
+                # If the thread is not among the idle ones any more, work for it is about to come.
+                with suppress(ValueError):
                     self._idle.remove(self)
                     return
                 continue
             if work is None:
                 return
             returned = work.execute()
-            self._idle.append(self)  # first: the end of this attempt may start the next
+            # Before the attempt ends, because its end may start the next one, which looks for an idle thread.
+            self._idle.append(self)
             work.end(returned)
             del work, returned
 
