@@ -159,7 +159,7 @@ class Planner(Service):
         self._signals = node.signals
         self._meter = node.meter
         self.next_fire_in: float | None = None
-        """Seconds from the last pass to the next fire time, for the test kit; None for none."""
+        """Seconds from the last pass to the next fire time, for the test kit; None if there is none."""
         self.jobs_planned = 0
         """How many jobs it has enqueued, for the test kit."""
         self._check_fire_times_at = 0.0

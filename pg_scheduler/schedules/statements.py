@@ -66,7 +66,7 @@ class ScheduleChange(NamedTuple):
         last_job_id: The job that was enqueued last; None keeps the stored one.
         runs: Added to the runs; ``skipped`` and ``missed`` likewise.
         searched_from: The next fire time is the first one after this instant.
-        tzdata: The version of the time zone data that gave it; None for none.
+        tzdata: The version of the time zone data that gave it; None if none did, or it is unknown.
         is_finished: Whether there is no further fire time.
         error: Pauses the schedule with this note; None for no error.
     """

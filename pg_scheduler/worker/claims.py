@@ -338,7 +338,7 @@ class ClaimRepository:
             worker_id: The worker.
             names: The names of jobs that the worker can run.
             limit: The limit of the claim that failed.
-            isolated_from: The crashes from which jobs were left out of that claim; None for none.
+            isolated_from: The crashes from which jobs were left out of that claim; None if it left out none.
             left_out: The jobs that were left out of it, because they were refused before.
         """
         quarantine = Quarantine([], {}, {})
@@ -407,7 +407,7 @@ class ClaimRepository:
         Args:
             names: The names of jobs that the worker can run.
             limit: The limit of the claim that timed out.
-            isolated_from: The crashes from which jobs were left out of that claim; None for none.
+            isolated_from: The crashes from which jobs were left out of that claim; None if it left out none.
         """
         args = names, limit, self._statements.now, MAX_ROW_BYTES, isolated_from
         failed_jobs: list[UnreadableJob] = []

@@ -100,7 +100,7 @@ class ForeignConnection:
         return [_row_from(row) for row in rows] if rewritten.has_columns else []
 
     async def fetchval(self, statement: str, *values: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
-        """Run a statement and return the first value of its first row; None without rows."""
+        """Run a statement and return the first value of its first row; None if there is no row."""
         rows = await self.fetch(statement, *values)
         return rows[0][0] if rows else None
 
