@@ -30,6 +30,13 @@ from pg_scheduler.jobs.payload import object_from
 LOCKED_PAUSE_S: Final = 4.0
 """Seconds for which a scan leaves out a job of whose consequences a row is locked."""
 
+ORDER: Final = ("result", "child", "schedule", "fixed_delay", "on_failure")
+"""The keys of ``on_end`` in the order in which their consequences are applied.
+
+The result of a job is kept first, since the jobs that wait for it get a copy. The alert of a failure is last,
+since nothing waits for it.
+"""
+
 MAX_GENERATIONS: Final = 100
 """Jobs that end because another one ended, in a row. The scan continues with the next ones."""
 
@@ -60,17 +67,18 @@ It returns the ids of the jobs that it ended and that have consequences themselv
 
 
 class Consequences:
-    """The consequences of jobs that have ended.
-
-    Attributes:
-        handlers: The functions to call in this order, by key of ``on_end``.
-    """
+    """The consequences of jobs that have ended."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
-        self.handlers: Final[dict[str, Handler]] = {}
+        self._handlers: dict[str, Handler] = {}
         # Until when a scan leaves out a job, by the monotonic clock.
         self._pause_ends: dict[str, float] = {}
+
+    def set_handlers(self, **handlers: Handler) -> None:
+        """Set what applies the consequences of these keys. The rooms that have them are joined one by one."""
+        known = self._handlers | handlers
+        self._handlers = {key: known[key] for key in ORDER if key in known}
 
     async def run(self, job_ids: Collection[str], transaction: Transaction) -> None:
         """Apply the consequences of those jobs that have ended.
@@ -90,7 +98,7 @@ class Consequences:
                 cleared = await self._statements.fetch("clear_consequences", ids, on=connection)
                 if len(cleared) < len(ids):  # they would be applied again and again
                     raise SuppressedChangeError
-            for key, handler in self.handlers.items():
+            for key, handler in self._handlers.items():
                 if affected := [job for job in jobs if key in job.on_end]:
                     ended += await handler(affected, transaction)
             job_ids = ended

@@ -67,7 +67,6 @@ class DependencyRepository:
         self._statements = statements
         self._consequences = consequences
         self._passed_results = passed_results
-        consequences.handlers["child"] = self.release_children
 
     async def lock_unfinished(self, job_ids: Collection[str], transaction: Transaction) -> set[str]:
         """Lock jobs that others are to wait for; return those that have not ended."""

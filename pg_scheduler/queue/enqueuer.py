@@ -20,7 +20,6 @@ from pg_scheduler.jobs.rows import EPOCH, AnyJob, ExtendedJob, PlainJob
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import check_count, check_kind
 from pg_scheduler.queue.bulk import PREPARE_BATCH, BulkInserter
-from pg_scheduler.queue.failure_alerts import FailureAlerts
 from pg_scheduler.queue.insert_batcher import InsertBatcher, LockedInserts
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.prepare import JobPreparer
@@ -58,7 +57,6 @@ class Enqueuer:
         self._delayed_extended = InsertBatcher(inserts.enqueue_extended, locked, outbox, is_delayed=True)
         self._writer = JobWriter(store)
         self._bulk = BulkInserter(store, preparer, self._writer)
-        FailureAlerts(store, preparer, self._writer).connect()
 
     async def insert(
         self,

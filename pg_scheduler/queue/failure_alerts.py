@@ -36,14 +36,10 @@ FAILURES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
 class FailureAlerts:
     """Enqueues the jobs that follow the failure of other jobs."""
 
-    def __init__(self, store: QueueStore, preparer: JobPreparer, writer: JobWriter) -> None:
+    def __init__(self, store: QueueStore, preparer: JobPreparer) -> None:
         self._store = store
         self._preparer = preparer
-        self._writer = writer
-
-    def connect(self) -> None:
-        """Be called when a job with ``on_failure`` has ended."""
-        self._store.consequences.handlers["on_failure"] = self.enqueue
+        self._writer = JobWriter(store)
 
     async def enqueue(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
         """Enqueue the alerts of those jobs that failed or expired."""

@@ -13,7 +13,7 @@ from pg_scheduler.errors import JobError, JobResult
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.result import KeptResult, keep_seconds_of, kept_error, read_value
-from pg_scheduler.queue.consequences import Consequences, EndedJob
+from pg_scheduler.queue.consequences import EndedJob
 
 NOT_KEPT = "the result was not kept, or its lifetime has ended; pass keep_result="
 
@@ -23,9 +23,8 @@ SET_BY_HAND: Final = "the status was set by hand"
 class KeptResultRepository:
     """The statements that store and read kept results."""
 
-    def __init__(self, statements: Statements, consequences: Consequences) -> None:
+    def __init__(self, statements: Statements) -> None:
         self._statements = statements
-        consequences.handlers["result"] = self.keep_ended
 
     async def keep(self, results: Mapping[str, KeptResult], connection: Connection) -> None:
         """Store the results of jobs that ended in the caller's transaction, and announce their ids.

@@ -37,11 +37,13 @@ class QueueStore:
         self.statements: Final = Statements(connections, self.shared, schema, clock, codec)
         self.audit: Final = AuditRepository(self.statements)
         self.consequences: Final = Consequences(self.statements)
-        # In this order the results of jobs that end are kept before they are passed to others.
-        self.kept_results: Final = KeptResultRepository(self.statements, self.consequences)
+        self.kept_results: Final = KeptResultRepository(self.statements)
         self.passed_results: Final = PassedResultRepository(self.statements)
         self.dependencies: Final = DependencyRepository(
             self.statements, self.consequences, self.passed_results
+        )
+        self.consequences.set_handlers(
+            result=self.kept_results.keep_ended, child=self.dependencies.release_children
         )
         self.unique_keys: Final = UniqueKeyRepository(self.statements)
         self.inserts: Final = JobInserts(self.statements, self.consequences)

@@ -59,6 +59,7 @@ from pg_scheduler.jobs.task import JobSpec, TaskOptions
 from pg_scheduler.jobs.unique import Unique
 from pg_scheduler.jobs.validation import check_count, check_delay, check_job_id, check_kind, check_text
 from pg_scheduler.queue.enqueuer import Enqueuer
+from pg_scheduler.queue.failure_alerts import FailureAlerts
 from pg_scheduler.queue.outbox import Outbox
 from pg_scheduler.queue.prepare import JobPreparer
 from pg_scheduler.queue.result_waiters import ResultWaiters
@@ -291,6 +292,7 @@ class Scheduler:
             meter=meter,
             life=Lifecycle(events, self._new_worker_id(), self._build),
         )
+        store.consequences.set_handlers(on_failure=FailureAlerts(store, preparer).enqueue)
         store.statements.publish = events.publish
         store.statements.get_author = self._parts.get_author
         self._parts.use_middleware(middleware)

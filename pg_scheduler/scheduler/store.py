@@ -49,7 +49,10 @@ class Store(WorkerStore):
         super().__init__(
             connections, schema=schema, clock=clock, codec=codec, server_start_grace_s=server_start_grace_s
         )
-        self.schedules: Final = ScheduleRepository(self.statements, self.consequences)
+        self.schedules: Final = ScheduleRepository(self.statements)
+        self.consequences.set_handlers(
+            schedule=self.schedules.note_ends, fixed_delay=self.schedules.note_ends_of_replacements
+        )
         self.signals: Final = SignalRepository(self.statements)
         self.pauses: Final = PauseRepository(self.statements)
         self.steps: Final = StepRepository(self.statements)

@@ -13,7 +13,7 @@ from pg_scheduler.database.faults import SuppressedChangeError
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.events import SchedulePaused
-from pg_scheduler.queue.consequences import Consequences, EndedJob
+from pg_scheduler.queue.consequences import EndedJob
 from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.worker.worker_rows import DECLARED, LEFT_OUT
 
@@ -99,10 +99,8 @@ def schedule_from(row: Any) -> ScheduleRow:
 class ScheduleRepository:
     """The statements that read and write schedules."""
 
-    def __init__(self, statements: Statements, consequences: Consequences) -> None:
+    def __init__(self, statements: Statements) -> None:
         self._statements = statements
-        consequences.handlers["schedule"] = self.note_ends
-        consequences.handlers["fixed_delay"] = self._note_ends_of_replacements
 
     async def now(self, *, on: Connection | None = None) -> datetime:
         """Return the time by the scheduler's clock, which is the database's outside of tests."""
@@ -348,7 +346,7 @@ class ScheduleRepository:
             [(job.options.get("schedule_id"), job, job.status.value) for job in jobs], transaction
         )
 
-    async def _note_ends_of_replacements(
+    async def note_ends_of_replacements(
         self, jobs: Sequence[EndedJob], transaction: Transaction
     ) -> Sequence[str]:
         """Continue schedules with a fixed delay when what replaced their last jobs has ended.
