@@ -185,7 +185,10 @@ def local_port(connection: asyncpg.Connection | PoolConnectionProxy) -> int | No
 
 
 def probe_peer(connection: asyncpg.Connection | PoolConnectionProxy, interval_s: int, count: int) -> None:
-    """Let the kernel close the connection when the server does not answer ``count`` probes."""
+    """Let the kernel close the connection when the server does not answer ``count`` probes.
+
+    The socket keeps that, also in a pool.
+    """
     opened: Any = connection
     tcp_socket: socket.socket = opened._transport.get_extra_info("socket")  # noqa: SLF001
     if tcp_socket.family not in {socket.AF_INET, socket.AF_INET6}:

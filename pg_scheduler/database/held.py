@@ -19,7 +19,7 @@ from pg_scheduler.database.session import (
     check_pool,
     count_free,
     is_open,
-    is_own_session,
+    prepare_to_hold,
     release_to,
     take_from,
     terminate_unanswered,
@@ -92,7 +92,7 @@ class DedicatedConnection:
         with translated():
             self._connection = connection = await self._open()
             try:
-                if await is_own_session(connection, timeout_s):
+                if await prepare_to_hold(connection, timeout_s):
                     await connection.execute(self._options.dedicated_settings, timeout=timeout_s)
                     return
             except BaseException:  # a session without its settings must not be used

@@ -20,6 +20,41 @@ SHARED_LOCK_TIMEOUT_MS: Final = 1000
 IDLE_TRANSACTION_TIMEOUT_MS: Final = 10_000
 """Idle time after which the server ends a transaction, for a process that is suspended in it."""
 
+PROBES: Final = 3
+"""TCP keepalive probes that the peer of a session may leave unanswered."""
+
+PROBE_INTERVAL_S: Final = 5
+"""Seconds without a packet before the first probe, and between two. A lost peer is noticed after four times
+this."""
+
+
+def probe_settings(interval_s: int) -> dict[str, str]:
+    """Return the settings with which the server ends a session whose peer is gone, after four intervals.
+
+    Without them it keeps that session, with its locks, for the two hours of the operating system. The last
+    one is for a response that the peer does not acknowledge, which no probe follows. Linux also uses it in
+    place of the number of probes.
+    """
+    return {
+        "tcp_keepalives_idle": str(interval_s),
+        "tcp_keepalives_interval": str(interval_s),
+        "tcp_keepalives_count": str(PROBES),
+        "tcp_user_timeout": str(interval_s * (PROBES + 1) * 1000),
+    }
+
+
+def held_settings(interval_s: int = PROBE_INTERVAL_S) -> dict[str, str]:
+    """Return the settings of a session that is held for long: it ends with its process, and not before."""
+    return {"idle_session_timeout": "0", **probe_settings(interval_s)}
+
+
+HELD_RESET: Final = "; ".join(f"RESET {name}" for name in held_settings())
+
+PROBED_TRANSACTION: Final = "; ".join(
+    f"SET LOCAL {name} = {value}" for name, value in probe_settings(PROBE_INTERVAL_S).items()
+)
+"""Begins a transaction that code of others keeps open, such as that of a job. It may be idle for long."""
+
 PLANNER_SETTINGS: Final = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -36,7 +71,9 @@ DEDICATED_SETTINGS: Final = "; ".join(
         f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
     ]
 )
-DEDICATED_RESET: Final = "; ".join(f"RESET {name}" for name in (*PLANNER_SETTINGS, "lock_timeout"))
+DEDICATED_RESET: Final = "; ".join(
+    f"RESET {name}" for name in (*PLANNER_SETTINGS, *held_settings(), "lock_timeout")
+)
 SHARED_SETTINGS: Final = f"{DEDICATED_SETTINGS}; SET lock_timeout = {SHARED_LOCK_TIMEOUT_MS}"
 
 TRANSACTION_SETTINGS: Final = (

@@ -23,9 +23,11 @@ from pg_scheduler.base.threads import resolve_at_once, resolve_in_threads
 from pg_scheduler.database.asyncpg_private import (
     classes_of,
     connect_as_pool,
+    local_port,
     loop_of,
     open_connections,
     prepare_as_pool,
+    probe_peer,
     server_host,
 )
 from pg_scheduler.database.callers.adapter import AnyConnection, asyncpg_connection_of
@@ -43,8 +45,12 @@ from pg_scheduler.database.identities import PoolDatabase
 from pg_scheduler.database.opening import open_connection_to, probe_statements
 from pg_scheduler.database.options import (
     ADMISSION_SETTINGS,
+    HELD_RESET,
     HOT_TRANSACTION_SETTINGS,
     MIN_FREE_CONNECTIONS,
+    PROBE_INTERVAL_S,
+    PROBED_TRANSACTION,
+    PROBES,
     TRANSACTION_SETTINGS,
     ConnectionOptions,
 )
@@ -54,7 +60,7 @@ from pg_scheduler.database.session import (
     count_free,
     ended_connection,
     is_open,
-    is_own_session,
+    prepare_to_hold,
     release_to,
     take_from,
     terminate,
@@ -122,7 +128,6 @@ class Connections:
             StickyConnection(pool, options)
             for _ in range(size // POOL_PER_STEP_CONNECTION if has_spare else 0)
         )
-        self._sessions_are_own = False
         in_use = (
             1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
         )  # statements, LISTEN, the dedicated one
@@ -179,6 +184,7 @@ class Connections:
                     connection = await connect_as_pool(self._pool)
                 try:
                     async with connection.transaction():
+                        await connection.execute(TRANSACTION_SETTINGS)
                         await run(connection)
                 finally:
                     connection.terminate()
@@ -346,7 +352,9 @@ class Connections:
 
     @asynccontextmanager
     async def checkout(self, *, direct: bool = True) -> AsyncIterator[Connection]:
-        """Yield a connection for long use. Errors of the block may be a job's own and stay untranslated.
+        """Yield a connection with an unchanged session. Errors of the block stay untranslated.
+
+        They may be a job's own. What holds something for others prepares the session; see ``hold_session()``.
 
         Args:
             direct: Whether it comes from the ``direct_dsn`` if there is one, as for a session of its own.
@@ -368,23 +376,49 @@ class Connections:
                     await connection.close(timeout=timeout_s)
 
     @asynccontextmanager
+    async def hold_session(self) -> AsyncIterator[Connection | None]:
+        """Yield a connection whose session keeps something for others, such as a lock.
+
+        The server ends the session soon after this process or its network is gone, and not before, whatever
+        limit a role has for idle sessions. Yield None behind a pooler in transaction mode, which has no such
+        session.
+        """
+        timeout_s = self.options.call_timeout_s
+        async with self.checkout() as connection:
+            with translated():
+                is_own = await prepare_to_hold(connection, timeout_s)
+            try:
+                yield connection if is_own else None
+            finally:
+                if is_own and isinstance(connection, PoolConnectionProxy) and is_open(connection):
+                    # The reset of the pool's owner may keep settings.
+                    with suppress(DatabaseUnavailableError), translated(), terminate_unanswered(connection):
+                        await connection.execute(HELD_RESET, timeout=timeout_s)
+
+    @asynccontextmanager
     async def transaction_of_job(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Connection]:
         """Yield a connection of the pool in a READ COMMITTED transaction, for the code of a job.
 
         Errors of the block stay untranslated, unless the connection has ended. Those of the commit do not.
         Where it waits for a lock longer than ``lock_timeout_ms``, it fails; None for that of the session.
+
+        The code of a job may leave it idle for long, so it has no limit for that. Instead both ends probe the
+        other one, so that its locks do not outlive the machine of the job.
         """
         timeout_s = self.options.call_timeout_s
+        settings = [] if lock_timeout_ms is None else [f"SET LOCAL lock_timeout = {lock_timeout_ms}"]
         async with self.checkout(direct=False) as connection:
+            if local_port(connection) is not None:  # a Unix-domain socket ends with its process
+                settings.append(PROBED_TRANSACTION)
             transaction = connection.transaction(isolation="read_committed")
             with translated(), terminate_unanswered(connection):
                 async with asyncio.timeout(timeout_s):
                     await transaction.start()
             try:
-                if lock_timeout_ms is not None:
+                if settings:
                     with translated(), terminate_unanswered(connection):
-                        settings = f"SET LOCAL lock_timeout = {lock_timeout_ms}"
-                        await connection.execute(settings, timeout=timeout_s)
+                        probe_peer(connection, PROBE_INTERVAL_S, PROBES)
+                        await connection.execute("; ".join(settings), timeout=timeout_s)
                 yield connection
             except BaseException as error:  # roll back whatever happened, cancellation included
                 # An error of the rollback would hide that of the block.
@@ -433,15 +467,12 @@ class Connections:
         async with AsyncExitStack() as stack:
             if self._direct_dsn is None:
                 await stack.enter_async_context(self._lock_holders)
-            connection = await stack.enter_async_context(self.checkout())
-            if not self._sessions_are_own:
-                with translated():
-                    self._sessions_are_own = await is_own_session(connection, self.options.call_timeout_s)
-                if not self._sessions_are_own:
-                    raise ConfigurationError(
-                        "an advisory lock cannot be held behind a pooler in transaction mode, such as "
-                        "PgBouncer: it would stay in a session that others use; pass direct_dsn="
-                    )
+            connection = await stack.enter_async_context(self.hold_session())
+            if connection is None:
+                raise ConfigurationError(
+                    "an advisory lock cannot be held behind a pooler in transaction mode, such as "
+                    "PgBouncer: it would stay in a session that others use; pass direct_dsn="
+                )
             yield connection
 
     async def connect(self) -> Connection:

@@ -12,10 +12,16 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.base.blocking import BlockingConnection
-from pg_scheduler.database.asyncpg_private import is_initialized, local_port, open_transaction
+from pg_scheduler.database.asyncpg_private import (
+    is_initialized,
+    local_port,
+    open_transaction,
+    probe_peer,
+)
 from pg_scheduler.database.callers.adapter import adapter_for
 from pg_scheduler.database.callers.connection import ForeignConnection, as_foreign
 from pg_scheduler.database.faults import raise_rejected
+from pg_scheduler.database.options import PROBE_INTERVAL_S, PROBES, held_settings
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
@@ -133,6 +139,30 @@ async def is_own_session(connection: Connection, timeout_s: float) -> bool:
     greeted = connection.get_server_pid()
     backend: int = await connection.fetchval("SELECT pg_catalog.pg_backend_pid()", timeout=timeout_s)
     return backend == greeted
+
+
+async def prepare_to_hold(
+    connection: Connection, timeout_s: float, *, interval_s: int = PROBE_INTERVAL_S
+) -> bool:
+    """Prepare a session that is held for long: it ends soon after its process or its network, and not before.
+
+    Both ends probe the other one. That keeps the entry of the connection in firewalls, too, which forget idle
+    ones. One statement also finds out whose session it is, and leaves that of a pooler unchanged.
+
+    Returns:
+        Whether the session belongs to this connection; see ``is_own_session()``.
+    """
+    rows = ", ".join(f"('{name}', '{value}')" for name, value in held_settings(interval_s).items())
+    query = (
+        "SELECT pg_catalog.count(pg_catalog.set_config(held.name, held.setting, false))"  # noqa: S608 - constants
+        f" FROM (VALUES {rows}) AS held (name, setting)"
+        f" WHERE pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) {connection.get_server_pid()}"
+    )
+    with terminate_unanswered(connection):
+        count: int = await connection.fetchval(query, timeout=timeout_s)
+        if count:
+            probe_peer(connection, interval_s, PROBES)
+    return bool(count)
 
 
 async def is_direct(connection: Connection, timeout_s: float) -> bool:

@@ -17,15 +17,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from pg_scheduler.database.asyncpg_private import probe_peer
 from pg_scheduler.database.faults import translated
+from pg_scheduler.database.options import PROBES
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.database.session import Connection, is_direct, is_open, is_own_session
+from pg_scheduler.database.session import Connection, is_direct, is_open, prepare_to_hold
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.worker.worker_rows import RenewResult, WorkerReport, WorkerRepository
-
-PROBES: Final = 3
-"""Keepalive probes that the peer may leave unanswered."""
 
 LONGEST_SILENCE_S: Final = 20
 """Longest time after which a session whose peer is gone ends."""
@@ -59,22 +56,15 @@ class LeaseConnection:
         with translated():
             async with asyncio.timeout(self._options.lease_timeout_s):
                 self._connection = connection = await self._connections.connect()
-                if not await is_own_session(connection, self._options.lease_timeout_s):
+                interval_s = self._probe_interval_s
+                timeout_s = self._options.lease_timeout_s
+                if not await prepare_to_hold(connection, timeout_s, interval_s=interval_s):
                     return
-                await connection.execute(f"{self._options.shared_settings}; {self._probe_settings()}")
-                probe_peer(connection, self._probe_interval_s, PROBES)
+                await connection.execute(self._options.shared_settings)
                 self.is_direct = await is_direct(connection, self._options.lease_timeout_s)
                 key = secrets.randbits(63)
                 await connection.execute(f"SELECT pg_catalog.pg_advisory_lock('{key}'::bigint)")
                 self.key = key
-
-    def _probe_settings(self) -> str:
-        interval_s = self._probe_interval_s
-        timeout_ms = interval_s * (PROBES + 1) * 1000  # for an answer that the peer does not acknowledge
-        return (
-            f"SET tcp_keepalives_idle = {interval_s}; SET tcp_keepalives_interval = {interval_s}; "
-            f"SET tcp_keepalives_count = {PROBES}; SET tcp_user_timeout = {timeout_ms}"
-        )
 
     async def renew(
         self,

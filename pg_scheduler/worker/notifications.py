@@ -27,7 +27,7 @@ from pg_scheduler.base.messages import (
     earliest_due,
 )
 from pg_scheduler.database.faults import translated
-from pg_scheduler.database.session import Connection, is_open, is_own_session, terminate
+from pg_scheduler.database.session import Connection, is_open, terminate
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import ListenerConnected, ListenerLost
 from pg_scheduler.worker.node import Node
@@ -80,10 +80,10 @@ class Subscription:
             False behind a pooler: LISTEN would stay in a session that others use.
         """
         self.channel = await self._store.locks.channel()
-        connection = await self._stack.enter_async_context(self._store.connections.checkout())
+        connection = await self._stack.enter_async_context(self._store.connections.hold_session())
+        if connection is None:
+            return False
         with translated():
-            if not await is_own_session(connection, self._call_timeout_s):
-                return False
             connection.add_termination_listener(self._terminated)
             await asyncio.wait_for(
                 connection.add_listener(self.channel, self._received), self._call_timeout_s

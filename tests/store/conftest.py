@@ -1,17 +1,33 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.pool import Connections
+from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.scheduler.store import Store
+from tests.conftest import FAST
 from tests.support.store import NOW
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.store import Pool
+
+
+@pytest.fixture(scope="module")
+def tcp_dsn(scratch: Path | None) -> Iterator[str]:
+    """A server that listens on an address of the loopback network that no other process uses."""
+    if sys.platform != "linux":
+        pytest.skip("only Linux answers on every address of 127.0.0.0/8")
+    address = f"127.77.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
+    with EmbeddedPostgres(settings=FAST | {"listen_addresses": address}, scratch=scratch):
+        yield f"postgresql://postgres@{address}:5432/postgres"
 
 
 @pytest.fixture

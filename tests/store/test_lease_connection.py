@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -14,10 +11,8 @@ import pytest
 
 from pg_scheduler.database.asyncpg_private import local_port
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.lease_connection import LeaseConnection
-from tests.conftest import FAST
 from tests.support.store import Pool
 from tools.chaos.proxy import Proxy
 
@@ -26,16 +21,6 @@ KEEPALIVES = (
     " current_setting('tcp_keepalives_count'), current_setting('tcp_user_timeout')"
 )
 """Read from the socket of the session."""
-
-
-@pytest.fixture(scope="module")
-def tcp_dsn(scratch: Path | None) -> Iterator[str]:
-    """A server that listens on an address of the loopback network that no other process uses."""
-    if sys.platform != "linux":
-        pytest.skip("only Linux answers on every address of 127.0.0.0/8")
-    address = f"127.77.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
-    with EmbeddedPostgres(settings=FAST | {"listen_addresses": address}, scratch=scratch):
-        yield f"postgresql://postgres@{address}:5432/postgres"
 
 
 @pytest.fixture

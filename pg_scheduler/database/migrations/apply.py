@@ -30,6 +30,7 @@ from pg_scheduler.database.migrations.verify import (
     missing_tables,
     read_state,
 )
+from pg_scheduler.database.options import PROBED_TRANSACTION
 from pg_scheduler.errors import SchemaMismatchError
 from pg_scheduler.events.log import record_fields
 
@@ -130,6 +131,8 @@ async def _apply(
 ) -> list[int]:
     repairs: list[str] = []
     async with _transaction(connection):
+        # If the machine is lost meanwhile, its locks on the tables would stop every worker.
+        await connection.execute(PROBED_TRANSACTION, timeout=MIGRATION_TIMEOUT_S)
         await connection.execute(lock(home), timeout=MIGRATION_TIMEOUT_S)
         is_new = await _prepare(connection, home)
         state = await read_state(connection, home, shipped)

@@ -18,6 +18,8 @@ from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.database.migrations.plan import shipped_migrations
 from pg_scheduler.database.migrations.shape import LATER_INDEXES, index_statements, missing_shipped_indexes
 from pg_scheduler.database.migrations.verify import QUERY_TIMEOUT_S, home_schema, read_state
+from pg_scheduler.database.options import HELD_RESET
+from pg_scheduler.database.session import prepare_to_hold
 from pg_scheduler.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -160,8 +162,13 @@ async def _only_builder(connection: AnyConnection, home: str) -> AsyncIterator[N
     key = _LOCK_CLASS, int.from_bytes(digest[:4], "big", signed=True)
     while not await connection.fetchval(_TRY_LOCK, *key, timeout=QUERY_TIMEOUT_S):  # noqa: ASYNC110 - a lock raises no event
         await asyncio.sleep(LOCK_POLL_S)
+    is_own = False
     try:
+        # A build sends nothing for a long time, in which a firewall may forget the connection.
+        is_own = await prepare_to_hold(connection, QUERY_TIMEOUT_S)
         yield
     finally:
         if not connection.is_closed():
             await connection.fetchval(_UNLOCK, *key, timeout=QUERY_TIMEOUT_S)
+            if is_own:
+                await connection.execute(HELD_RESET, timeout=QUERY_TIMEOUT_S)
