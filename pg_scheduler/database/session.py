@@ -165,6 +165,21 @@ async def prepare_to_hold(
     return bool(count)
 
 
+@contextmanager
+def noticing_end(connection: Connection, call: Callable[[], None]) -> Iterator[None]:
+    """Call a function if the session ends within the block."""
+
+    def notice(_connection: object) -> None:
+        call()
+
+    connection.add_termination_listener(notice)
+    try:
+        yield
+    finally:
+        if is_open(connection):
+            connection.remove_termination_listener(notice)
+
+
 async def is_direct(connection: Connection, timeout_s: float) -> bool:
     """Return whether the server sees this process's own end of the connection, and not that of a proxy."""
     query = "SELECT pg_catalog.inet_client_port()"  # NULL for a Unix-domain socket

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Final
 
 from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.database.blockers import Blocker, watching
 from pg_scheduler.database.faults import REFUSALS, translated
-from pg_scheduler.database.session import Connection, is_open
+from pg_scheduler.database.session import Connection, is_open, noticing_end
 from pg_scheduler.database.statements import Repository, Statements
 from pg_scheduler.errors import DatabaseUnavailableError
 
@@ -72,11 +72,17 @@ class LockRepository(Repository):
         return watching(self._statements.fetch, connection, blockers)
 
     @asynccontextmanager
-    async def advisory_lock(self, key: int) -> AsyncIterator[bool]:
+    async def advisory_lock(
+        self, key: int, on_loss: Callable[[], None] = lambda: None
+    ) -> AsyncIterator[bool]:
         """Try to take a lock for the block; yield whether it was taken.
 
-        If the connection breaks, the lock is lost. The lock keeps attempts from overlapping; the fencing
-        token keeps their results apart.
+        If the session ends within the block, the lock is lost. The lock keeps attempts from overlapping; the
+        fencing token keeps their results apart.
+
+        Args:
+            key: The key of the lock.
+            on_loss: Called when the session of a lock that was taken ends before it is released.
         """
         take = await self._statements.query("take_advisory_lock")
         drop = await self._statements.query("drop_advisory_lock")
@@ -84,9 +90,10 @@ class LockRepository(Repository):
         async with self._statements.connections.checkout_for_lock() as connection:
             with translated():
                 is_held: bool = await connection.fetchval(take.text, key, timeout=timeout_s)
-            try:
-                yield is_held
-            finally:
-                if is_held and is_open(connection):
-                    with translated():
-                        await connection.fetchval(drop.text, key, timeout=timeout_s)
+            with noticing_end(connection, on_loss) if is_held else nullcontext():
+                try:
+                    yield is_held
+                finally:
+                    if is_held and is_open(connection):
+                        with translated():
+                            await connection.fetchval(drop.text, key, timeout=timeout_s)

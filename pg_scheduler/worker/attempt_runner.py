@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pg_scheduler.base.foreign import message_of
 from pg_scheduler.base.text.numbers import exact, plural
+from pg_scheduler.database.faults import ENDED_WHILE_IDLE
 from pg_scheduler.errors import (
     ConfigurationError,
     ConnectionRejectedError,
@@ -173,10 +174,13 @@ class AttemptRunner:
         return RETURNED if claim.options is None or _completes_plainly(claim.options) else ReturnResult(value)
 
     async def run_under_lock(self, attempt: Attempt, key: int) -> Result:
-        """Run an attempt while no other one has its advisory lock; skip it if one has."""
+        """Run an attempt while no other one has its advisory lock; skip it if one has.
+
+        An attempt that loses its lock continues: what it has done could not be undone.
+        """
         result: Result | None = None
         try:
-            async with self._locks.advisory_lock(key) as has_lock:
+            async with self._locks.advisory_lock(key, partial(report_lock_loss, attempt.claim)) as has_lock:
                 self._lock_pause.reset()
                 result = await self.run(attempt) if has_lock else SkippedResult(LOCK_TAKEN)
         except DatabaseUnavailableError as fault:
@@ -277,6 +281,17 @@ class AttemptRunner:
         if call.was_cancelled:  # the flag decides, whatever the function made of it
             return stopped_result(attempt)
         return result
+
+
+def report_lock_loss(claim: Claim) -> None:
+    """Log that an attempt continues without its advisory lock."""
+    logger.warning(
+        "job %r continues without its advisory lock, so the next job of its schedule may run at the same "
+        "time: %s",
+        claim.job_id,
+        ENDED_WHILE_IDLE,
+        extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+    )
 
 
 def _completes_plainly(options: str) -> bool:

@@ -507,6 +507,17 @@ async def test_advisory_lock_has_one_holder_until_the_block_ends(roomy: Pool, ds
     assert await locks(pool) == 0
 
 
+@pytest.mark.parametrize("direct", [False, True])
+async def test_release_of_an_advisory_lock_is_no_loss(pool: Pool, dsn: str, direct: bool) -> None:
+    """Also where the release ends the session."""
+    losses: list[bool] = []
+    store = Store(Connections(pool, dsn if direct else None))
+    async with store.locks.advisory_lock(KEY, lambda: losses.append(direct)) as taken:
+        assert taken
+    await asyncio.sleep(0.1)  # real time: the loop reads the end of the session
+    assert losses == []
+
+
 async def test_advisory_lock_survives_a_failed_attempt_to_take_it(pool: Pool) -> None:
     store = Store(Connections(pool))
     async with store.locks.advisory_lock(KEY):

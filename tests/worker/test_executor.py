@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import sys
 import weakref
 from datetime import timedelta
@@ -531,12 +532,15 @@ async def test_advisory_lock_is_released_however_the_job_ends(
 
 @pytest.mark.parametrize("noticed", [True, False])
 async def test_executor_completes_a_job_whose_lock_connection_broke(
-    bench: Bench, pool: asyncpg.Pool, dsn: str, noticed: bool
+    bench: Bench, pool: asyncpg.Pool, dsn: str, noticed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def job() -> None:
         (holder,) = await lock_holders(pool)
         if noticed:
             assert await pool.fetchval("SELECT pg_terminate_backend($1, 5000)", holder)
+            async with asyncio.timeout(PATIENCE):
+                while not reports():  # noqa: ASYNC110 - in the middle of the attempt; a record sets no event
+                    await asyncio.sleep(0.01)
         else:  # the loop does not come round between the break and the end of the run
             script = f"import asyncio, asyncpg\nasync def go():\n c = await asyncpg.connect({dsn!r})\n"
             script += f" await c.fetchval('SELECT pg_terminate_backend($1, 5000)', {holder})\n"
@@ -545,10 +549,37 @@ async def test_executor_completes_a_job_whose_lock_connection_broke(
 
             subprocess.run([sys.executable, "-c", script], check=True)  # noqa: ASYNC221 - on purpose
 
+    def reports() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if "without its advisory lock" in record.getMessage()]
+
     event = await bench.run(job, lock_key=LOCK)
     assert isinstance(event, JobCompleted)
     assert await statuses(bench.parts.store, "a") == ["completed"]
     assert await lock_holders(pool) == []
+    (report,) = reports()
+    assert report.levelname == "WARNING"
+    assert (report.__dict__["job_id"], report.__dict__["attempt"]) == ("a", 1)
+    assert "idle_session_timeout" in report.getMessage(), "with the possible reasons"
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_executor_reports_no_loss_of_a_lock_that_it_had_until_the_end_or_never(
+    bench: Bench, pool: asyncpg.Pool, dsn: str, caplog: pytest.LogCaptureFixture, is_taken: bool
+) -> None:
+    async def job() -> None: ...
+
+    other = await asyncpg.connect(dsn)
+    if is_taken:
+        await other.execute("SELECT pg_advisory_lock($1)", LOCK)
+    event = await bench.run(job, lock_key=LOCK)
+    assert isinstance(event, JobCancelled if is_taken else JobCompleted)
+    await pool.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await asyncio.sleep(0.2)  # real time: the loop reads the end of the sessions
+    assert "without its advisory lock" not in caplog.text
+    other.terminate()
 
 
 async def test_executor_releases_a_job_when_no_connection_for_its_lock_is_free(
