@@ -26,7 +26,7 @@ from pg_scheduler.database.session import Connection
 from pg_scheduler.migrate import migrate
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.worker.lease_connection import LeaseConnection
-from pg_scheduler.worker.listener import Subscription
+from pg_scheduler.worker.notifications import Subscription
 from tests.support.store import Pool
 
 INTERVAL_S = 5
@@ -189,7 +189,7 @@ RAW = "its callers are below"
 PLACES: Final = {
     "cli/imports.py:_import": "a person runs it once, and its new rows are visible to no one else",
     "database/held.py:DedicatedConnection._open": TESTED,
-    "database/identities.py:CallersDatabases._read_own": SHORT,
+    "database/identities.py:PoolDatabase._read_own": SHORT,
     "database/migrations/apply.py:_transaction": TESTED,
     "database/migrations/engine.py:check_engine": SHORT,
     "database/opening.py:probe_statements": SHORT,

@@ -24,6 +24,12 @@ KEEPALIVES = (
 
 
 @pytest.fixture
+async def tcp_pool(tcp_dsn: str) -> AsyncIterator[Pool]:
+    async with asyncpg.create_pool(tcp_dsn, min_size=1) as pool:
+        yield pool
+
+
+@pytest.fixture
 async def opened() -> AsyncIterator[list[LeaseConnection]]:
     """Lease connections to close."""
     connections: list[LeaseConnection] = []
@@ -44,9 +50,9 @@ async def lease_connection(
 
 @pytest.mark.parametrize(("lease_s", "interval_s"), [(3600, 5), (60, 5), (20, 5), (12, 3), (5, 1), (0.5, 1)])
 async def test_session_ends_after_four_intervals_without_an_answer(
-    opened: list[LeaseConnection], pool: Pool, tcp_dsn: str, lease_s: float, interval_s: int
+    opened: list[LeaseConnection], tcp_pool: Pool, tcp_dsn: str, lease_s: float, interval_s: int
 ) -> None:
-    lease = await lease_connection(opened, pool, tcp_dsn, lease_s)
+    lease = await lease_connection(opened, tcp_pool, tcp_dsn, lease_s)
     connection: Any = lease._connection
     assert tuple(await connection.fetchrow(KEEPALIVES)) == (
         str(interval_s),
