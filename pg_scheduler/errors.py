@@ -46,6 +46,7 @@ from pydantic import ValidationError
 from pydantic.errors import PydanticUserError
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.base.text import remedies
 from pg_scheduler.base.validators import validated
 
 __all__ = [
@@ -268,7 +269,18 @@ class NotRunningError(SchedulerError, RuntimeError):
 
 
 class SchemaError(SchedulerError):
-    """The tables in the database do not match this version of the library."""
+    """The tables in the database do not match this version of the library.
+
+    Attributes:
+        problem: What does not match, without the remedy.
+        steps: The steps of the remedy, of which the message has the sentence.
+    """
+
+    def __init__(self, problem: str, *steps: str | remedies.RemedyStep) -> None:
+        self.problem = problem
+        self.steps = remedies.as_steps(steps)
+        remedy = remedies.sentence_of(self.steps)
+        super().__init__(problem if remedy is None else f"{problem}; {remedy}")
 
 
 class SchemaMissingError(SchemaError):
@@ -281,10 +293,9 @@ class SchemaMissingError(SchemaError):
     def __init__(
         self,
         problem: str,
-        remedy: str = "; call scheduler.initialize_db() or start(), or run pg-scheduler migrate",
+        remedy: str = "call scheduler.initialize_db() or start(), or run pg-scheduler migrate",
     ) -> None:
-        self.problem = problem
-        super().__init__(f"{problem}{remedy}")
+        super().__init__(problem, *([remedy] if remedy else []))
 
 
 class SchemaMismatchError(SchemaError):

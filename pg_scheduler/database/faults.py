@@ -396,15 +396,15 @@ def raise_translated(error: Exception) -> None:
         raise PayloadError(f"{what}; store large data elsewhere and pass a reference to it") from error
     if is_of_application and state == FORBIDDEN:
         raise SchemaForbiddenError(
-            "a trigger or a row security policy of the scheduler's tables refused a row "
-            f"({_summary(error)}); correct it, or grant what it needs"
+            f"a trigger or a row security policy of the scheduler's tables refused a row ({_summary(error)})",
+            "correct it, or grant what it needs",
         ) from error
     if is_of_application:
         return
     if state == FORBIDDEN:
         raise SchemaForbiddenError(
-            f"this database role lacks a privilege on the scheduler's tables ({_summary(error)}); grant "
-            "it as their owner (the documentation lists, under Roles, the privileges of each role)"
+            f"this database role lacks a privilege on the scheduler's tables ({_summary(error)})",
+            "grant it as their owner (the documentation lists, under Roles, the privileges of each role)",
         ) from error
     if state in MISSING:
         raise SchemaMissingError(f"the scheduler's tables are missing or old ({_summary(error)})") from error

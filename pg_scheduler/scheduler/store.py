@@ -31,7 +31,7 @@ from pg_scheduler.worker.store import WorkerStore
 from pg_scheduler.worker.worker_rows import SERVER_START_GRACE_S
 
 _UNCHANGED: Final = "; with migrations='verify' nothing is changed"
-_OWNED: Final = "; create or upgrade them with the tool that owns them, or execute pg-scheduler migrate"
+_OWNED: Final = "create or upgrade them with the tool that owns them, or execute pg-scheduler migrate"
 
 
 class Store(WorkerStore):
@@ -83,7 +83,6 @@ class Store(WorkerStore):
                     await migrate(connection, schema=schema)
                 except asyncpg.InsufficientPrivilegeError as error:
                     raise SchemaForbiddenError(
-                        f"{missing.problem}, and this database role may not create or upgrade them "
-                        f"({error}); call initialize_db() as the role that owns the tables before the "
-                        "workers start"
+                        f"{missing.problem}, and this database role may not create or upgrade them ({error})",
+                        "call initialize_db() as the role that owns the tables before the workers start",
                     ) from error

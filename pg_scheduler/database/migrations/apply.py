@@ -17,6 +17,7 @@ import asyncpg
 
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.base.text.remedies import execute
 from pg_scheduler.database.migrations.engine import check_encoding
 from pg_scheduler.database.migrations.plan import Migration, Step, plan, shipped_migrations
 from pg_scheduler.database.migrations.records import MIGRATION_TIMEOUT_S, RECORDS, create_records
@@ -213,8 +214,12 @@ async def _execute(connection: AnyConnection, home: str, step: Step) -> None:
         command = qualify(_DELETE_RECORDS, home)
         raise SchemaMismatchError(
             f"migration {migration.version:04} ({migration.name}) does not fit the tables in schema "
-            f"{home!r}: {error}; if its record is lost, start() restores all records after the "
-            f"owner of the table executes: {command}"
+            f"{home!r}: {error}",
+            execute(
+                command,
+                after="if its record is lost, start() restores all records after the owner of the table "
+                "executes:",
+            ),
         ) from error
 
 

@@ -170,8 +170,8 @@ def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
         elif checksum != migration.checksum:
             raise MigrationChangedError(
                 f"migration {version:04} ({migration.name}) was applied with the checksum {checksum}, but "
-                f"this release ships it with {migration.checksum}; install the release that applied it, or "
-                "undo the edit of the file and add a new migration"
+                f"this release ships it with {migration.checksum}",
+                "install the release that applied it, or undo the edit of the file and add a new migration",
             )
 
 
@@ -193,7 +193,8 @@ def table_names(migrations: Iterable[Migration]) -> list[str]:
 def _too_new(newest: int, head: int) -> SchemaTooNewError:
     return SchemaTooNewError(
         f"the database is at schema version {newest}, but this release of pg_scheduler supports versions up "
-        f"to {head}; upgrade pg_scheduler, or migrate down to {head} with the newer release"
+        f"to {head}",
+        f"upgrade pg_scheduler, or migrate down to {head} with the newer release",
     )
 
 

@@ -97,11 +97,12 @@ def _check_neighbours(applied: Mapping[int, Applied], start: int, target: int, h
         raise SchemaMissingError(
             f"the tables of pg_scheduler in schema {home!r} lack the migrations {', '.join(missing)}, which "
             f"precede version {max(start, target)}",
-            "; apply them first",
+            "apply them first",
         )
     newest = max(applied, default=0)
     if target < start < newest:
         raise SchemaTooNewError(
             f"the tables of pg_scheduler in schema {home!r} are at version {newest}, and {start} is to be "
-            f"reverted; revert the versions after {start} first"
+            "reverted",
+            f"revert the versions after {start} first",
         )

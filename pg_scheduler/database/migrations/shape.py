@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.base.sqltext import quote_identifier
+from pg_scheduler.base.text.remedies import execute, execute_all, then
 from pg_scheduler.database.migrations.plan import migrations_folder, shipped_migrations
 from pg_scheduler.errors import SchemaMismatchError
 
@@ -146,27 +147,45 @@ _STORAGE: Final = re.compile(r" WITH \([^)]*\)")
 _ORDINARY: Final = "r"
 """The ``relkind`` of an ordinary table in ``pg_class``."""
 
-_CAUSES: Final[dict[str, str]] = {
-    "rule": (
-        "{table} has the rule {name}, which changes the Scheduler's statements; execute as the owner of the "
-        "table: DROP RULE {name} ON {table}"
+
+class _Cause(NamedTuple):
+    """What keeps the statements from the tables, with places for the table and the name of a part."""
+
+    problem: str
+    remedy: str
+    """The words before the statement."""
+    statement: str
+
+
+_BY_OWNER: Final = "execute as the owner of the table:"
+
+_CAUSES: Final[dict[str, _Cause]] = {
+    "rule": _Cause(
+        "{table} has the rule {name}, which changes the Scheduler's statements",
+        _BY_OWNER,
+        "DROP RULE {name} ON {table}",
     ),
-    "child": (
-        "{table} has the child table {name}, whose rows the Scheduler's statements would change too; execute "
-        "as the owner of the table: ALTER TABLE {name} NO INHERIT {table}"
+    "child": _Cause(
+        "{table} has the child table {name}, whose rows the Scheduler's statements would change too",
+        _BY_OWNER,
+        "ALTER TABLE {name} NO INHERIT {table}",
     ),
-    "publication": (
-        "{table} has no replica identity and is in the publication {name}, so the server rejects updates; "
-        "execute as the owner of the table: ALTER TABLE {table} REPLICA IDENTITY DEFAULT"
+    "publication": _Cause(
+        "{table} has no replica identity and is in the publication {name}, so the server rejects updates",
+        _BY_OWNER,
+        "ALTER TABLE {table} REPLICA IDENTITY DEFAULT",
     ),
-    "keyless": (
+    "keyless": _Cause(
         "{table} has no primary key and no other replica identity, and is in the publication {name}, so the "
-        "server rejects updates; execute as the owner of the table: ALTER TABLE {table} REPLICA IDENTITY FULL"
+        "server rejects updates",
+        _BY_OWNER,
+        "ALTER TABLE {table} REPLICA IDENTITY FULL",
     ),
-    "policy": (
-        "row-level security of {table} may hide rows from the role {name}; create permissive policies with "
-        "USING (true) for the role and no restrictive ones, or execute as a superuser: "
-        "ALTER ROLE {name} BYPASSRLS"
+    "policy": _Cause(
+        "row-level security of {table} may hide rows from the role {name}",
+        "create permissive policies with USING (true) for the role and no restrictive ones, or execute as a "
+        "superuser:",
+        "ALTER ROLE {name} BYPASSRLS",
     ),
 }
 
@@ -191,12 +210,16 @@ def check_relations(parts: Iterable[Part], schema: str, *, ignored: Container[st
         if part.kind == "relation" and part.name != _ORDINARY:
             kind, command = _KINDS.get(part.name, ("relation of another kind", "TABLE"))
             raise SchemaMismatchError(
-                f"{table} is a {kind}, not an ordinary table; drop it, or move it to another schema by "
-                f"ALTER {command} {table} SET SCHEMA ..., then call scheduler.initialize_db() or "
-                "start(), which creates the table"
+                f"{table} is a {kind}, not an ordinary table",
+                execute(
+                    f"ALTER {command} {table} SET SCHEMA ...",
+                    after="drop it, or move it to another schema by",
+                ),
+                then("call scheduler.initialize_db() or start(), which creates the table"),
             )
         if part.kind not in ignored and (cause := _CAUSES.get(part.kind)):
-            raise SchemaMismatchError(cause.format(table=table, name=part.name))
+            problem, remedy, statement = (text.format(table=table, name=part.name) for text in cause)
+            raise SchemaMismatchError(problem, execute(statement, after=remedy))
 
 
 def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] = LATER_INDEXES) -> None:
@@ -241,8 +264,8 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
         )
         raise SchemaMismatchError(
             f"the tables of pg_scheduler in schema {schema!r} differ from version "
-            f"{shipped_migrations()[-1].version}: {', '.join(differences)}; {remedy}, or execute as their "
-            f"owner: {'; '.join(statements)}"
+            f"{shipped_migrations()[-1].version}: {', '.join(differences)}",
+            *execute_all(statements, after=f"{remedy}, or execute as their owner:"),
         )
 
 

@@ -14,6 +14,7 @@ import asyncpg
 
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.base.sqltext import qualify, quote_identifier
+from pg_scheduler.base.text.remedies import execute
 from pg_scheduler.database.migrations.plan import Applied, Migration, check, shipped_migrations, table_names
 from pg_scheduler.database.migrations.records import RECORDS
 from pg_scheduler.database.migrations.shape import (
@@ -189,8 +190,9 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
     except asyncpg.UndefinedColumnError as error:
         records = f"{quote_identifier(schema)}.{RECORDS}"
         raise SchemaMismatchError(
-            f"{records} cannot be read ({error}); start() restores it if it is dropped; execute as the owner "
-            f"of the table: DROP TABLE {records}"
+            f"{records} cannot be read ({error})",
+            "start() restores it if it is dropped",
+            execute(f"DROP TABLE {records}", after="execute as the owner of the table:"),
         ) from error
     applied = {
         row["version"]: Applied(row["checksum"], row["needs"]) for row in rows if row["version"] is not None
