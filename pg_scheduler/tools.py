@@ -223,7 +223,7 @@ async def obstacle(scheduler: Scheduler) -> str | None:
     if not any(missing.values()):
         return None
     schema, role = await store.schema(), await store.server.role()
-    grants = database.missing_grants(schema, role, missing)
+    grants = "; ".join(database.missing_grants(schema, role, missing))
     problem = database.describe_missing(schema, role, missing)
     return f"{problem}; as the owner of the tables: {grants}"
 

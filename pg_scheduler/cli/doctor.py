@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from pg_scheduler.base.text.values import copy_fields
-from pg_scheduler.inspect import DeployFinding, Finding, FindingCode, Severity, check
+from pg_scheduler.inspect import DeployFinding, FindingCode, Severity, check
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
 from pg_scheduler.inspect.store.grants import Role, grant_statements
@@ -21,10 +21,15 @@ from .output import Column, Shape, columns
 from .values import FailOn, Targets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundProblem(Finding):
-    """A finding of the doctor."""
+@dataclass(frozen=True, slots=True)
+class FoundProblem:
+    """A finding of the doctor, with its remedy as a sentence."""
 
+    code: FindingCode
+    severity: Severity
+    subject: str
+    evidence: str
+    remedy: str | None
     runbook: str
     """The page that describes it."""
 

@@ -10,10 +10,10 @@ from typing import Final, NamedTuple
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.findings import ABOUT_NAMES
 from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect import Finding, Severity
 from pg_scheduler.inspect.audit import finding_id, read_muted
+from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.texts import rounded
 

@@ -3,6 +3,7 @@
 Every query reads a bounded number of rows, whatever the size of the table is, and states what it read.
 """
 
+from pg_scheduler.base.text.remedies import RemedyStep
 from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.bulk import Progress
 from pg_scheduler.inspect.deploy import DeployCode, DeployFinding, DeployReport, check
@@ -59,6 +60,7 @@ __all__ = [
     "ReadSettings",
     "Reason",
     "ReasonCode",
+    "RemedyStep",
     "Search",
     "SearchError",
     "SearchPage",

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from pydantic import ValidationError
 
 from pg_scheduler.base.foreign import is_ctrl_c, message_of
+from pg_scheduler.base.text.remedies import as_steps, sentence_of
 from pg_scheduler.errors import PayloadError, SchedulerError
 from pg_scheduler.inspect.deploy_steps import kinds_of, steps_of
 from pg_scheduler.inspect.doctor.check import hint_at_new_name
@@ -246,7 +247,8 @@ class _Findings:
             count, ids = self._counts[key], tuple(self._ids[key])
             severity, remedy = JUDGEMENTS[code]
             if code is DeployCode.NAME_UNKNOWN and hints < MAX_HINTS:
-                remedy, hints = remedy + hint_at_new_name(name, names), hints + 1
+                steps = as_steps([remedy, *hint_at_new_name(name, names)])
+                remedy, hints = sentence_of(steps) or remedy, hints + 1
             yield DeployFinding(code, severity, name, reason, count, ids, remedy)
 
 

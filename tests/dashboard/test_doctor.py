@@ -12,9 +12,9 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.findings import TITLES, steps_of
 from pg_scheduler.dashboard.texts import timed
 from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Thresholds
+from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
@@ -118,6 +118,36 @@ async def test_restricted_requests_see_no_subjects_and_no_evidence(
     assert all(each["remedy"] and each["evidence"] is None for each in data["findings"])
 
 
+async def test_restricted_requests_see_the_own_evidence_of_quarantined_jobs(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, crash_count, error_message,"
+        " finished_at) SELECT name, name, now(), 'failed', 3, $1, now()"
+        " FROM unnest(ARRAY['billing.invoice', 'payroll.run']) AS name",
+        quarantine_error(3),
+    )
+    app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for headers in ({}, JSON):
+        assert "payroll" not in (await request(app, "/doctor", headers=headers)).text
+    data = (await request(app, "/doctor", headers=JSON)).data
+    (own,) = [each for each in data["findings"] if each["subject"] == "billing.invoice"]
+    assert own["code"] == "QUARANTINE"
+    assert own["evidence"].startswith("1 quarantined job of 'billing.invoice', the last one at ")
+    assert own["evidence"].endswith(": billing.invoice")
+
+
+async def test_restricted_requests_see_steps_without_names(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    await add_late_jobs(pool, "payroll.run", "doctored.others")
+    app = build(authorize=lambda _: Access("bob", names=("doctored.others",)))
+    text = Page((await request(app, "/doctor")).text).text
+    assert "Import its module in a worker, or declare the former name with aliases=" in text
+    assert "@job(name='doctored.other'" not in text
+    assert "@job(name='doctored.other'" in Page((await request(build(), "/doctor")).text).text
+
+
 async def test_statements_of_other_sessions_are_hidden_with_arguments(
     pool: asyncpg.Pool, dsn: str, build: Callable[..., App], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,43 +169,6 @@ async def test_statements_of_other_sessions_are_hidden_with_arguments(
     assert "hunter2-secret" in texts[True]
     assert "hunter2-secret" not in texts[False]
     assert "XMIN-HELD" in texts[False]
-
-
-async def test_every_code_has_a_title() -> None:
-    assert set(TITLES) == set(FindingCode)
-
-
-@pytest.mark.parametrize(
-    ("remedy", "steps"),
-    [
-        ("start a worker", [("Start a worker", "", "")]),
-        ("direct_dsn= to the server", [("direct_dsn= to the server", "", "")]),
-        (
-            "read the logs, correct it, then pg-scheduler jobs retry 'a; b' c",
-            [("Read the logs, correct it", "", ""), ("", "pg-scheduler jobs retry 'a; b' c", "")],
-        ),
-        (
-            "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()",
-            [("", "ALTER SYSTEM SET autovacuum = on", ""), ("", "SELECT pg_reload_conf()", "")],
-        ),
-        (
-            "pg-scheduler schedules preview 'a shows b' shows when it fires; or choose UTC",
-            [
-                ("", "pg-scheduler schedules preview 'a shows b'", "shows when it fires"),
-                ("Or choose UTC", "", ""),
-            ],
-        ),
-        (
-            "import it, or pg-scheduler schedules pause own; or is 'x' its new name? then @job(name='x')",
-            [
-                ("Import it, or", "pg-scheduler schedules pause own", ""),
-                ("Or is 'x' its new name? then", "@job(name='x')", ""),
-            ],
-        ),
-    ],
-)
-def test_remedy_has_steps_with_what_can_be_copied(remedy: str, steps: list[tuple[str, str, str]]) -> None:
-    assert [tuple(each) for each in steps_of(remedy)] == steps
 
 
 async def test_steps_can_be_copied(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:

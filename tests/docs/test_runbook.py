@@ -72,9 +72,9 @@ def test_entry_of_a_finding_begins_its_cause_and_remedy_with_the_advice() -> Non
     text = with_findings(
         "### STUCK\n\n**Symptom:** one. **Cause:** Two\nlines. **Verification:** three.\n\nMore.\n"
     )
-    meaning, remedy = ADVICE[FindingCode.STUCK]
-    cause = f"{meaning}. Two lines."
-    remedy = re.sub(r"(pg-scheduler jobs explain|timeout=)", r"`\1`", remedy)
+    advice = ADVICE[FindingCode.STUCK]
+    cause = f"{advice.meaning}. Two lines."
+    remedy = re.sub(r"(pg-scheduler jobs explain|timeout=)", r"`\1`", advice.remedy)
     parts = f"**Symptom:** one. **Cause:** {cause} **Remedy:** {remedy}. **Verification:** three."
     assert text == f"### STUCK\n\n{parts}\n\nMore.\n"
 

@@ -11,7 +11,7 @@ from pg_scheduler.base.settings import JOB_ROLES
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest, View
-from pg_scheduler.dashboard.findings import ABOUT_NAMES, FindingRow
+from pg_scheduler.dashboard.findings import FindingRow
 from pg_scheduler.dashboard.findings import rows_of as finding_rows
 from pg_scheduler.dashboard.job_rows import rows_of
 from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, Period, read_period
@@ -37,6 +37,7 @@ from pg_scheduler.facts.lateness import (
 )
 from pg_scheduler.inspect import ErrorGroup, Finding, TaskState
 from pg_scheduler.inspect.audit import read_muted
+from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES
 from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.statistics import StatisticsRow

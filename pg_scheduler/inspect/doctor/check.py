@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from pg_scheduler.base.text.remedies import RemedyStep, as_steps, execute, sentence_of
 from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
@@ -62,19 +63,44 @@ def check(*codes: FindingCode) -> Callable[[Callable[[SharedFacts, Thresholds], 
     return partial(Check, codes)
 
 
-def error(code: FindingCode, subject: str, evidence: str, remedy: str | None) -> Finding:
+class Evidence(NamedTuple):
+    """The evidence of a finding whose subject a person may see who sees no other names.
+
+    Attributes:
+        own: The part that mentions no name but the subject.
+        other: The part after it, which mentions other names.
+    """
+
+    own: str
+    other: str = ""
+
+
+def finding(
+    code: FindingCode,
+    severity: Severity,
+    subject: str,
+    evidence: str | Evidence,
+    *steps: str | RemedyStep,
+) -> Finding:
+    """Return a finding, with the sentence of the steps of its remedy."""
+    remedy_steps = as_steps(steps)
+    own, other = evidence if isinstance(evidence, Evidence) else ("", evidence)
+    return Finding(code, severity, subject, own + other, sentence_of(remedy_steps), remedy_steps, own, other)
+
+
+def error(code: FindingCode, subject: str, evidence: str | Evidence, *steps: str | RemedyStep) -> Finding:
     """Return a finding because of which jobs do not run, or will not."""
-    return Finding(code, Severity.ERROR, subject, evidence, remedy)
+    return finding(code, Severity.ERROR, subject, evidence, *steps)
 
 
-def warning(code: FindingCode, subject: str, evidence: str, remedy: str | None) -> Finding:
+def warning(code: FindingCode, subject: str, evidence: str | Evidence, *steps: str | RemedyStep) -> Finding:
     """Return a finding that costs performance, or becomes an error."""
-    return Finding(code, Severity.WARNING, subject, evidence, remedy)
+    return finding(code, Severity.WARNING, subject, evidence, *steps)
 
 
-def info(code: FindingCode, subject: str, evidence: str, remedy: str | None) -> Finding:
+def info(code: FindingCode, subject: str, evidence: str | Evidence, *steps: str | RemedyStep) -> Finding:
     """Return a finding for which nothing has to be done."""
-    return Finding(code, Severity.INFO, subject, evidence, remedy)
+    return finding(code, Severity.INFO, subject, evidence, *steps)
 
 
 def number_of(value: object) -> float:
@@ -85,7 +111,9 @@ def number_of(value: object) -> float:
         return 0.0
 
 
-def hint_at_new_name(name: str, candidates: Sequence[str]) -> str:
-    """Return how to declare the name that a function probably has now; empty if none is likely."""
+def hint_at_new_name(name: str, candidates: Sequence[str]) -> tuple[RemedyStep, ...]:
+    """Return how to declare the name that a function probably has now; no step if none is likely."""
     near = likely_new_name(name, candidates)
-    return f"; or is {near!r} its new name? then @job(name={near!r}, aliases=[{name!r}])" if near else ""
+    if not near:
+        return ()
+    return (execute(f"@job(name={near!r}, aliases=[{name!r}])", after=f"or is {near!r} its new name? then"),)

@@ -1,9 +1,20 @@
-"""The codes of findings, what each means, and how severe a finding is."""
+"""The codes of findings, the title, the meaning and the remedy of each, and how severe a finding is."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
+
+from pg_scheduler.base.text.remedies import (
+    AFTERWARDS,
+    RemedyStep,
+    as_steps,
+    execute,
+    joined,
+    sentence_of,
+    then,
+)
 
 
 class FindingCode(StrEnum):
@@ -127,213 +138,320 @@ class Severity(StrEnum):
         return list(Severity).index(self)
 
 
-class Advice(NamedTuple):
-    """The meaning and the remedy of a code, for any values of a finding."""
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The title, the meaning and the remedy of a code, for any values of a finding."""
 
+    title: str
+    """What a finding is about, with ``{}`` in the place of its subject, or without."""
     meaning: str
-    remedy: str
+    """What the code means, in one sentence."""
+    steps: tuple[RemedyStep, ...]
+    """The steps of the remedy."""
+
+    @property
+    def remedy(self) -> str:
+        """The remedy as a sentence."""
+        return sentence_of(self.steps) or ""
+
+
+def _advice(title: str, meaning: str, *steps: str | RemedyStep) -> Advice:
+    """Return the advice with these steps, of which those without a command are given as their words."""
+    return Advice(title, meaning, as_steps(steps))
 
 
 ADVICE: Final[dict[FindingCode, Advice]] = {
-    FindingCode.SCHEMA_BEHIND: Advice(
+    FindingCode.SCHEMA_BEHIND: _advice(
+        "The tables are older than this release",
         "tables or migrations of this release are missing, so its workers do not start",
-        "pg-scheduler migrate, before the release is deployed",
+        execute("pg-scheduler migrate", "before the release is deployed", command_end=", "),
     ),
-    FindingCode.SCHEMA_NEWER: Advice(
+    FindingCode.SCHEMA_NEWER: _advice(
+        "The tables are newer than this release",
         "a newer release has removed something from the tables that this one uses",
         "deploy the newer release on this machine",
     ),
-    FindingCode.SCHEMA_DRIFT: Advice(
+    FindingCode.SCHEMA_DRIFT: _advice(
+        "Table {} differs from its migrations",
         "a table differs from the one that the migrations make, so statements fail or read whole tables",
         "execute the statements of the finding as the owner of the table",
     ),
-    FindingCode.INDEX_MISSING: Advice(
+    FindingCode.INDEX_MISSING: _advice(
+        "Index {} is missing",
         "migrations left an index out on a large table, or it was dropped; without some, no worker starts",
-        "pg-scheduler migrate indexes",
+        execute("pg-scheduler migrate indexes"),
     ),
-    FindingCode.INDEX_INVALID: Advice(
+    FindingCode.INDEX_INVALID: _advice(
+        "Index {} is invalid",
         "the build of an index failed: it costs writes, and no statement uses it",
-        "pg-scheduler migrate indexes for an index of this library, REINDEX INDEX CONCURRENTLY for yours",
+        execute("pg-scheduler migrate indexes", "for an index of this library"),
+        joined(", ", execute("REINDEX INDEX CONCURRENTLY", "for yours")),
     ),
-    FindingCode.HOT_LOST: Advice(
+    FindingCode.HOT_LOST: _advice(
+        "Index {} slows every claim",
         "an index of yours contains a column that every claim changes, so each claim writes to every index",
-        "DROP INDEX CONCURRENTLY; search by name, status or id with pg-scheduler jobs list instead",
+        execute("DROP INDEX CONCURRENTLY"),
+        execute("pg-scheduler jobs list", "instead", after="search by name, status or id with"),
     ),
-    FindingCode.BLOAT: Advice(
+    FindingCode.BLOAT: _advice(
+        "Table {} has many dead rows",
         "a table has more dead rows than autovacuum should leave, so claims become slower",
-        "resolve XMIN-HELD and AUTOVACUUM findings, then VACUUM the table",
+        "resolve XMIN-HELD and AUTOVACUUM findings",
+        then(execute("VACUUM", "the table")),
     ),
-    FindingCode.AUTOVACUUM: Advice(
+    FindingCode.AUTOVACUUM: _advice(
+        "Autovacuum cannot keep up: {}",
         "autovacuum is off, or storage settings were reset or let dead rows grow with the finished jobs",
-        "execute the ALTER TABLE ... SET (...) of the finding as the owner of the table",
+        execute("ALTER TABLE ... SET (...)", "of the finding as the owner of the table", after="execute the"),
     ),
-    FindingCode.WRAPAROUND: Advice(
+    FindingCode.WRAPAROUND: _advice(
+        "Table {} must be frozen",
         "rows were not frozen for so many transactions or multixacts that the server will force it, or stop",
-        "VACUUM (FREEZE) the table, after the end of old transactions",
+        execute("VACUUM (FREEZE)", "the table, after the end of old transactions"),
     ),
-    FindingCode.WORKER_NONE: Advice(
+    FindingCode.WORKER_NONE: _advice(
+        "No live worker runs jobs",
         "no worker with a valid lease runs jobs, so none starts",
         "start a worker",
     ),
-    FindingCode.WORKER_DEAD: Advice(
+    FindingCode.WORKER_DEAD: _advice(
+        "Worker {} died",
         "a worker was killed, lost the database or was suspended; its row remains until it is reclaimed",
-        "wait for a live worker to reclaim its jobs, or start one; then read the log of the dead one",
+        "wait for a live worker to reclaim its jobs, or start one",
+        joined(AFTERWARDS, "read the log of the dead one"),
     ),
-    FindingCode.WORKER_MIXED: Advice(
+    FindingCode.WORKER_MIXED: _advice(
+        "Live workers differ: {}",
         "live workers differ in version, release, settings or parameters, as during a deployment",
         "finish the deployment, or give the workers the same settings",
     ),
-    FindingCode.WORKER_NO_LISTEN: Advice(
+    FindingCode.WORKER_NO_LISTEN: _advice(
+        "Worker {} receives no notifications",
         "a worker has no LISTEN connection, so jobs start by polling, later than by notification",
         "a pool with max_size of 4 or more, or direct_dsn= behind a pooler",
     ),
-    FindingCode.WORKER_NO_LOCK: Advice(
+    FindingCode.WORKER_NO_LOCK: _advice(
+        "Worker {} holds no liveness lock",
         "a worker holds no liveness lock: if its process is killed, its jobs wait until its lease expires",
         "a pool with max_size of 4 or more, or keeper_dsn= or direct_dsn=",
     ),
-    FindingCode.WORKER_DRAINING: Advice(
+    FindingCode.WORKER_DRAINING: _advice(
+        "Draining has not ended: {}",
         "a worker was requested to drain an hour ago, or late jobs wait because every worker drains",
-        "pg-scheduler workers drain --wait, then stop its process; or pg-scheduler workers resume",
+        execute("pg-scheduler workers drain --wait"),
+        then("stop its process"),
+        execute("pg-scheduler workers resume", after="or"),
     ),
-    FindingCode.LOOP_BLOCKED: Advice(
+    FindingCode.LOOP_BLOCKED: _advice(
+        "The event loop of worker {} is blocked",
         "synchronous code in a coroutine blocked the event loop, so the worker claimed and renewed nothing",
         "declare the function as a plain one, which runs in a thread",
     ),
-    FindingCode.LOGGER_DISABLED: Advice(
+    FindingCode.LOGGER_DISABLED: _advice(
+        "Worker {} writes no log records",
         "logging.config.dictConfig() after the import of the library disabled its logger",
         "pass disable_existing_loggers=False to dictConfig() or fileConfig(), and restart the worker",
     ),
-    FindingCode.LATE: Advice(
+    FindingCode.LATE: _advice(
+        "Jobs of {} are late",
         "due jobs wait although live workers claim their name",
-        "more workers or slots; with free slots, pg-scheduler jobs explain for one of the jobs",
+        "more workers or slots",
+        execute("pg-scheduler jobs explain", "for one of the jobs", after="with free slots", text_end=", "),
     ),
-    FindingCode.NAME_UNKNOWN: Advice(
+    FindingCode.NAME_UNKNOWN: _advice(
+        "Jobs of {} cannot start: no live worker has this task",
         "due jobs wait for a function that no live worker has registered",
         "import its module in a worker, or declare the former name with aliases= after a rename",
     ),
-    FindingCode.NAME_SHARED: Advice(
+    FindingCode.NAME_SHARED: _advice(
+        "Two services run jobs of the same names: {}",
         "live workers have different code for one name of a task, so each runs jobs of the other",
-        "different names, @job(name=...), or a schema= for each service; or finish the deployment",
+        execute(
+            "@job(name=...)",
+            "or a schema= for each service",
+            after="different names",
+            text_end=", ",
+            command_end=", ",
+        ),
+        "or finish the deployment",
     ),
-    FindingCode.QUARANTINE: Advice(
+    FindingCode.QUARANTINE: _advice(
+        "Jobs of {} were quarantined: their workers died",
         "so many workers died while they ran a job that it is not started again",
-        "read the logs of those workers, correct the function, then pg-scheduler jobs retry",
+        "read the logs of those workers, correct the function",
+        then(execute("pg-scheduler jobs retry")),
     ),
-    FindingCode.FAILING: Advice(
+    FindingCode.FAILING: _advice(
+        "Attempts of {} fail more often than usual",
         "a tenth of the attempts of a name failed in 15 minutes, twice that of up to a week, or half",
-        "pg-scheduler jobs errors --since 15m, then correct the cause",
+        execute("pg-scheduler jobs errors --since 15m"),
+        then("correct the cause"),
     ),
-    FindingCode.JOBS_EXPIRED: Advice(
+    FindingCode.JOBS_EXPIRED: _advice(
+        "Jobs of {} expire before they start",
         "jobs of a name did not start within their misfire grace time, and will not run",
-        "pg-scheduler jobs explain, then add workers, or give the jobs a longer misfire_grace_time=",
+        execute("pg-scheduler jobs explain"),
+        then("add workers, or give the jobs a longer misfire_grace_time="),
     ),
-    FindingCode.STUCK: Advice(
+    FindingCode.STUCK: _advice(
+        "Job {} runs for far too long",
         "a job runs ten times as long as 99 % of the attempts of its name, or its lease has expired",
-        "pg-scheduler jobs explain; give the job a timeout=",
+        execute("pg-scheduler jobs explain"),
+        "give the job a timeout=",
     ),
-    FindingCode.PAYLOAD: Advice(
+    FindingCode.PAYLOAD: _advice(
+        "Jobs of {} have large arguments",
         "large arguments make claims slow, since each claim transfers them",
         "store the data elsewhere and pass its id",
     ),
-    FindingCode.TZDATA: Advice(
+    FindingCode.TZDATA: _advice(
+        "Live workers have different time zone data",
         "the fire times of a schedule depend on which worker plans them, since their time zone data differs",
         "install the same version of tzdata on every host",
     ),
-    FindingCode.DB_VERSION: Advice(
+    FindingCode.DB_VERSION: _advice(
+        "PostgreSQL is too old",
         "the server is older than PostgreSQL 14, or its minor release has a fault that a later one corrects",
         "upgrade it",
     ),
-    FindingCode.DB_COPY: Advice(
+    FindingCode.DB_COPY: _advice(
+        "The database {} is a copy, in which no worker starts",
         "the database is a copy: its jobs and schedules are those of another one, so no worker starts",
-        "pg-scheduler adopt if it replaces the original; pg-scheduler adopt --hold to pause all first",
+        execute("pg-scheduler adopt", "if it replaces the original"),
+        execute("pg-scheduler adopt --hold", "to pause all first"),
     ),
-    FindingCode.DB_RTT: Advice(
+    FindingCode.DB_RTT: _advice(
+        "The database is far away",
         "a round trip to the server takes more than 5 ms, which limits how fast a worker claims jobs",
         "run the workers closer to the server",
     ),
-    FindingCode.CLOCK: Advice(
+    FindingCode.CLOCK: _advice(
+        "Clocks differ: {}",
         "the clock of this machine or of a worker's host differs from that of the server, which may be wrong",
         "synchronize both by NTP",
     ),
-    FindingCode.NOTIFY_QUEUE: Advice(
+    FindingCode.NOTIFY_QUEUE: _advice(
+        "The queue of notifications fills up",
         "a session that listens does not end its transaction; once the queue is full, each NOTIFY fails",
         "end the oldest transactions of sessions that LISTEN, in all databases of the server",
     ),
-    FindingCode.XMIN_HELD: Advice(
+    FindingCode.XMIN_HELD: _advice(
+        "Dead rows cannot be removed: {}",
         "a transaction, prepared transaction, slot or standby keeps dead rows, so no vacuum removes them",
         "run the statement of the finding: it ends the transaction, or drops the slot",
     ),
-    FindingCode.RIGHTS: Advice(
+    FindingCode.RIGHTS: _advice(
+        "The privileges of the role {} are not those of a worker",
         "the role of this connection lacks privileges that a worker needs, or has further ones",
         "execute the GRANT or REVOKE statements of the finding as the owner of the tables",
     ),
-    FindingCode.TIMEOUTS: Advice(
+    FindingCode.TIMEOUTS: _advice(
+        "The server cancels long statements: {}",
         "statement_timeout or transaction_timeout of the role is shorter than the longest statement",
-        "ALTER ROLE ... SET statement_timeout = '60s', or 0",
+        execute("ALTER ROLE ... SET statement_timeout = '60s'", "or 0", command_end=", "),
     ),
-    FindingCode.ISOLATION: Advice(
+    FindingCode.ISOLATION: _advice(
+        "Transactions are not READ COMMITTED",
         "transactions are not READ COMMITTED by default, so concurrent claims fail and are repeated",
-        "ALTER ROLE ... SET default_transaction_isolation = 'read committed'",
+        execute("ALTER ROLE ... SET default_transaction_isolation = 'read committed'"),
     ),
-    FindingCode.LISTEN_NO_DELIVERY: Advice(
+    FindingCode.LISTEN_NO_DELIVERY: _advice(
+        "Notifications do not arrive",
         "a notification to ourselves did not arrive, so workers with these connections poll",
         "direct_dsn= to the server itself",
     ),
-    FindingCode.POOLER: Advice(
+    FindingCode.POOLER: _advice(
+        "The pool leads to a pooler in transaction mode",
         "the pool leads to a pooler in transaction mode, which shares sessions",
         "statement_cache_size=0 or PgBouncer 1.21 with prepared statements, and direct_dsn=",
     ),
-    FindingCode.POOL_SMALL: Advice(
+    FindingCode.POOL_SMALL: _advice(
+        "The pool of worker {} is small",
         "a worker needs 4 connections, and one for each running job that holds an advisory lock",
         "a larger max_size of its pool",
     ),
-    FindingCode.CONNECTIONS: Advice(
+    FindingCode.CONNECTIONS: _advice(
+        "Connections may run out: {}",
         "the pools of the workers may open more connections than the server has, or few are left",
         "smaller pools, a pooler, or a larger max_connections",
     ),
-    FindingCode.SCHED_OVERDUE: Advice(
+    FindingCode.SCHED_OVERDUE: _advice(
+        "Schedule {} is overdue",
         "a schedule that is not paused should have fired: no node plans it",
         "start a worker that has its task and the kind of its trigger, or pause the schedule",
     ),
-    FindingCode.SCHED_UNKNOWN: Advice(
+    FindingCode.SCHED_UNKNOWN: _advice(
+        "Scheduled jobs of {} will not start: no live worker has this task",
         "no live worker has registered the task of a schedule, so nothing runs its jobs",
         "import the module of the task in a worker, or remove the schedule",
     ),
-    FindingCode.SCHED_LOST: Advice(
+    FindingCode.SCHED_LOST: _advice(
+        "Schedule {} of the code has no row, so it never fires",
         "the code of a live worker declares a schedule that has no row, so it never fires",
-        "restart a worker that declares it; every start writes the schedules of its code",
+        "restart a worker that declares it",
+        "every start writes the schedules of its code",
     ),
-    FindingCode.SCHED_RETIRED: Advice(
+    FindingCode.SCHED_RETIRED: _advice(
+        "The code declares schedule {} no longer",
         "the function of a schedule was removed from its module, so the schedule fires no more",
-        "pg-scheduler schedules remove ID deletes it; code that declares it again continues it",
+        execute("pg-scheduler schedules remove ID", "deletes it"),
+        "code that declares it again continues it",
     ),
-    FindingCode.SCHED_BROKEN: Advice(
+    FindingCode.SCHED_BROKEN: _advice(
+        "Schedule {} was paused because of an error",
         "the planner paused a schedule because its row or its trigger is invalid",
         "update the schedule with a valid trigger and resume it, or remove it",
     ),
-    FindingCode.SCHED_ZONE: Advice(
+    FindingCode.SCHED_ZONE: _advice(
+        "A node does not know the time zone of schedule {}",
         "a node does not know the time zone of a schedule, and leaves it to other nodes",
         "install the package tzdata there, of Debian also tzdata-legacy, or change the zone of the schedule",
     ),
-    FindingCode.SCHED_AHEAD: Advice(
+    FindingCode.SCHED_AHEAD: _advice(
+        "Schedule {} waits for a time that the clock has left",
         "the server's clock was set back since a schedule fired, whose next fire time is of the clock before",
-        "start a worker that has its task; it computes the time again within two minutes",
+        "start a worker that has its task",
+        "it computes the time again within two minutes",
     ),
-    FindingCode.SCHED_DST: Advice(
+    FindingCode.SCHED_DST: _advice(
+        "A clock change affects schedule {}",
         "a clock change in the next seven days skips or repeats a fire time of a schedule",
-        "pg-scheduler schedules preview shows when it fires; choose another time or UTC",
+        execute("pg-scheduler schedules preview", "shows when it fires"),
+        "choose another time or UTC",
     ),
-    FindingCode.SCHED_HERD: Advice(
+    FindingCode.SCHED_HERD: _advice(
+        "Many schedules fire at {}",
         "many schedules fire in the same second, so their jobs are late and the database has a peak",
         "jitter= for these schedules",
     ),
-    FindingCode.RETENTION: Advice(
+    FindingCode.RETENTION: _advice(
+        "Finished jobs are kept for long: {}",
         "unsuccessful jobs are twice as old as the workers keep them, or a table has 10 GB now or soon",
-        "vacuum_enabled=True on a worker; read its log for errors of the vacuum; a shorter retention",
+        "vacuum_enabled=True on a worker",
+        "read its log for errors of the vacuum",
+        "a shorter retention",
     ),
-    FindingCode.STEPS_ORPHANED: Advice(
+    FindingCode.STEPS_ORPHANED: _advice(
+        "Stored steps belong to no job: {}",
         "SQL has deleted jobs without their stored steps, or jobs without steps have replaced them",
-        "vacuum_enabled=True on a worker, or pg-scheduler vacuum: each pass deletes such steps after an hour",
+        execute(
+            "pg-scheduler vacuum",
+            "each pass deletes such steps after an hour",
+            after="vacuum_enabled=True on a worker, or",
+            command_end=": ",
+        ),
     ),
 }
-"""The meaning and the remedy of each code."""
+"""The title, the meaning and the remedy of each code."""
+
+ABOUT_NAMES: Final = frozenset(
+    {
+        FindingCode.LATE,
+        FindingCode.NAME_UNKNOWN,
+        FindingCode.QUARANTINE,
+        FindingCode.FAILING,
+        FindingCode.JOBS_EXPIRED,
+        FindingCode.SCHED_UNKNOWN,
+    }
+)
+"""Codes whose findings have the name of a task as their subject."""

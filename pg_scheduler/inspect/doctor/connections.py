@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from pg_scheduler.base.settings import JOB_ROLES
+from pg_scheduler.base.text.remedies import AND, joined
 from pg_scheduler.database.faults import LOST_STATEMENTS, is_timeout
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, finding, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import OFF, SettingRow
@@ -23,7 +24,8 @@ OUTSIDE: Final = 1
 
 RESERVED: Final = ("superuser_reserved_connections", "reserved_connections")
 POOLER_REMEDY: Final = (
-    "statement_cache_size=0, or PgBouncer 1.21 or newer with prepared statements; and direct_dsn="
+    "statement_cache_size=0, or PgBouncer 1.21 or newer with prepared statements",
+    joined(AND, "direct_dsn="),
 )
 SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 or more"
 
@@ -75,7 +77,7 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
             FindingCode.POOLER,
             "pool",
             "prepared statements fail: the pool leads to a pooler in transaction mode that loses them",
-            POOLER_REMEDY,
+            *POOLER_REMEDY,
         )
         return
     except DatabaseUnavailableError as fault:
@@ -92,7 +94,7 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
         "pool",
         "a connection of the pool gets another session of the server for each transaction: it leads to a "
         "pooler in transaction mode",
-        POOLER_REMEDY,
+        *POOLER_REMEDY,
     )
 
 
@@ -100,8 +102,8 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
 async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
     workers = [worker for worker in await facts.once(facts.store.workers.list_workers) if worker.is_alive]
     settings = await facts.once(facts.store.doctor.settings)
-    for finding in judge_server(workers, settings, await facts.store.server.connections()):
-        yield finding
+    for problem in judge_server(workers, settings, await facts.store.server.connections()):
+        yield problem
     locking = await facts.store.server.locking_schedules()  # each of their jobs takes a connection
     for worker in workers:
         size = _pool_size(worker)
@@ -110,7 +112,7 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
             continue
         is_too_small = size < MIN_POOL_SIZE
         held = f", and up to {counted(locks, 'job')} may hold an advisory lock" if locks else ""
-        yield Finding(
+        yield finding(
             FindingCode.POOL_SMALL,
             Severity.WARNING if is_too_small else Severity.INFO,
             worker.worker_id,

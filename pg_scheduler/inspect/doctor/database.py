@@ -7,7 +7,17 @@ from datetime import datetime
 from typing import Final
 
 from pg_scheduler.base.sqltext import quote_identifier
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, number_of, warning
+from pg_scheduler.base.text.remedies import RemedyStep, execute, execute_all, joined
+from pg_scheduler.inspect.doctor.check import (
+    Found,
+    SharedFacts,
+    check,
+    error,
+    finding,
+    info,
+    number_of,
+    warning,
+)
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.doctor.server_faults import SERVER_FAULTS
@@ -30,8 +40,8 @@ HALF: Final = 0.5
 @check(FindingCode.DB_VERSION)
 async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
     settings = await facts.once(facts.store.doctor.settings)
-    for finding in judge_version(settings["server_version_num"].value, settings["server_version"].value):
-        yield finding
+    for problem in judge_version(settings["server_version_num"].value, settings["server_version"].value):
+        yield problem
 
 
 @check(FindingCode.DB_COPY)
@@ -42,8 +52,8 @@ async def _check_copy(facts: SharedFacts, _: Thresholds) -> Found:
             FindingCode.DB_COPY,
             database.name,
             f"workers used these tables in another database, {recorded.name!r}; none starts here",
-            "pg-scheduler adopt if this database replaces that one; pg-scheduler adopt --hold to pause all "
-            "tasks and schedules",
+            execute("pg-scheduler adopt", "if this database replaces that one"),
+            execute("pg-scheduler adopt --hold", "to pause all tasks and schedules"),
         )
 
 
@@ -58,15 +68,15 @@ async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> Found:
             "run the workers closer to the server, in its region and zone",
         )
     workers = await facts.once(facts.store.workers.list_workers)
-    for finding in judge_clocks(ping, workers, await facts.store.schedules.now(), thresholds.clock_s):
-        yield finding
+    for problem in judge_clocks(ping, workers, await facts.store.schedules.now(), thresholds.clock_s):
+        yield problem
 
 
 @check(FindingCode.XMIN_HELD)
 async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> Found:
     holders = await facts.store.server.holders()
-    for finding in judge_holders(holders, thresholds.held_s, thresholds.held_transactions):
-        yield finding
+    for problem in judge_holders(holders, thresholds.held_s, thresholds.held_transactions):
+        yield problem
     role = await facts.once(facts.store.server.role)
     if not role.sees_all:
         reason = (
@@ -79,8 +89,8 @@ async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> Found:
 @check(FindingCode.NOTIFY_QUEUE)
 async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Found:
     used = await facts.store.server.notification_queue()
-    for finding in judge_notifications(used, thresholds.notify_queue):
-        yield finding
+    for problem in judge_notifications(used, thresholds.notify_queue):
+        yield problem
 
 
 @check(FindingCode.TIMEOUTS, FindingCode.ISOLATION)
@@ -120,8 +130,8 @@ def judge_version(number: str, version: str) -> Iterator[Finding]:
                 FindingCode.DB_VERSION,
                 f"before {correction}",
                 f"the server is PostgreSQL {version}; before {correction}, {fault.effect}",
-                f"upgrade PostgreSQL to the newest release of {major}, {correction} at least"
-                + (f"; {fault.repair}" if fault.repair else ""),
+                f"upgrade PostgreSQL to the newest release of {major}, {correction} at least",
+                *fault.repair,
             )
 
 
@@ -144,7 +154,8 @@ def judge_clocks(
                 worker.worker_id,
                 f"the last heartbeat of {on_host(worker)} lies {length(ahead)} in the "
                 "future: the clock of the server was set back",
-                "synchronize the server's clock by NTP; the worker corrects its lease by itself",
+                "synchronize the server's clock by NTP",
+                "the worker corrects its lease by itself",
             )
         elif worker.is_alive and abs(offset_s := number_of(worker.health.get("clock_offset_s"))) >= most_s:
             direction = "ahead of" if offset_s > 0 else "behind"
@@ -171,40 +182,43 @@ def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: in
             FindingCode.XMIN_HELD,
             f"{holder.kind} {holder.subject}",
             f"{holder.kind} {holder.subject}{application} has kept dead rows for {age}{statement}",
-            _release(holder),
+            *_release(holder),
         )
 
 
 def judge_notifications(used: float, most: float) -> Iterator[Finding]:
     """Yield a finding if more than this share of the queue of notifications is in use."""
     if used > most:
-        yield Finding(
+        yield finding(
             FindingCode.NOTIFY_QUEUE,
             Severity.ERROR if used >= HALF else Severity.WARNING,
             "server",
             f"{used:.2%} of the queue of notifications is in use: a session that listens, in any database of "
             "the server, does not end its transaction or does not read",
-            "end the oldest transactions in pg_stat_activity; when half is in use, the log of the server has "
-            "the process",
+            "end the oldest transactions in pg_stat_activity",
+            "when half is in use, the log of the server has the process",
         )
 
 
-def _release(holder: HolderRow) -> str:
+def _release(holder: HolderRow) -> Iterator[str | RemedyStep]:
+    """Yield the steps that let the server remove the rows that this holder keeps."""
     literal = "'" + holder.subject.replace("'", "''") + "'"
     if holder.kind == "transaction":
-        return f"SELECT pg_catalog.pg_terminate_backend({holder.subject})"
-    if holder.kind == "prepared":
-        return f"COMMIT PREPARED {literal} or ROLLBACK PREPARED {literal}"
-    if holder.kind == "inactive slot":
-        return f"if its consumer does not return: SELECT pg_drop_replication_slot({literal})"
-    return "end the long query on the standby, or set hot_standby_feedback = off there"
+        yield execute(f"SELECT pg_catalog.pg_terminate_backend({holder.subject})")
+    elif holder.kind == "prepared":
+        yield execute(f"COMMIT PREPARED {literal}")
+        yield joined(" ", execute(f"ROLLBACK PREPARED {literal}", after="or"))
+    elif holder.kind == "inactive slot":
+        yield execute(f"SELECT pg_drop_replication_slot({literal})", after="if its consumer does not return:")
+    else:
+        yield "end the long query on the standby, or set hot_standby_feedback = off there"
 
 
-def _set(role: RoleRow, setting: SettingRow, name: str, value: str) -> str:
+def _set(role: RoleRow, setting: SettingRow, name: str, value: str) -> str | RemedyStep:
     if setting.source == "client":
         return f"remove {name} from server_settings= of the pool, or from the options of its DSN"
     names = f"{quote_identifier(role.name)} IN DATABASE {quote_identifier(role.database)}"
-    return f"ALTER ROLE {names} SET {name} = '{value}'"
+    return execute(f"ALTER ROLE {names} SET {name} = '{value}'")
 
 
 OTHERS: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
@@ -217,8 +231,8 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
     schema, role = await facts.store.schema(), await facts.once(facts.store.server.role)
     missing = missing_privileges(rights)
     if not any(missing.values()):
-        for finding in _judge_excess(schema, role, rights):
-            yield finding
+        for problem in _judge_excess(schema, role, rights):
+            yield problem
         return
     hidden = sum("SELECT" in privileges for privileges in missing.values())
     severity = Severity.ERROR if hidden else Severity.WARNING
@@ -231,7 +245,8 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
             Severity.INFO,
             f"{evidence}; it has those of the role {matching_role.value}, and no others",
         )
-    yield Finding(FindingCode.RIGHTS, severity, role.name, evidence, missing_grants(schema, role, missing))
+    grants = execute_all(missing_grants(schema, role, missing))
+    yield finding(FindingCode.RIGHTS, severity, role.name, evidence, *grants)
 
 
 def missing_privileges(rights: Sequence[RightsRow]) -> dict[str, set[str]]:
@@ -246,12 +261,12 @@ def describe_missing(schema: str, role: RoleRow, missing: Mapping[str, set[str]]
     return f"the role {role.name!r} lacks privileges of a worker on {tables} of schema {schema!r}"
 
 
-def missing_grants(schema: str, role: RoleRow, missing: Mapping[str, set[str]]) -> str:
+def missing_grants(schema: str, role: RoleRow, missing: Mapping[str, set[str]]) -> list[str]:
     """Return the statements that give a role the privileges that it lacks."""
     home, to = quote_identifier(schema), quote_identifier(role.name)
     grants = [f"GRANT USAGE ON SCHEMA {home} TO {to}"]
     grants += [f"GRANT {names} ON {tables} TO {to}" for names, tables in _grouped(home, missing)]
-    return "; ".join(grants)
+    return grants
 
 
 def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> Iterator[Finding]:
@@ -265,8 +280,8 @@ def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> It
         separate = quote_identifier(f"{schema}_{Role.WORKER.value}")
         statements = [f"CREATE ROLE {separate} LOGIN"]
         statements += grant_statements(Role.WORKER, schema, f"{schema}_{Role.WORKER.value}")
-        remedy = (
-            f"migrate with this role, and connect the workers with one of their own: {'; '.join(statements)}"
+        steps = execute_all(
+            statements, after="migrate with this role, and connect the workers with one of their own:"
         )
     elif may_create or any(further.values()):
         beyond = sorted({privilege for privileges in further.values() for privilege in privileges})
@@ -278,14 +293,14 @@ def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> It
             f"REVOKE {names} ON {tables} FROM {source}" for names, tables in _grouped(home, further)
         ]
         statements += [f"REVOKE CREATE ON SCHEMA {home} FROM {source}"] if may_create else []
-        remedy = "; ".join(statements)
+        steps = execute_all(statements)
     else:
         return
     yield info(
         FindingCode.RIGHTS,
         role.name,
         f"the role {role.name!r} {excess}; a worker needs to read and write rows only",
-        remedy,
+        *steps,
     )
 
 

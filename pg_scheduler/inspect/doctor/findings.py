@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
+from pg_scheduler.base.text.remedies import RemedyStep
 from pg_scheduler.facts.lateness import LATE_S, OVERDUE_S
 from pg_scheduler.inspect.doctor.codes import ADVICE, FindingCode, Severity
 from pg_scheduler.inspect.texts import counted
@@ -24,6 +25,17 @@ class Finding:
     """The observed facts, with their values."""
     remedy: str | None = None
     """The recommended action; None if no action is needed."""
+    steps: tuple[RemedyStep, ...] = ()
+    """The remedy as steps with their commands; ``remedy`` is the sentence that is made of them."""
+    own_evidence: str = ""
+    """The part of the evidence that mentions no other object; empty if no part is known to be so."""
+    other_evidence: str = ""
+    """The part after it, which may mention other objects."""
+
+    @property
+    def title(self) -> str:
+        """What the finding is about, in a few words, such as ``Index jobs_due is missing``."""
+        return ADVICE[self.code].title.format(self.subject)
 
     @property
     def anchor(self) -> str:

@@ -7,8 +7,17 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
+from pg_scheduler.base.text.remedies import RemedyStep, execute, then
 from pg_scheduler.facts.lateness import is_late
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, hint_at_new_name, warning
+from pg_scheduler.inspect.doctor.check import (
+    Evidence,
+    Found,
+    SharedFacts,
+    check,
+    error,
+    hint_at_new_name,
+    warning,
+)
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import UNSUCCESSFUL
@@ -25,8 +34,9 @@ MAX_RETRIED: Final = 20
 
 WEEK_S: Final = 7 * 86_400.0
 
-SLOTS_FREE: Final = " slots are free"
-"""Ends the part of the evidence of LATE that concerns its name. The rest concerns other names."""
+EXPLAIN: Final = execute("pg-scheduler jobs explain", "its id")
+"""The step after one that prints the id of a job."""
+
 FAILING_S: Final = 15 * 60.0
 ALWAYS_FAILING: Final = 0.5
 """The share of failed attempts that is a finding whatever the share of the week before."""
@@ -73,14 +83,16 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
     for name, jobs in by_name.items():
         ids = [job.job_id for job in jobs]
         neighbours = sorted({job_id for job in jobs for job_id in together[job.finished_at]} - set(ids))
-        beside = f"; {listed(neighbours)} ran on the same worker" if neighbours else ""
         yield warning(
             FindingCode.QUARANTINE,
             name,
-            f"{counted(len(jobs), 'quarantined job')} of {name!r}, the last one at "
-            f"{instant(jobs[0].finished_at)}: {listed(ids)}{beside}",
-            f"read the logs of the workers that died, correct the function, then "
-            f"{command('jobs', 'retry', *ids[:MAX_RETRIED])}",
+            Evidence(
+                f"{counted(len(jobs), 'quarantined job')} of {name!r}, the last one at "
+                f"{instant(jobs[0].finished_at)}: {listed(ids)}",
+                f"; {listed(neighbours)} ran on the same worker" if neighbours else "",
+            ),
+            "read the logs of the workers that died, correct the function",
+            then(execute(command("jobs", "retry", *ids[:MAX_RETRIED]))),
         )
 
 
@@ -101,8 +113,9 @@ async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> Found:
             yield warning(
                 FindingCode.JOBS_EXPIRED,
                 name,
-                f"{counted(expired, 'job')} of {name!r} expired in the last 15 minutes",
-                f"{listing}, then pg-scheduler jobs explain its id",
+                Evidence(f"{counted(expired, 'job')} of {name!r} expired in the last 15 minutes"),
+                execute(listing),
+                then(EXPLAIN),
             )
     async for unmade in _uncounted(facts, FindingCode.JOBS_EXPIRED):
         yield unmade
@@ -112,13 +125,13 @@ async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> Found:
 async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
     stuck_s = thresholds.stuck_s
     for row in await facts.store.doctor.running():
-        remedy = command("jobs", "explain", row.job_id)
+        explain = execute(command("jobs", "explain", row.job_id))
         if row.expired_s is not None and row.expired_s >= stuck_s:
             text = (
                 f"the lease of {row.job_id!r} ({row.name!r}) on worker {row.worker_id} expired "
                 f"{length(row.expired_s)} ago"
             )
-            yield warning(FindingCode.STUCK, row.job_id, text, remedy)
+            yield warning(FindingCode.STUCK, row.job_id, text, explain)
             continue
         if row.durations is None or row.durations.number < MIN_DURATIONS or row.running_s is None:
             continue
@@ -129,7 +142,8 @@ async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
                 row.job_id,
                 f"attempt {row.attempt} of {row.job_id!r} runs for {length(row.running_s)} on worker "
                 f"{row.worker_id}; 99 % of the attempts of {row.name!r} take at most {length(usual)}",
-                f"{remedy}; give such jobs a timeout=",
+                explain,
+                "give such jobs a timeout=",
             )
     async for unmade in _uncounted(facts, FindingCode.STUCK):
         yield unmade
@@ -157,15 +171,24 @@ def _unknown(
     row: BacklogRow, backlog: BacklogRows, names: Sequence[str], workers: Sequence[InspectedWorker]
 ) -> Finding:
     missing = next(filter(None, (worker.missing_executor(row.name) for worker in workers)), None)
+    evidence = (
+        f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the oldest "
+        f"since {instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that "
+        "name"
+    )
+    if missing is not None:
+        return error(
+            FindingCode.NAME_UNKNOWN,
+            row.name,
+            Evidence(f"{evidence}: the executor {missing!r} is missing"),
+            f"pass executors={{{missing!r}: ...}} to the Scheduler of a worker",
+        )
     return error(
         FindingCode.NAME_UNKNOWN,
         row.name,
-        f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the oldest "
-        f"since {instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that "
-        "name" + ("" if missing is None else f": the executor {missing!r} is missing"),
-        f"import the module of the function in a worker{hint_at_new_name(row.name, names)}"
-        if missing is None
-        else f"pass executors={{{missing!r}: ...}} to the Scheduler of a worker",
+        Evidence(evidence),
+        "import the module of the function in a worker",
+        *hint_at_new_name(row.name, names),
     )
 
 
@@ -173,13 +196,18 @@ def _late(row: BacklogRow, backlog: BacklogRows, late: float, workers: Sequence[
     slots = sum(worker.slots for worker in workers)
     free = sum(max(worker.slots - worker.running_jobs, 0) for worker in workers)
     search = command("jobs", "list", "status:due", term("name", row.name), "--limit", "1")
-    explain = f"{search}, then pg-scheduler jobs explain its id"
+    steps: tuple[str | RemedyStep, ...] = (execute(search), then(EXPLAIN))
+    if not free:
+        steps = ("add workers, or raise max_concurrent_jobs= if the jobs mostly wait for I/O",)
     return warning(
         FindingCode.LATE,
         row.name,
-        f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the oldest "
-        f"for {length(late)}; {free} of {slots}{SLOTS_FREE}{_ahead(row, backlog)}",
-        explain if free else "add workers, or raise max_concurrent_jobs= if the jobs mostly wait for I/O",
+        Evidence(
+            f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the "
+            f"oldest for {length(late)}; {free} of {slots} slots are free",
+            _ahead(row, backlog),
+        ),
+        *steps,
     )
 
 
@@ -210,12 +238,16 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
         share = row.failed / row.decided if row.decided else 0.0
         if row.failed < failures or share <= ratio or share < min(2 * earlier, ALWAYS_FAILING):
             continue
+        steps: tuple[RemedyStep, ...] = (execute(command("jobs", "errors", "--since", "15m")),)
+        if not row.failed_for_good:
+            listing = execute(command("jobs", "list", term("name", row.job_name)))
+            steps = (listing, then(execute("pg-scheduler jobs show", "its id")))
         yield warning(
             FindingCode.FAILING,
             row.job_name,
-            f"{row.failed:,} of {row.decided:,} attempts of {row.job_name!r} failed in the last 15 minutes; "
-            f"{before}",
-            command("jobs", "errors", "--since", "15m")
-            if row.failed_for_good
-            else f"{command('jobs', 'list', term('name', row.job_name))}, then pg-scheduler jobs show its id",
+            Evidence(
+                f"{row.failed:,} of {row.decided:,} attempts of {row.job_name!r} failed in the last 15 "
+                f"minutes; {before}"
+            ),
+            *steps,
         )

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pg_scheduler.base.settings import VacuumTrigger
 from pg_scheduler.base.text.numbers import plural, two_digits
+from pg_scheduler.base.text.remedies import execute
 from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
@@ -66,7 +67,8 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
                 FindingCode.RETENTION,
                 table.name,
                 f"the table {table.name} has {table.bytes / 1e9:.1f} GB, without its indexes",
-                "vacuum_enabled=True with a shorter retention; VACUUM FULL or pg_repack gives the space back",
+                "vacuum_enabled=True with a shorter retention",
+                execute("VACUUM FULL", "or pg_repack gives the space back"),
             )
     async for finding in _check_growth(facts, thresholds):
         yield finding
@@ -88,7 +90,8 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
                 status,
                 f"the oldest {status} job ended {length(seconds)} ago; the workers keep such jobs for "
                 f"{days:g} {plural(days, 'day')}",
-                "pg-scheduler vacuum; read the logs of the workers for errors of the vacuum",
+                execute("pg-scheduler vacuum"),
+                "read the logs of the workers for errors of the vacuum",
             )
 
 
@@ -100,7 +103,9 @@ async def _check_steps(facts: SharedFacts, _: Thresholds) -> Found:
             FindingCode.STEPS_ORPHANED,
             "scheduler_steps",
             f"{steps:,} of the first {MAX_STEPS:,} stored steps belong to no job, such as {listed(job_ids)}",
-            "pg-scheduler vacuum, which deletes those that are older than an hour",
+            execute(
+                "pg-scheduler vacuum", "which deletes those that are older than an hour", command_end=", "
+            ),
         )
 
 
@@ -156,7 +161,11 @@ def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Find
         f"the table {TABLE} has {two_digits(growth.bytes / 1e9)} GB in about {growth.rows:,} rows; with "
         f"{sum(number for number, _ in additions):,.0f} jobs a day, as in the last {length(growth.since_s)}, "
         f"it has {two_digits(most / 1e9)} GB in about {length((then - now) * DAY_S)}",
-        "vacuum_enabled=True on a worker with a shorter retention, or pg-scheduler vacuum from cron",
+        execute(
+            "pg-scheduler vacuum",
+            "from cron",
+            after="vacuum_enabled=True on a worker with a shorter retention, or",
+        ),
     )
 
 

@@ -8,8 +8,10 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import Final, TypeVar
 
+from pg_scheduler.base.text.remedies import execute, then
 from pg_scheduler.inspect.clock_changes import clock_effects
 from pg_scheduler.inspect.doctor.check import (
+    Evidence,
     Found,
     SharedFacts,
     check,
@@ -58,14 +60,16 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
     for row in await facts.store.doctor.schedule_tasks():
         if count_claiming(workers, row.task, with_draining=True) != 0:
             continue
-        renamed = hint_at_new_name(row.task, known_names)
         yield error(
             FindingCode.SCHED_UNKNOWN,
             row.task,
-            f"the task {row.task!r} of {counted(row.schedules, 'schedule')} "
-            f"({listed(row.ids, row.schedules)}) is claimed by none of "
-            f"{counted(len(claiming), 'live worker')}",
-            f"import its module in a worker, or {command('schedules', 'pause', row.ids[0])}{renamed}",
+            Evidence(
+                f"the task {row.task!r} of {counted(row.schedules, 'schedule')} "
+                f"({listed(row.ids, row.schedules)}) is claimed by none of "
+                f"{counted(len(claiming), 'live worker')}"
+            ),
+            execute(command("schedules", "pause", row.ids[0]), after="import its module in a worker, or"),
+            *hint_at_new_name(row.task, known_names),
         )
 
 
@@ -111,7 +115,11 @@ async def _check_retired(facts: SharedFacts, _: Thresholds) -> Found:
             row.schedule_id,
             f"the code has not declared the schedule {row.schedule_id!r} of the task {row.task!r} since "
             f"{instant(row.retired_at)}, so it fires no more",
-            f"{command('schedules', 'remove', row.schedule_id)}, unless code is to declare it again",
+            execute(
+                command("schedules", "remove", row.schedule_id),
+                "unless code is to declare it again",
+                command_end=", ",
+            ),
         )
 
 
@@ -122,8 +130,11 @@ async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
             FindingCode.SCHED_BROKEN,
             row.schedule_id,
             f"the planner paused the schedule {row.schedule_id!r}: {short(row.note or 'no reason')}",
-            f"await scheduler.schedules.update({row.schedule_id!r}, trigger=...) with a valid trigger, then "
-            f"{command('schedules', 'resume', row.schedule_id)}; or remove it",
+            execute(
+                f"await scheduler.schedules.update({row.schedule_id!r}, trigger=...)", "with a valid trigger"
+            ),
+            then(execute(command("schedules", "resume", row.schedule_id))),
+            "or remove it",
         )
 
 
@@ -180,24 +191,27 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
     zones = zones_unknown_to(alive)
     for row in rows:
         cause = "no node is alive"
-        remedy = "start a worker"
+        steps = ["start a worker"]
         if alive and count_claiming(workers, row.task) == 0:
             cause = f"no live worker claims its task {row.task!r}"
-            remedy = "import the module of the task in a worker, or pause the schedule"
+            steps = ["import the module of the task in a worker, or pause the schedule"]
         elif row.schedule_id in zones:
             zone, lacking = zones[row.schedule_id]
             cause = f"{hosts(lacking)} without its time zone {zone!r}, and no other node plans it"
-            remedy = "install the package tzdata, of Debian also tzdata-legacy, or change its zone"
+            steps = ["install the package tzdata, of Debian also tzdata-legacy, or change its zone"]
         elif alive:
             cause = (
                 f"no node plans it: a node needs its task and the trigger kinds {listed(sorted(row.kinds))}"
             )
-            remedy = "read the logs of the workers; their records name schedules that cannot be planned"
+            steps = [
+                "read the logs of the workers",
+                "their records name schedules that cannot be planned",
+            ]
         yield error(
             FindingCode.SCHED_OVERDUE,
             row.schedule_id,
             f"the schedule {row.schedule_id!r} should have fired {length(row.overdue_s)} ago; {cause}",
-            remedy,
+            *steps,
         )
 
 
@@ -222,8 +236,8 @@ def judge_unknown_zones(workers: Sequence[Worker]) -> Iterator[Finding]:
             f"the schedule {schedule_id!r} has the time zone {zone!r}, which "
             f"{counted(len(lacking), 'live worker')} cannot find: {hosts(lacking)}; "
             f"{'other nodes plan it' if is_known else 'no live worker plans it'}",
-            "install the package tzdata there, of Debian also tzdata-legacy, and restart the worker; or "
-            "change the zone of the schedule",
+            "install the package tzdata there, of Debian also tzdata-legacy, and restart the worker",
+            "or change the zone of the schedule",
         )
 
 
@@ -238,5 +252,6 @@ def judge_clock_changes(row: ZonedRow, now: datetime) -> Iterator[Finding]:
             FindingCode.SCHED_DST,
             row.schedule_id,
             f"the schedule {row.schedule_id!r}: {effect.text}",
-            f"{command('schedules', 'preview', row.schedule_id)} shows when it fires; or choose UTC",
+            execute(command("schedules", "preview", row.schedule_id), "shows when it fires"),
+            "or choose UTC",
         )

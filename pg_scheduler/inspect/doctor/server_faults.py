@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pg_scheduler.base.text.remedies import AFTERWARDS, RemedyStep, execute, joined
+
 
 @dataclass(frozen=True, slots=True)
 class ServerFault:
@@ -16,7 +18,7 @@ class ServerFault:
     effect: str
     """What it does to the tables, in words."""
 
-    repair: str = ""
+    repair: tuple[RemedyStep, ...] = ()
     """What remains to be done after the upgrade."""
 
     def correction(self, major: int, minor: int) -> str | None:
@@ -31,7 +33,7 @@ SERVER_FAULTS: Final = (
     ServerFault(
         ((14, 4),),
         "an index that is built CONCURRENTLY, as by pg-scheduler migrate indexes, can lack rows",
-        "then REINDEX INDEX CONCURRENTLY each index that was built so",
+        (joined(AFTERWARDS, execute("REINDEX INDEX CONCURRENTLY", "each index that was built so")),),
     ),
     ServerFault(((14, 9), (15, 4)), "a hash join inside of a lateral join can lack rows of its result"),
 )

@@ -8,15 +8,16 @@ from typing import Final
 
 from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.base.text.numbers import two_digits
+from pg_scheduler.base.text.remedies import execute, then
 from pg_scheduler.database.migrations.shape import LATER_INDEXES, shipped_storage
 from pg_scheduler.errors import SchemaMissingError, SchemaTooNewError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, warning
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, finding, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds
 from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow, TableRow
 from pg_scheduler.inspect.texts import command, instant, listed
 
-BUILD: Final = "pg-scheduler migrate indexes"
+BUILD: Final = execute("pg-scheduler migrate indexes")
 
 
 @check(FindingCode.SCHEMA_BEHIND, FindingCode.SCHEMA_NEWER, FindingCode.SCHEMA_DRIFT)
@@ -24,13 +25,12 @@ async def _check_schema(facts: SharedFacts, _: Thresholds) -> Found:
     schema, problem = await facts.store.schema(), await facts.store.doctor.schema_problem()
     if problem is None:
         return
-    evidence, remedy = str(problem).partition("; ")[::2]
-    code = FindingCode.SCHEMA_DRIFT
+    code, steps = FindingCode.SCHEMA_DRIFT, problem.steps
     if isinstance(problem, SchemaMissingError):
-        code, remedy = FindingCode.SCHEMA_BEHIND, command("migrate", "--schema", schema)
+        code, steps = FindingCode.SCHEMA_BEHIND, (execute(command("migrate", "--schema", schema)),)
     elif isinstance(problem, SchemaTooNewError):
         code = FindingCode.SCHEMA_NEWER
-    yield Finding(code, Severity.ERROR, schema, evidence, remedy or None)
+    yield finding(code, Severity.ERROR, schema, problem.problem, *steps)
 
 
 @check(FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID)
@@ -44,17 +44,18 @@ async def _check_indexes(facts: SharedFacts, _: Thresholds) -> Found:
         if name not in names:
             severity, effect = _effect_without(name)
             evidence = f"the index {name} does not exist: {effect}"
-            yield Finding(FindingCode.INDEX_MISSING, severity, name, evidence, BUILD)
+            yield finding(FindingCode.INDEX_MISSING, severity, name, evidence, BUILD)
     for index in invalid:
         severity = Severity.WARNING
         evidence = (
             f"the index {index.name} of {index.table} is invalid: no query uses it, but writes maintain it"
         )
-        remedy = f"REINDEX INDEX CONCURRENTLY {quote_identifier(schema)}.{quote_identifier(index.name)}"
+        name = f"{quote_identifier(schema)}.{quote_identifier(index.name)}"
+        step = execute(f"REINDEX INDEX CONCURRENTLY {name}")
         if index.name in missing:
             severity, effect = _effect_without(index.name)
-            evidence, remedy = f"{evidence}; {effect}", BUILD
-        yield Finding(FindingCode.INDEX_INVALID, severity, index.name, evidence, remedy)
+            evidence, step = f"{evidence}; {effect}", BUILD
+        yield finding(FindingCode.INDEX_INVALID, severity, index.name, evidence, step)
 
 
 def _effect_without(name: str) -> tuple[Severity, str]:
@@ -92,8 +93,8 @@ async def _check_hot(facts: SharedFacts, _: Thresholds) -> Found:
         await facts.once(facts.store.doctor.tables),
         await facts.once(facts.store.doctor.indexes),
     )
-    for finding in judge_hot(schema, indexes, tables, int(settings["server_version_num"].value)):
-        yield finding
+    for problem in judge_hot(schema, indexes, tables, int(settings["server_version_num"].value)):
+        yield problem
 
 
 @check(FindingCode.BLOAT, FindingCode.AUTOVACUUM, FindingCode.WRAPAROUND)
@@ -105,10 +106,10 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
         int(int(settings[name].value) * FREEZE_MARGIN) if most is None else most
         for name, most in ((FREEZE_AGE, thresholds.freeze_age), (MULTIXACT_AGE, thresholds.multixact_age))
     ]
-    for finding in judge_autovacuum(schema, tables, settings):
-        yield finding
-    for finding in _judge_factors(schema, tables, thresholds.dead_rows):
-        yield finding
+    for problem in judge_autovacuum(schema, tables, settings):
+        yield problem
+    for problem in _judge_factors(schema, tables, thresholds.dead_rows):
+        yield problem
     transactions, multixacts = ages
     for table in tables:
         if table.dead <= thresholds.dead_rows or table.dead <= table.live:
@@ -118,7 +119,8 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
             table.name,
             f"about {table.dead:,} dead rows and {table.live:,} live ones in {table.bytes / 1e6:,.0f} MB; "
             f"last vacuum: {_last(table.vacuumed_at)}",
-            f"resolve XMIN-HELD and AUTOVACUUM first, then VACUUM (ANALYZE) {_quoted(schema, table.name)}",
+            "resolve XMIN-HELD and AUTOVACUUM first",
+            then(execute(f"VACUUM (ANALYZE) {_quoted(schema, table.name)}")),
         )
     for table in tables:
         for age, most, unit in (
@@ -126,13 +128,14 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
             (table.multixact_age, multixacts, "multixacts"),
         ):
             if age > most:
-                yield Finding(
+                yield finding(
                     FindingCode.WRAPAROUND,
                     Severity.ERROR if age > WRAPAROUND_AGE else Severity.WARNING,
                     table.name,
                     f"{table.name} has rows that are {age:,} {unit} old and not frozen; the server stops at "
                     "2,100,000,000",
-                    f"resolve XMIN-HELD first, then VACUUM (FREEZE) {_quoted(schema, table.name)}",
+                    "resolve XMIN-HELD first",
+                    then(execute(f"VACUUM (FREEZE) {_quoted(schema, table.name)}")),
                 )
 
 
@@ -150,15 +153,15 @@ def judge_hot(
         if index.table != "scheduled_jobs" or not changed or summarizes:
             continue
         table, name = _quoted(schema, index.table), quote_identifier(index.name)
-        remedy = f"DROP INDEX CONCURRENTLY {quote_identifier(schema)}.{name}"
+        statement = f"DROP INDEX CONCURRENTLY {quote_identifier(schema)}.{name}"
         if index.constraint is not None:
-            remedy = f"ALTER TABLE {table} DROP CONSTRAINT {quote_identifier(index.constraint)}"
+            statement = f"ALTER TABLE {table} DROP CONSTRAINT {quote_identifier(index.constraint)}"
         yield warning(
             FindingCode.HOT_LOST,
             index.name,
             f"the index {index.name} uses {listed(changed)}, which each claim and heartbeat changes, so each "
             f"writes to every index{ratio}",
-            remedy,
+            execute(statement),
         )
 
 
@@ -172,7 +175,8 @@ def judge_autovacuum(
                 FindingCode.AUTOVACUUM,
                 name,
                 f"the server has {name} = off, so it never removes dead rows",
-                f"ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf()",
+                execute(f"ALTER SYSTEM SET {name} = on"),
+                execute("SELECT pg_reload_conf()"),
             )
     for table in tables:
         shipped = shipped_storage().get(table.name, {})
@@ -185,7 +189,7 @@ def judge_autovacuum(
                 FindingCode.AUTOVACUUM,
                 table.name,
                 f"{table.name} lacks the storage settings {values}",
-                f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})",
+                execute(f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})"),
             )
 
 
@@ -198,14 +202,14 @@ def _judge_factors(schema: str, tables: Sequence[TableRow], dead_rows: int) -> I
         if None in shipped.values() or most <= dead_rows:
             continue
         values = ", ".join(f"{name} = {value}" for name, value in shipped.items())
-        yield Finding(
+        yield finding(
             FindingCode.AUTOVACUUM,
             Severity.WARNING,
             table.name,
             f"{table.name} has about {table.live:,} rows in {two_digits(table.bytes / 1e9)} GB, "
             "finished ones too: "
             f"{FACTOR} = {factor:g} and {THRESHOLD} = {threshold:g} mean a vacuum at {most:,} dead rows",
-            f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})",
+            execute(f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})"),
         )
 
 

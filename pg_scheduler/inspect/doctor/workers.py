@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from pg_scheduler.base.settings import JOB_ROLES
+from pg_scheduler.base.text.remedies import execute, then
 from pg_scheduler.database.author import release_of
 from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.facts.lateness import is_late
@@ -160,7 +161,7 @@ def judge_drained_names(
         f"{counted(sum(row.due for row in waiting), 'due job', is_capped=backlog.is_capped)} of "
         f"{listed([repr(row.name) for row in waiting])} not started, the oldest for {length(now - oldest)}: "
         f"every live worker that claims them drains ({listed(sorted(draining))})",
-        f"{command('workers', 'resume', *ids)}, or start a worker",
+        execute(command("workers", "resume", *ids), "or start a worker", command_end=", "),
     )
 
 
@@ -177,13 +178,13 @@ def judge_drains(
             continue
         ago = "" if at is None else f" {length(now - at)} ago"
         jobs = counted(worker.running_jobs, "job") if worker.running_jobs else "no job"
-        wait = f"{command('workers', 'drain', worker.worker_id, '--wait')}, then "
+        resume = execute(command("workers", "resume", worker.worker_id), after="stop its process, or")
+        wait = execute(command("workers", "drain", worker.worker_id, "--wait"))
         yield warning(
             FindingCode.WORKER_DRAINING,
             worker.worker_id,
             f"{on_host(worker)} was requested to drain{ago}, runs {jobs} and claims none",
-            f"{wait if worker.running_jobs else ''}stop its process, or "
-            f"{command('workers', 'resume', worker.worker_id)}",
+            *([wait, then(resume)] if worker.running_jobs else [resume]),
         )
 
 
@@ -234,8 +235,14 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
             listed(names),
             f"{on_host(worker)} and {on_host(other)} have different code for "
             f"{counted(len(names), 'task')} of the same name: {listed(names)}",
-            "for two services: different names, @job(name=...), or a schema= for each service"
-            + ("" if shared.are_services else "; for one: finish the deployment"),
+            execute(
+                "@job(name=...)",
+                "or a schema= for each service",
+                after="for two services: different names",
+                text_end=", ",
+                command_end=", ",
+            ),
+            *(() if shared.are_services else ("for one: finish the deployment",)),
         )
 
 
@@ -251,7 +258,8 @@ def judge_zones(alive: Sequence[Worker]) -> Iterator[Finding]:
             FindingCode.TZDATA,
             "time zone data",
             f"live workers have different time zone data: {differences}",
-            "install the newest tzdata on every host, then restart its workers",
+            "install the newest tzdata on every host",
+            then("restart its workers"),
         )
 
 
@@ -302,19 +310,19 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
             block = f"was blocked for {length(seconds)} at its last heartbeat"
         else:
             continue
-        remedy = "declare the blocking function as a plain one, which runs in a thread"
+        steps = ["declare the blocking function as a plain one, which runs in a thread"]
         if job == NO_JOB:
-            remedy = (
-                "the record of its log has the stack; call that function of the application by "
-                "asyncio.to_thread()"
-            )
+            steps = [
+                "the record of its log has the stack",
+                "call that function of the application by asyncio.to_thread()",
+            ]
         elif not job:
-            remedy = f"its log has the stack, and the job if it was one; {remedy}"
+            steps = ["its log has the stack, and the job if it was one", *steps]
         yield warning(
             FindingCode.LOOP_BLOCKED,
             worker.worker_id,
             f"the event loop of {on_host(worker)} {block}{job}",
-            remedy,
+            *steps,
         )
 
 

@@ -57,8 +57,10 @@ async def test_dropped_constraint_is_drift_until_the_statement_of_the_remedy_is_
     await pool.execute("ALTER TABLE scheduled_jobs DROP CONSTRAINT scheduled_jobs_values")
     finding = await find(pool, FindingCode.SCHEMA_DRIFT)
     assert "scheduled_jobs_values" in finding.evidence
-    assert finding.remedy is not None
-    await pool.execute(finding.remedy.partition("as their owner: ")[2])
+    (step,) = finding.steps
+    assert finding.remedy == f"{step.text} {step.command}"
+    assert step.text.endswith("or execute as their owner:")
+    await pool.execute(step.command)
     assert await subjects(pool, FindingCode.SCHEMA_DRIFT) == []
 
 
