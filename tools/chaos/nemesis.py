@@ -93,15 +93,18 @@ LOCK_ROWS: Final = {
 """The rows that a transaction of the application holds."""
 
 RESTART_SLEEPS: Final = """
-    UPDATE scheduler_steps SET until = now() + (until - started_at)
-    WHERE kind = 'sleep' AND ended_at IS NULL AND started_at > now() + interval '5 s' AND until > started_at
-    RETURNING job_id
+    UPDATE scheduler_steps SET until = now()
+    WHERE kind = 'sleep' AND ended_at IS NULL AND until > now() + interval '1 day'
 """
 WAKE: Final = """
-    UPDATE scheduled_jobs SET execution_time = now()
-    WHERE job_id = $1 AND status = 'pending' AND execution_time > now()
+    UPDATE scheduled_jobs AS job SET execution_time = now()
+    WHERE status = 'pending' AND execution_time > now() + interval '1 day' AND EXISTS (
+        SELECT FROM scheduler_steps AS step
+        WHERE step.job_id = job.job_id AND kind = 'sleep' AND ended_at IS NULL
+    )
 """
-"""What a person does after the server's clock was years ahead: a sleep keeps the end that it got then."""
+"""What a person does after the server's clock was years ahead: a sleep keeps the end that it got then. No sleep
+of the load lasts for a day."""
 
 WORKERS: Final = "workers"
 ROWS: Final = "rows"
@@ -283,7 +286,7 @@ class Nemesis:
                 assert self._clock is not None
                 await self._move(self._clock, one)
                 if one.kind == SERVER_CLOCK_YEARS:
-                    await self._restart_sleeps()
+                    await self.restart_sleeps()
             case "server frozen":
                 await self._in_thread(self._server.freeze)
                 await asyncio.sleep(one.seconds)
@@ -315,13 +318,14 @@ class Nemesis:
                 with suppress(*REFUSED):
                     await connection.close(timeout=2)
 
-    async def _restart_sleeps(self) -> None:
+    async def restart_sleeps(self) -> None:
+        """End the sleeps that began while the server's clock was years ahead."""
         while True:
             with suppress(*REFUSED):
                 connection = await asyncpg.connect(self._dsn, timeout=2)
                 try:
-                    for (job_id,) in await connection.fetch(RESTART_SLEEPS, timeout=10):
-                        await connection.execute(WAKE, job_id, timeout=60)
+                    await connection.execute(RESTART_SLEEPS, timeout=60)
+                    await connection.execute(WAKE, timeout=60)
                     return
                 finally:
                     connection.terminate()

@@ -48,7 +48,7 @@ UNFINISHED: Final = (
     "SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL AND ($1 OR job_name <> ALL ($2))"
 )
 ARCHIVE: Final = """
-    CREATE TABLE chaos_archive (LIKE scheduled_jobs);
+    CREATE TABLE chaos_archive (LIKE scheduled_jobs, place bigint GENERATED ALWAYS AS IDENTITY);
     CREATE FUNCTION chaos_archive() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$
     BEGIN
         INSERT INTO chaos_archive SELECT OLD.*;
@@ -64,10 +64,10 @@ ROWS: Final = """
         extract(epoch FROM execution_time)::float8 - $1, extract(epoch FROM created_at)::float8 - $1,
         extract(epoch FROM started_at)::float8 - $1, unique_key,
         extract(epoch FROM (options ->> 'fire_time')::timestamptz)::float8 - $1
-    FROM (SELECT *, 2 AS place FROM scheduled_jobs UNION ALL SELECT *, 1 FROM chaos_archive) AS job
-    ORDER BY place
+    FROM (SELECT *, NULL::bigint AS place FROM scheduled_jobs UNION ALL SELECT * FROM chaos_archive) AS job
+    ORDER BY place NULLS LAST
 """
-"""The rows that were deleted come first, so a later row of the same id counts."""
+"""The rows come in the order of their deletion, and those that exist last, so the last row of an id counts."""
 
 DELETED: Final = "SELECT count(*) FROM chaos_archive"
 INSERTED_AGAIN: Final = """
@@ -191,6 +191,9 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         log(f"load ended; calls that raised: {raised or 'none'}")
         await asyncio.sleep(SOON)
         nemesis.catch_up()
+        await (
+            nemesis.restart_sleeps()
+        )  # of attempts that suspended their job after the last step of the clock
         await _drained(stage.dsn, periodic=False)
         stopped = await stopped_schedules(client, DRAIN_TIMEOUT_S)
         await pause_schedules(client)
