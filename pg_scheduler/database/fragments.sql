@@ -20,7 +20,8 @@ CASE
 
 -- The end of a job takes its consequences, and a cancellation takes what the job waited for. The key "ended" of
 -- "options" keeps them, as "on_end" and "blocked_on", until a retry restores them. A function waits for the children of
--- its steps again by itself.
+-- its steps again by itself. The end of a child is passed to the job whose step it is of, so a child that is retried has
+-- that consequence again.
 
 -- fragment: options_after_end
 CASE WHEN jsonb_typeof(options) = 'object' THEN options ELSE jsonb_build_object() END
@@ -35,6 +36,11 @@ CASE WHEN blocked_on > 'share:' OR blocked_on = 'after' AND (options -> 'childre
         ELSE options END
 
 -- fragment: restored_on_end
+CASE WHEN (options -> 'child_of') IS NULL THEN {own_on_end}
+        ELSE CASE WHEN jsonb_typeof({own_on_end}) = 'object' THEN {own_on_end} ELSE jsonb_build_object() END
+            || jsonb_build_object('child', true) END
+
+-- fragment: own_on_end
 coalesce(on_end, CASE WHEN jsonb_typeof(options #> ARRAY ['ended', 'on_end']) = 'object'
         THEN options #> ARRAY ['ended', 'on_end'] END)
 

@@ -35,7 +35,7 @@ CHILD_OF: Final = "child_of"
 """The key in the ``options`` of a child that names its parent."""
 
 MAX_NAME_BYTES: Final = 200
-RESERVED_NAME: Final = re.compile("(?:result|child|next):[0-9a-f]{64}")
+RESERVED_NAME: Final = re.compile("(?:result|child|again|next):[0-9a-f]{64}")
 """The names of results that were passed to a job."""
 MAX_STEPS: Final = 1000
 """Steps of one job, and signals to it that come before a wait."""

@@ -10,7 +10,7 @@ The state follows from the rows, so ``repair()`` corrects what was written by ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
@@ -25,6 +25,7 @@ from pg_scheduler.database.statements import CallersTransaction, Statements, Tra
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import JobBlocked, JobCancelled
 from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.jobs.step_values import CHILD_OF
 from pg_scheduler.queue.consequences import Consequences, EndedJob
 from pg_scheduler.queue.locks import LOCK_CLASS
 from pg_scheduler.queue.passed_results import OF_CHILD, PASSED, Edge, PassedResultRepository
@@ -226,6 +227,20 @@ class DependencyRepository:
             await self._end_child_steps([job_id], connection)
         return not unfinished
 
+    async def wait_again(
+        self, children: Sequence[str], parents: Sequence[str | None], connection: Connection
+    ) -> None:
+        """Let the open steps of jobs wait again for their children, which this transaction has retried.
+
+        Args:
+            children: The jobs that were retried.
+            parents: The jobs whose children they are by their marks; None for jobs that are no children.
+            connection: That of the transaction.
+        """
+        if job_ids := sorted({job_id for job_id in parents if job_id is not None}):
+            await self._statements.fetch("lock_jobs", job_ids, on=connection)
+            await self._statements.fetch("wait_again", children, on=connection)
+
     async def forget_children(self, job_ids: Collection[str], connection: Connection) -> None:
         """Let jobs whose definitions were replaced wait no longer for the children of the former ones."""
         await self._statements.fetch("delete_child_edges", list(job_ids), on=connection)
@@ -239,7 +254,7 @@ class DependencyRepository:
         locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
         failed: dict[str, str] = {}
         broken = await self._statements.fetch("take_broken_edges", list(children), on=connection)
-        await self._pass_results(broken, locked, connection)
+        await self._pass_results(_edges(broken), locked, connection)
         for row in broken:
             status = row["status"]
             if row["outcome"] == COMPLETED and status != JobStatus.COMPLETED.value:
@@ -255,16 +270,22 @@ class DependencyRepository:
     ) -> Collection[str]:
         """Unblock or cancel the jobs that waited for these, which have ended in this transaction.
 
-        Their results are passed first, to those that read them.
+        Their results are passed first, to those that read them, and to the jobs whose children they are.
         """
         connection = transaction.connection
         status = {parent.job_id: parent.status for parent in parents}
-        locked = await self._statements.fetch("lock_children", list(status), on=connection)
+        marked_edges = [edge for parent in parents if (edge := _edge_of_child(parent)) is not None]
+        jobs_of_steps = [edge.child_id for edge in marked_edges]
+        locked = await self._statements.fetch("lock_children", list(status), jobs_of_steps, on=connection)
         failed: dict[str, str] = {}
         children: set[str] = set()
-        edges = await self._statements.fetch("take_edges", list(status), on=connection)
+        rows = await self._statements.fetch("take_edges", list(status), on=connection)
+        edges = dict.fromkeys(_edges(rows))
+        edges |= dict.fromkeys(
+            edge for edge in marked_edges if edge._replace(definition=None) not in edges
+        )  # that of an older release is the same one
         await self._pass_results(edges, locked, connection)
-        for parent, child, outcome, _ in edges:
+        for parent, child, outcome, _ in rows:
             children.add(child)
             if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
                 failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))
@@ -272,11 +293,11 @@ class DependencyRepository:
         return ended + await self._end_awaited(locked, connection)
 
     async def _pass_results(
-        self, edges: Sequence[asyncpg.Record], locked: Sequence[asyncpg.Record], connection: Connection
+        self, edges: Iterable[Edge], locked: Sequence[asyncpg.Record], connection: Connection
     ) -> None:
         """Pass the results of jobs that have ended over their edges, and end the steps that waited."""
         prefixes = _prefixes(locked)
-        await self._passed_results.copy(_edges(edges), prefixes, connection)
+        await self._passed_results.copy(edges, prefixes, connection)
         if readers := [job_id for job_id, prefix in prefixes.items() if prefix == PASSED]:
             await self._end_child_steps(readers, connection)
 
@@ -360,6 +381,20 @@ class DependencyRepository:
 
 def _edges(rows: Sequence[asyncpg.Record]) -> list[Edge]:
     return [Edge(row["parent_id"], row["child_id"], row["definition"]) for row in rows]
+
+
+def _edge_of_child(job: EndedJob) -> Edge | None:
+    """Return the edge to the job whose child a job is by its mark; None for other jobs.
+
+    The row may lack it: the job of the step was retried meanwhile, or the child itself was.
+    """
+    mark = job.options.get(CHILD_OF)
+    if not isinstance(mark, dict):
+        return None
+    job_id, definition = mark.get("job"), mark.get("definition")
+    if not isinstance(job_id, str) or not isinstance(definition, str):
+        return None
+    return Edge(job.job_id, job_id, definition)
 
 
 def _prefixes(locked: Sequence[asyncpg.Record]) -> dict[str, str]:

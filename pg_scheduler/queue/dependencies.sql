@@ -115,10 +115,46 @@ WITH former AS (
 INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome, definition)
 SELECT parent_id, $2, 'ended', $3 FROM unnest($1::text[]) AS new (parent_id);
 
+-- name: wait_again
+-- route: caller
+-- Let open steps wait again for those of their children that have just been retried ($1).
+--
+-- The first end of a child has deleted its edge, although the step waits for others still. Earlier statements have
+-- retried the children and locked the jobs of the steps, as ends of children do: so a step that is open here has not
+-- ended, and the end of the last other child sees the edge. A step that has ended keeps its results.
+INSERT INTO {schema}scheduler_after (parent_id, child_id, outcome, definition)
+SELECT child.job_id, step.job_id, 'ended', step.definition
+FROM {schema}scheduled_jobs AS child
+CROSS JOIN LATERAL (
+    SELECT step.job_id, job.options ->> 'definition' AS definition
+    FROM {schema}scheduled_jobs AS job
+    JOIN {schema}scheduler_steps AS step ON step.job_id = job.job_id
+    WHERE job.job_id = (child.options #>> ARRAY ['child_of', 'job'])
+      AND (job.options ->> 'definition') = (child.options #>> ARRAY ['child_of', 'definition'])
+      AND (job.options -> 'steps') IS NOT NULL
+      AND step.name = (child.options #>> ARRAY ['child_of', 'step'])
+      AND step.kind = 'child'
+      AND step.ended_at IS NULL
+      AND step.value @> to_jsonb(child.job_id)
+      AND {of_definition}
+    OFFSET 0
+) AS step
+WHERE child.job_id = ANY ($1)
+  AND child.finished_at IS NULL
+  AND NOT EXISTS (
+      SELECT FROM {schema}scheduler_after AS edge
+      WHERE edge.parent_id = child.job_id AND edge.child_id = step.job_id AND edge.definition = step.definition
+  );
+
 -- name: delete_edges
 -- route: caller
--- Forget what jobs wait for.
-DELETE FROM {schema}scheduler_after WHERE child_id = ANY ($1);
+-- Forget what jobs wait for, but not what the steps of a running attempt wait for: its definition has not ended.
+DELETE FROM {schema}scheduler_after AS edge
+WHERE child_id = ANY ($1)
+  AND NOT EXISTS (
+      SELECT FROM {schema}scheduled_jobs AS job
+      WHERE job.job_id = edge.child_id AND job.status = 'running' AND edge.definition = (job.options ->> 'definition')
+  );
 
 -- name: delete_child_edges
 -- route: caller
@@ -149,14 +185,14 @@ job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited,
 
 -- name: lock_children
 -- route: caller
--- Lock the jobs that wait for jobs that have ended.
+-- Lock the jobs that wait for jobs that have ended ($1), and others to which results are passed ($2).
 --
 -- Two parents of one job may end at the same instant, and neither transaction sees that the other one has
 -- deleted its edge. So the second one waits here, and its next statement has a newer snapshot. All transactions
 -- lock in the same order.
 SELECT {waiting_columns}
 FROM {schema}scheduled_jobs
-WHERE job_id = ANY (ARRAY (SELECT child_id FROM {schema}scheduler_after WHERE parent_id = ANY ($1)))
+WHERE job_id = ANY (ARRAY (SELECT child_id FROM {schema}scheduler_after WHERE parent_id = ANY ($1)) || $2::text[])
 ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
 

@@ -21,6 +21,7 @@ from pg_scheduler.events.log import log_refusal
 from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.jobs.model import Job, JobCounts, Page
 from pg_scheduler.queue.consequences import Consequences
+from pg_scheduler.queue.dependencies import DependencyRepository
 from pg_scheduler.queue.unique_keys import UniqueKeyRepository
 
 MAX_EXAMINED_ROWS: Final = 20_000
@@ -133,10 +134,15 @@ class JobRepository(Repository):
     """The statements by which callers read and change jobs."""
 
     def __init__(
-        self, statements: Statements, consequences: Consequences, unique_keys: UniqueKeyRepository
+        self,
+        statements: Statements,
+        consequences: Consequences,
+        dependencies: DependencyRepository,
+        unique_keys: UniqueKeyRepository,
     ) -> None:
         super().__init__(statements)
         self._consequences = consequences
+        self._dependencies = dependencies
         self._unique_keys = unique_keys
         self._refused: dict[str, float] = {}  # until when a job is left out, by the monotonic clock
 
@@ -160,8 +166,19 @@ class JobRepository(Repository):
         Raises:
             JobConflictError: Another unfinished job has its unique key.
         """
-        fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now, on=connection)
-        rows = await self._unique_keys.restart(job_id, fetch, within=connection)
+        fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now)
+        rows = await self._unique_keys.restart(
+            job_id, partial(fetch, False, on=connection), within=connection
+        )
+
+        async def retry_child(transaction: Transaction) -> list[asyncpg.Record]:
+            inner = transaction.connection
+            child_rows = await self._unique_keys.restart(job_id, partial(fetch, True, on=inner), within=inner)
+            await self._dependencies.wait_again([job_id], [row["parent"] for row in child_rows], inner)
+            return child_rows
+
+        if rows and rows[0]["parent"] is not None:
+            rows = await self._statements.run_retrying(retry_child, within=connection)
         return rows[0]["due"] if rows else None
 
     async def retry_from(
@@ -204,7 +221,7 @@ class JobRepository(Repository):
     async def _change(
         self, name: str, job_id: str, *args: object, within: Connection | Transaction | None = None
     ) -> StatusChange:
-        """Change one job; in a transaction if its end has consequences.
+        """Change one job; in a transaction if other jobs depend on that.
 
         Raises:
             SuppressedChangeError: The job was not changed.
@@ -220,6 +237,8 @@ class JobRepository(Repository):
                 if locked_rows and not locked_rows[0]["changed"]:
                     raise SuppressedChangeError
                 await self._consequences.run([job_id], transaction)
+                parents = [row.get("parent") for row in locked_rows]
+                await self._dependencies.wait_again([job_id], parents, transaction.connection)
                 return locked_rows
 
             rows = await self._statements.run_retrying(change, within=within)

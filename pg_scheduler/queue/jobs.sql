@@ -32,9 +32,11 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- 'running' is a reservation without a worker. It lasts one lease ($3); then the rescuer releases the job.
 -- Where the end of the job has consequences, it is changed only if $6, as in cancel_job. A job
 -- that ends without success and without an error gets the reason $5. A job that was suspended when it ended is due at
--- once if it becomes pending: what it waited for may have come meanwhile, which wakes no finished job.
+-- once if it becomes pending: what it waited for may have come meanwhile, which wakes no finished job. A child of a step
+-- is changed only if $6 as well, in a transaction in which wait_again follows.
 WITH old AS (
-    SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited
+    SELECT job_id, worker_id, status, {has_consequences} OR {keeps_result} AS has_consequences, {is_awaited} AS is_awaited,
+        {parent_of_child} AS parent
     FROM {schema}scheduled_jobs
     WHERE job_id = $1{within_lock_limit}
     FOR NO KEY UPDATE
@@ -70,12 +72,12 @@ changed AS (
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
     FROM old
-    WHERE job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences)
+    WHERE job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences AND old.parent IS NULL)
     RETURNING job.job_id, {named}, job.attempt, {bounded_due}
 )
 SELECT changed.job_id IS NOT NULL AS changed,
     CASE WHEN old.status = 'running' THEN old.worker_id END AS worker_id, changed.job_name, changed.attempt,
-    changed.due, old.has_consequences
+    changed.due, old.has_consequences, old.parent
 FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 
 -- name: retry_job
@@ -83,10 +85,24 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- Make a finished job pending and due now, its retries and crashes unused; return when that is.
 --
 -- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left.
-UPDATE {schema}scheduled_jobs SET
-    {retried_values}
-WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}{within_lock_limit}
-RETURNING {bounded_due};
+-- A child of a step is changed only if $3, in a transaction in which wait_again follows; "parent" is the other job.
+WITH old AS (
+    SELECT job_id AS id, {parent_of_child} AS parent
+    FROM {schema}scheduled_jobs
+    WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}{within_lock_limit}
+    FOR NO KEY UPDATE
+),
+changed AS (
+    UPDATE {schema}scheduled_jobs SET
+        {retried_values}
+    FROM old
+    WHERE job_id = old.id AND ($3::boolean OR old.parent IS NULL)
+    RETURNING {bounded_due}
+)
+SELECT changed.due, old.parent FROM old LEFT JOIN changed ON true;
+
+-- fragment: parent_of_child
+options #>> ARRAY ['child_of', 'job']
 
 -- name: get_job
 -- route: pool

@@ -1,5 +1,7 @@
 -- Results of jobs that were passed to jobs that waited for them: rows of scheduler_steps, named by the id of the other
--- job. The names have other prefixes for children, and while the attempt of a former definition of the job runs.
+-- job. The names have other prefixes for children, and while the attempt of a former definition of the job runs. A step
+-- that has ended keeps the results of its children: of one that was retried since, the newer result is stored as well,
+-- under "again:", until retry_job repeats the step.
 
 -- The open step of the job of "edge" that waits for the other job, if its current definition has one.
 
@@ -18,6 +20,14 @@ SELECT step.name
 CASE WHEN (job.options #>> ARRAY ['child_of', 'job']) = edge.job_id
         AND (job.options #>> ARRAY ['child_of', 'definition']) = edge.own_definition
     THEN job.options #>> ARRAY ['child_of', 'step'] END
+
+-- fragment: has_ended_step
+EXISTS (
+            SELECT FROM {schema}scheduler_steps AS step
+            WHERE step.job_id = edge.job_id AND step.name = ({step_of_child}) AND step.kind = 'child'
+              AND step.ended_at IS NOT NULL
+            OFFSET 0
+        )
 
 -- name: clear_steps
 -- route: caller
@@ -49,13 +59,16 @@ SELECT job_id FROM running;
 -- Copy the results of jobs that have ended ($1) to those that waited for them ($2), by names with the prefixes $3.
 --
 -- $5 are the definitions whose steps waited for children, NULL for edges of older releases, which the open steps
--- explain, and '' for other jobs. Nothing is passed to a definition that has gone. An earlier statement has locked
--- the waiting jobs. A result that was deleted after its lifetime has no "value", and replaces none that was passed
+-- explain, and '' for other jobs. Nothing is passed to a definition that has gone. The result of a child is passed to its
+-- job whether a step waits for it or not, since the step may be repeated when the child has gone. An earlier statement
+-- has locked the waiting jobs. A result that was deleted after its lifetime has no "value", and replaces none that was passed
 -- before. A result of a child has its step, and whether the job that ended is a child of the job or another one of its id.
 -- OFFSET 0 keeps the planner from reading the index of all jobs, under a plan that was made for an empty table.
 INSERT INTO {schema}scheduler_steps AS passed (job_id, name, kind, value, attempt, started_at, ended_at, definition)
 SELECT edge.job_id,
-    CASE WHEN edge.step IS NOT NULL THEN 'child:' ELSE edge.prefix END || encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'),
+    CASE WHEN edge.step IS NOT NULL THEN 'child:'
+        WHEN edge.definition <> '' THEN CASE WHEN {has_ended_step} THEN 'again:' ELSE 'child:' END
+        ELSE edge.prefix END || encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'),
     'result',
     CASE WHEN kept.job_id IS NOT NULL THEN
         jsonb_build_object(
@@ -67,7 +80,8 @@ SELECT edge.job_id,
             'job_id', edge.id, 'status', job.status,
             'error', CASE WHEN job.error_message IS NOT NULL THEN jsonb_build_object('message', job.error_message) END,
             'attempts', job.attempt, 'started_at', job.started_at, 'finished_at', job.finished_at)
-    END || CASE WHEN edge.step IS NULL THEN jsonb_build_object() ELSE jsonb_strip_nulls(jsonb_build_object(
+    END || CASE WHEN edge.step IS NULL AND (edge.definition <> '') IS NOT TRUE THEN jsonb_build_object()
+        ELSE jsonb_strip_nulls(jsonb_build_object(
         'step', coalesce({step_of_child}, edge.step),
         'is_child', CASE WHEN job.job_id IS NOT NULL AND edge.definition IS NOT NULL THEN
             ({step_of_child}) IS NOT NULL END)) END,
@@ -85,13 +99,19 @@ FROM (
         SELECT options, on_end FROM {schema}scheduled_jobs WHERE job_id = edge.job_id OFFSET 0
     ) AS reader
 ) AS edge
-LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.id
+LEFT JOIN LATERAL (
+    SELECT job_id, status, error_message, attempt, started_at, finished_at, options
+    FROM {schema}scheduled_jobs
+    WHERE job_id = edge.id
+    OFFSET 0
+) AS job ON true
 LEFT JOIN {schema}scheduler_results AS kept
     ON kept.job_id = edge.id
     AND (job.job_id IS NULL
          OR kept.status = job.status AND kept.attempts = job.attempt AND kept.finished_at = job.finished_at)
 WHERE (job.job_id IS NOT NULL OR kept.job_id IS NOT NULL)
-  AND (edge.definition IS NULL OR edge.definition = '' OR edge.definition = edge.own_definition AND edge.step IS NOT NULL)
+  AND (edge.definition IS NULL OR edge.definition = ''
+       OR edge.definition = edge.own_definition AND (edge.step IS NOT NULL OR ({step_of_child}) IS NOT NULL))
 ON CONFLICT (job_id, name) DO UPDATE SET
     kind = EXCLUDED.kind, value = EXCLUDED.value, started_at = EXCLUDED.started_at, ended_at = EXCLUDED.ended_at,
     definition = EXCLUDED.definition

@@ -47,7 +47,9 @@ class QueueStore:
         )
         self.unique_keys: Final = UniqueKeyRepository(self.statements)
         self.inserts: Final = JobInserts(self.statements, self.consequences)
-        self.jobs: Final = JobRepository(self.statements, self.consequences, self.unique_keys)
+        self.jobs: Final = JobRepository(
+            self.statements, self.consequences, self.dependencies, self.unique_keys
+        )
         self.locks: Final = LockRepository(self.statements)
 
     async def schema(self, *, on: Connection | None = None) -> str:

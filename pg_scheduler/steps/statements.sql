@@ -233,8 +233,9 @@ SELECT CASE WHEN $1::bigint < txid_snapshot_xmax(txid_current_snapshot()) THEN t
 -- Delete the step $2 of jobs ($1) that retry_job has made pending, and the later ones; return the jobs that had it.
 --
 -- Of steps of one instant, such as two that ran at once, all are later. Signals that have come stay, unless
--- $2 names one: their senders do not repeat them. The first wait gets them then. A finished job waits for no other one, so
--- its edges go. A wait that was repeated has one row, which began before the step if its first wait did. Its timeouts after
+-- $2 names one: their senders do not repeat them. The first wait gets them then. The edges of steps that go are deleted,
+-- but those of other open steps stay, and those to jobs that a cancelled job waits for before it runs. The results of
+-- children stay too. Those of children that were retried since replace them now. A wait that was repeated has one row, which began before the step if its first wait did. Its timeouts after
 -- the beginning of the step are forgotten, and the last wait before the step has timed out again. If none had, the wait
 -- lasts without a timeout, and begins again when the job waits with one.
 WITH first AS (
@@ -247,9 +248,37 @@ deleted AS (
     WHERE step.job_id = first.job_id
       AND (step.name = $2 OR step.started_at >= first.started_at
            AND step.kind <> 'result' AND NOT (step.kind = 'signal' AND step.value IS NOT NULL))
+    RETURNING step.job_id, step.name, step.kind
 ),
 freed AS (
-    DELETE FROM {schema}scheduler_after WHERE child_id = ANY (ARRAY (SELECT job_id FROM first))
+    DELETE FROM {schema}scheduler_after AS edge
+    WHERE child_id = ANY (ARRAY (SELECT job_id FROM first))
+      AND {is_of_step}
+      AND NOT EXISTS (
+          SELECT FROM {schema}scheduler_steps AS step
+          WHERE step.job_id = edge.child_id AND step.kind = 'child' AND step.ended_at IS NULL
+            AND step.value @> to_jsonb(edge.parent_id)
+            AND NOT EXISTS (SELECT FROM deleted WHERE deleted.job_id = step.job_id AND deleted.name = step.name)
+          OFFSET 0
+      )
+),
+newer AS (
+    DELETE FROM {schema}scheduler_steps AS passed
+    USING deleted
+    WHERE passed.job_id = deleted.job_id
+      AND deleted.kind = 'child'
+      AND passed.kind = 'result'
+      AND left(passed.name, 6) = 'again:'
+      AND (passed.value ->> 'step') = deleted.name
+    RETURNING passed.job_id, passed.name, passed.kind, passed.value, passed.attempt, passed.started_at, passed.ended_at,
+        passed.definition
+),
+replaced AS (
+    INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at, definition)
+    SELECT job_id, 'child:' || substr(name, 7), kind, value, attempt, started_at, ended_at, definition FROM newer
+    ON CONFLICT (job_id, name) DO UPDATE SET
+        kind = EXCLUDED.kind, value = EXCLUDED.value, started_at = EXCLUDED.started_at, ended_at = EXCLUDED.ended_at,
+        definition = EXCLUDED.definition
 ),
 repeated AS (
     SELECT step.job_id, step.name, first.started_at, earlier.timeouts, earlier.last_end

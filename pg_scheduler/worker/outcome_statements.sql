@@ -135,6 +135,10 @@ WITH held AS MATERIALIZED (
 ),
 edge AS MATERIALIZED (
     SELECT parent_id, child_id FROM {schema}scheduler_after WHERE parent_id = ANY ($2)
+    UNION ALL
+    SELECT job_id, options #>> ARRAY ['child_of', 'job']
+    FROM held
+    WHERE job_id = ANY ($2) AND (on_end -> 'child') IS NOT NULL AND (options -> 'child_of') IS NOT NULL
 ),
 child AS MATERIALIZED (
     SELECT job_id

@@ -32,6 +32,7 @@ from pg_scheduler import (
     job,
 )
 from pg_scheduler.events import JobCompleted, JobSuspended
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.step_values import MAX_STEPS
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.triggers import FixedDelay
@@ -414,6 +415,147 @@ async def test_result_of_a_child_that_ends_after_the_cancellation_of_its_job_is_
     await t.run_until(SECOND)
     assert await value_of(t) == [1, 2]
     assert log == [1, 2]
+
+
+@pytest.mark.parametrize("deleted", [None, "results", "rows"])
+@pytest.mark.parametrize(("fails", "retries"), [(False, 1), (False, 2), (True, 1), (True, 2)])
+async def test_newest_end_of_a_child_counts_when_its_step_is_repeated(
+    t: TestScheduler, pool: Pool, fails: bool, retries: int, deleted: str | None
+) -> None:
+    log = Log()
+
+    async def quote() -> Any:
+        if fails and not log:
+            await log.fail(0)
+        return await log.note(len(log))
+
+    async def place() -> Any:
+        value = await current_job().steps.child("price", call(quote))
+        if value < retries:
+            raise ValueError("wrong")
+        return value
+
+    await enqueue(t, place)
+    await t.drain()
+    for _ in range(retries):
+        assert await t.scheduler.retry_job("job:price")
+        await t.drain()
+    if deleted is not None:
+        await delete_completed(t, pool, deleted)
+    assert await t.scheduler.retry_job("job")
+    await t.drain()
+    assert (await state(t))[0] is JobStatus.FAILED, "the step has the old result"
+    assert await t.scheduler.retry_job("job", from_step="price")
+    await t.drain()
+    assert await value_of(t) == retries
+    assert log == list(range(retries + 1))
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["ended again", "runs"])
+@pytest.mark.parametrize("how", ["call", "transaction", "inspector", "by hand"])
+async def test_step_that_waits_for_other_children_gets_the_newer_end_of_one_that_was_retried(
+    t: TestScheduler, pool: Pool, log: Log, how: str, is_slow: bool
+) -> None:
+    async def once() -> Any:
+        if not log:
+            await log.fail("first")
+        if is_slow:
+            await current_job().steps.sleep("slow", 7200)
+        return await log.note("second")
+
+    async def place() -> Any:
+        return await current_job().steps.gather("docs", [call(once), call(log.slow, "other", 3600)])
+
+    await enqueue(t, place)
+    await t.drain()
+    assert await state(t) == WAITING
+    await retry_child(t, pool, how, "job:docs:0")
+    await t.run_until(HOUR)
+    assert (await state(t))[1] == ("after" if is_slow else None)
+    await t.run_until(2 * HOUR)
+    assert await value_of(t) == ["second", "other"]
+    assert sorted(log) == ["first", "other", "second"]
+    assert not await pool.fetch("SELECT FROM scheduler_after")
+
+
+async def retry_child(t: TestScheduler, pool: Pool, how: str, job_id: str) -> None:
+    """Make a finished child pending."""
+    match how:
+        case "call":
+            assert await t.scheduler.retry_job(job_id)
+        case "transaction":
+            async with pool.acquire() as connection, connection.transaction():
+                assert await t.scheduler.retry_job(job_id, connection=connection)
+        case "inspector":
+            async for _ in Inspector(t.scheduler).retry_jobs(ids=[job_id]):
+                pass
+        case "by hand":
+            assert await t.scheduler.update_job_status(job_id, JobStatus.PENDING)
+
+
+@pytest.mark.parametrize("deleted", ["results", "rows"])
+async def test_child_that_ends_before_its_job_comes_to_its_step_again_is_not_repeated(
+    t: TestScheduler, pool: Pool, log: Log, deleted: str
+) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        await steps.run("before", log.note, "before")
+        t.advance(SECOND)
+        if log.count("before") > 1:
+            await steps.sleep("pause", 12 * 3600)
+        child = asyncio.create_task(steps.child("charge", call(log.slow, "charged", 60)))
+        if log.count("before") == 1:
+            while await t.scheduler.get_job("job:charge") is None:  # noqa: ASYNC110 - inserted by another task
+                await asyncio.sleep(0.01)
+            raise ValueError("another branch has failed")
+        return await child
+
+    await enqueue(t, place)
+    await t.run_until(SECOND)
+    assert (await state(t))[0] is JobStatus.FAILED
+    assert await t.scheduler.retry_job("job", from_step="before")
+    await t.run_until(MINUTE)
+    await t.run_until(MINUTE)
+    assert log == ["before", "before", "charged"]
+    await delete_completed(t, pool, deleted)
+    await t.run_until(12 * HOUR)
+    assert await value_of(t) == "charged"
+    assert log == ["before", "before", "charged"]
+
+
+async def test_retry_from_a_step_keeps_the_waits_of_earlier_steps(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    async def place() -> Any:
+        steps = current_job().steps
+        child = asyncio.create_task(steps.child("charge", call(log.slow, "charged", 60)))
+        while await t.scheduler.get_job("job:charge") is None:  # noqa: ASYNC110 - inserted by another task
+            await asyncio.sleep(0.01)
+        t.advance(SECOND)
+        await steps.run("beside", log.note, "beside")
+        if log == ["beside"]:
+            raise ValueError("another branch has failed")
+        return await child
+
+    await enqueue(t, place)
+    await t.run_until(SECOND)
+    edges = await pool.fetch("SELECT parent_id, child_id FROM scheduler_after")
+    assert [tuple(edge) for edge in edges] == [("job:charge", "job")]
+    assert await t.scheduler.retry_job("job", from_step="beside")
+    assert await pool.fetch("SELECT parent_id, child_id FROM scheduler_after") == edges
+    await t.run_until(HOUR)
+    assert await value_of(t) == "charged"
+    assert log == ["beside", "beside", "charged"]
+
+
+async def test_retry_from_an_early_signal_keeps_what_the_job_waits_for(t: TestScheduler, log: Log) -> None:
+    await t.scheduler.enqueue(log.slow, args=("before", 60), job_id="before")
+    await enqueue(t, log.note, args=("job",), after=["before"])
+    assert await t.scheduler.signal("job", "go", 1)
+    await t.scheduler.cancel_job("job")
+    assert await t.scheduler.retry_job("job", from_step="go")
+    await t.run_until(HOUR)
+    assert log == ["before", "job"]
 
 
 async def delete_completed(t: TestScheduler, pool: Pool, what: str) -> None:

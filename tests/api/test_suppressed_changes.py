@@ -175,6 +175,7 @@ UNSEEN: Final = {
     "stop_run": OTHER_TABLE,
     "take_over_results": OTHER_TABLE,
     "try_claim": WITHIN,
+    "wait_again": OTHER_TABLE,
     "write_schedule": OTHER_TABLE,
 }
 """The statements that write rows and whose result a caller drops."""

@@ -506,7 +506,8 @@ async def test_signal_to_a_replacement_of_a_job_without_steps(t: TestScheduler) 
 
 
 @pytest.mark.parametrize(
-    "name", ["\x01next:go", f"child:{'a' * 64}", f"result:{'0' * 64}", f"next:{'f' * 64}"]
+    "name",
+    ["\x01next:go", f"child:{'a' * 64}", f"again:{'a' * 64}", f"result:{'0' * 64}", f"next:{'f' * 64}"],
 )
 async def test_signal_takes_no_name_of_rows_that_are_no_steps(t: TestScheduler, name: str) -> None:
     async def nothing() -> None: ...

@@ -25,7 +25,7 @@ from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.scheduler.store import Store
 from tests.store.protocol import Actor, Op, World, interleave
 from tests.store.test_steps import until_a_lock_is_awaited
-from tests.support.dependencies import add, child, passed, state
+from tests.support.dependencies import add, child, edges, passed, state
 from tests.support.store import NAME, NOW, SECOND, new_job, row, running
 
 pytestmark = pytest.mark.slow
@@ -59,6 +59,16 @@ class Suspend(Op):
     async def run(self, store: Store) -> bool:
         assert await store.results.settle("w1", [(self.claim, Outcome.suspend(self.suspensions))]) == {"job"}
         return True
+
+
+@dataclass
+class Retry(Op):
+    """A caller retries a child."""
+
+    job_id: str
+
+    async def run(self, store: Store) -> bool:
+        return await store.jobs.retry(self.job_id) is not None
 
 
 @dataclass
@@ -226,3 +236,73 @@ async def test_job_that_waits_for_a_child_waits_no_longer_for_a_former_parent(
     await store.results.settle("w1", [(claims["kid"], COMPLETE)])
     assert await state(pool, "job") == [("pending", None)]
     assert not await passed(store, "job")
+
+
+async def mark_children(pool: asyncpg.Pool) -> None:
+    """Mark the children as those of the step, as the insertion of children does."""
+    await pool.execute(
+        "UPDATE scheduled_jobs AS child SET options = child.options || jsonb_build_object('child_of',"
+        " jsonb_build_object('job', 'job', 'step', 'docs', 'definition', job.options ->> 'definition'))"
+        " FROM scheduled_jobs AS job WHERE job.job_id = 'job' AND child.job_id <> 'job'"
+    )
+
+
+@pytest.mark.timeout(900)
+async def test_no_order_of_the_retry_of_a_child_and_the_end_of_the_last_other_one_loses_a_wake_up(
+    dsn: str, pool: asyncpg.Pool, store: Store
+) -> None:
+    """The step has ended, or waits for the child again."""
+    orders = {"ended": 0, "waits": 0}
+
+    async def check(ops: Sequence[Op]) -> None:
+        assert ops[0].answer
+        waits = await pool.fetchval("SELECT count(*) FROM scheduler_after")
+        orders["waits" if waits else "ended"] += 1
+        job = await row(pool)
+        assert (job["status"], job["blocked_on"]) == ("pending", "after" if waits else None)
+        is_open = await pool.fetchval("SELECT ended_at IS NULL FROM scheduler_steps WHERE kind = 'child'")
+        assert is_open == bool(waits)
+        await pool.execute("UPDATE scheduled_jobs SET execution_time = now() WHERE job_id = 'job'")
+        claims = {claim.job_id: claim for claim in (await store.claims.exchange("w1", [NAME], 5)).jobs}
+        await End(claims[CHILDREN[0]]).run(store)
+        assert (await row(pool))["blocked_on"] is None
+        results = await pool.fetch(
+            "SELECT name, value ->> 'status' AS status FROM scheduler_steps WHERE kind = 'result'"
+        )
+        stored = {(result["name"].partition(":")[0], result["status"]) for result in results}
+        assert ("child" if waits else "again", "completed") in stored
+        assert (("child", "failed") in stored) != bool(waits)
+
+    async with world_of(dsn, pool, store, 2) as (world, (job, first, last)):
+        world.check = check
+        assert not await begin_wait(store, job, CHILDREN)
+        await mark_children(pool)
+        await Suspend(job, (WAITS,)).run(store)
+        await store.results.settle("w1", [(first, Outcome.fail("why"))])
+        begin = await save(pool)
+        assert await interleave(world, begin, lambda: [Retry(first.job_id), End(last)]) > 30
+    assert min(orders.values()) > 5
+
+
+async def test_definition_that_is_dropped_leaves_the_waits_of_the_attempt_that_runs(
+    pool: asyncpg.Pool, store: Store
+) -> None:
+    """Its steps would end with the first child, although they wait for others."""
+    names = ("job", "parent", *CHILDREN)
+    claims = {
+        claim.job_id: claim
+        for claim in await running(store, *(new_job(name, execution_time=NOW) for name in names))
+    }
+    await pool.execute(
+        "UPDATE scheduled_jobs SET options = '{\"keep_result\": 60}' WHERE job_id LIKE 'job:%'"
+    )
+    assert not await begin_wait(store, claims["job"], CHILDREN)
+    await mark_children(pool)
+    await add(store, child("job", "parent"), replace=True)
+    await store.results.settle("w1", [(claims["parent"], Outcome.fail("why"))])
+    assert (await row(pool))["on_end"] == "{}", "no definition waits any more"
+    await End(claims[CHILDREN[0]]).run(store)
+    assert await edges(pool) == {(CHILDREN[1], "job")}
+    await End(claims[CHILDREN[1]]).run(store)
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_steps WHERE kind = 'result'") == 2
+    assert await pool.fetchval("SELECT ended_at IS NOT NULL FROM scheduler_steps WHERE kind = 'child'")

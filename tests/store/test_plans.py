@@ -67,7 +67,8 @@ TYPES = {
     "scan_deadlines": "timestamptz, double precision, double precision, text",
     "lock_parents": "text[]",
     "mark_parents": "text[]",
-    "lock_children": "text[]",
+    "lock_children": "text[], text[]",
+    "wait_again": "text[]",
     "lock_ended": "text[]",
     "report_gone": "text, text, timestamptz, integer",
     "clear_consequences": "text[]",
@@ -83,6 +84,7 @@ TYPES = {
     "note_range": f"tid, tid, bigint, bigint, text, {CUTOFFS}, timestamptz",
     "count_in_blocks": f"tid, tid, {CUTOFFS}",
     "get_job": "text",
+    "retry_job": "text, timestamptz, boolean",
     "list_jobs": "text, text[], text[], text, timestamptz, timestamptz, integer",
     "find_jobs": "text, bigint, bigint, " + FILTER_TYPES,
     "find_unfinished": "text, bigint, bigint, " + FILTER_TYPES,
@@ -94,6 +96,7 @@ TYPES = {
 KEYS = {"find_conflicts", "lock_key_holders", "find_key_holder"}
 UNTUNED = {
     "get_job",
+    "retry_job",
     "list_jobs",
     "find_jobs",
     "find_unfinished",
@@ -159,7 +162,8 @@ VALUES = {
     "scan_deadlines": f"{INSTANT}, 30, 120, 'w1'",
     "lock_parents": IDS,
     "mark_parents": IDS,
-    "lock_children": IDS,
+    "lock_children": f"{IDS}, {IDS}",
+    "wait_again": IDS,
     "lock_ended": IDS,
     "report_gone": f"'w1', '{{}}', {INSTANT}, 100",
     "clear_consequences": IDS,
@@ -175,6 +179,7 @@ VALUES = {
     "note_range": f"'(0,0)', '(3,0)', 0, 3, 'public.scheduled_jobs', {NOTHING}, {INSTANT}",
     "count_in_blocks": f"'(0,0)', '(3,0)', {NOTHING}",
     "get_job": "'held-001'",
+    "retry_job": f"'held-001', {INSTANT}, true",
     "list_jobs": "'held-001', NULL, NULL, NULL, NULL, NULL, 10",
     "find_jobs": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
     "find_unfinished": "'held-001', 10, 1000, NULL, NULL, NULL, NULL, NULL, '{}'",
@@ -293,6 +298,7 @@ EXPECTED = {
     "lock_parents": {KEY},
     "mark_parents": {KEY},
     "lock_children": {KEY},
+    "wait_again": {KEY},
     "lock_ended": {("Index Scan", "scheduled_jobs_ended")},
     "report_gone": {("Index Scan", "scheduled_jobs_ended"), KEY},
     "clear_consequences": {KEY},
@@ -308,6 +314,7 @@ EXPECTED = {
     "note_range": {("Tid Range Scan", None)},
     "count_in_blocks": {("Tid Range Scan", None)},
     "get_job": {KEY},
+    "retry_job": {KEY},
     "list_jobs": {KEY},
     "find_jobs": {KEY},
     "find_unfinished": {KEY},
@@ -491,6 +498,8 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.claims.explain_expiry("w1", [NAME], [one])
         await store.results.settle("w1", [(one, COMPLETE), (two, Outcome.fail("no"))])
         await store.results.settle("w1", [(three, COMPLETE)])
+        async with store.statements.transaction() as transaction:
+            await store.dependencies.wait_again(["two"], ["three"], transaction.connection)
         sleep = Suspension(SLEEP, "sleep", NO_TIMEOUT)
         await store.results.settle("w1", [(suspended, Outcome.suspend((sleep,)))])
         await store.claims.quarantine_oversized([NAME], 1)

@@ -58,6 +58,7 @@ mark_awaited: limited jobs
 mark_parents: limited jobs
 insert_edges: limited after
 await_jobs: step after
+wait_again: call after
 delete_edges: limited after
 delete_child_edges: limited after
 lock_children: limited

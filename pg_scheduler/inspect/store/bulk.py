@@ -23,6 +23,7 @@ from pg_scheduler.events.types import BY_CALLER
 from pg_scheduler.inspect.store.searches import Condition, Scan, SearchRepository
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.queue.consequences import Consequences
+from pg_scheduler.queue.dependencies import DependencyRepository
 from pg_scheduler.queue.jobs import JobFilters
 from pg_scheduler.queue.locks import LockRepository
 from pg_scheduler.queue.unique_keys import MAX_ROUNDS, UniqueKeyTakenError, detecting_taken_keys
@@ -122,9 +123,12 @@ class BulkRepository:
         searches: SearchRepository,
         locks: LockRepository,
         audit: AuditRepository,
+        *,
+        dependencies: DependencyRepository,
     ) -> None:
         self._statements = statements
         self._consequences = consequences
+        self._dependencies = dependencies
         self._searches = searches
         self._locks = locks
         self._audit = audit
@@ -229,9 +233,10 @@ class BulkRepository:
             steps = await self._statements.fetch("find_steps", job_ids, from_step, on=connection)
             job_ids = [row["job_id"] for row in steps]
         rows = await self._statements.fetch("retry_jobs", job_ids, self._statements.now, on=connection)
+        retried, parents = [row["job_id"] for row in rows], [row["parent"] for row in rows]
         if from_step is not None:
-            retried = [row["job_id"] for row in rows]
             await self._statements.fetch("delete_steps_from", retried, from_step, on=connection)
+        await self._dependencies.wait_again(retried, parents, connection)
         return rows
 
     async def _cancel(self, job_ids: Sequence[str], transaction: Transaction) -> _Effects:

@@ -45,7 +45,12 @@ class InspectionStore:
         self.statistics: Final = StatisticsReadRepository(self.statements)
         self.worker_reads: Final = WorkerReadRepository(self.statements)
         self.bulk: Final = BulkRepository(
-            self.statements, store.consequences, self.searches, store.locks, self.audit
+            self.statements,
+            store.consequences,
+            self.searches,
+            store.locks,
+            self.audit,
+            dependencies=store.dependencies,
         )
         self.bulk_runs: Final = BulkRunRepository(self.statements, self.audit)
 

@@ -34,7 +34,7 @@ free AS (
 UPDATE {schema}scheduled_jobs SET
     {retried_values}
 WHERE job_id = ANY (ARRAY (SELECT job_id FROM free))
-RETURNING job_id, execution_time;
+RETURNING job_id, execution_time, {parent_of_child} AS parent;
 
 -- name: begin_run
 -- route: caller
