@@ -103,8 +103,10 @@ WAKE: Final = """
         WHERE step.job_id = job.job_id AND kind = 'sleep' AND ended_at IS NULL
     )
 """
-"""What a person does after the server's clock was years ahead: a sleep keeps the end that it got then. No sleep
-of the load lasts for a day."""
+"""What a person does after the server's clock was years ahead: a sleep keeps the end that it got then.
+
+No sleep of the load lasts for a day.
+"""
 
 WORKERS: Final = "workers"
 ROWS: Final = "rows"

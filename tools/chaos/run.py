@@ -67,7 +67,7 @@ ROWS: Final = """
     FROM (SELECT *, NULL::bigint AS place FROM scheduled_jobs UNION ALL SELECT * FROM chaos_archive) AS job
     ORDER BY place NULLS LAST
 """
-"""The rows come in the order of their deletion, and those that exist last, so the last row of an id counts."""
+"""The rows that were deleted come first, in that order, so the last row of an id counts."""
 
 DELETED: Final = "SELECT count(*) FROM chaos_archive"
 INSERTED_AGAIN: Final = """
@@ -191,9 +191,8 @@ async def _gather(settings: Settings, stage: _Stage, log: Callable[[str], None])
         log(f"load ended; calls that raised: {raised or 'none'}")
         await asyncio.sleep(SOON)
         nemesis.catch_up()
-        await (
-            nemesis.restart_sleeps()
-        )  # of attempts that suspended their job after the last step of the clock
+        # An attempt may have suspended its job just after a step of the clock.
+        await nemesis.restart_sleeps()
         await _drained(stage.dsn, periodic=False)
         stopped = await stopped_schedules(client, DRAIN_TIMEOUT_S)
         await pause_schedules(client)
