@@ -460,6 +460,18 @@ class AttemptSteps(OpenSteps):
         async def take(stored: StoredStep) -> list[Any]:
             results = await self._persistently(partial(self._children.results, self._claim, stored, jobs))
             values = [result.unwrap() for result in results]
+            if len(values) != len(kinds):
+                claim = self._claim
+                logger.warning(
+                    "step %r of job %s (id %s) was stored with %s, and the code has %d now; the values are "
+                    "those of the stored ones: let a step return the list of what to call",
+                    name,
+                    claim.job_name,
+                    claim.job_id,
+                    counted(len(values), "call"),
+                    len(kinds),
+                    extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+                )
             converted = [kind.from_json(name, value) for kind, value in zip(kinds, values, strict=False)]
             # The stored children are those of the first attempt, which may have started more of them.
             return [*converted, *values[len(kinds) :]]

@@ -373,6 +373,21 @@ async def test_child_under_the_name_of_several_children_says_so(
     assert message in str(job.error_message)
 
 
+@pytest.mark.parametrize(("first", "later"), [(2, 3), (3, 2)])
+async def test_gather_of_another_number_of_calls_returns_the_stored_ones_and_warns(
+    t: TestScheduler, log: Log, caplog: pytest.LogCaptureFixture, first: int, later: int
+) -> None:
+    async def place() -> Any:
+        calls = [call(log.note, number) for number in range(later if log else first)]
+        return await current_job().steps.gather("docs", calls)
+
+    await enqueue(t, place)
+    await t.drain()
+    assert await value_of(t) == list(range(first))
+    (text,) = [record.getMessage() for record in caplog.records if "was stored with" in record.getMessage()]
+    assert f"was stored with {first} calls, and the code has {later} now" in text
+
+
 @pytest.mark.parametrize("deleted", ["results", "rows"])
 async def test_retry_from_the_step_repeats_no_completed_child_after_its_retention(
     t: TestScheduler, pool: Pool, log: Log, deleted: str
