@@ -12,6 +12,7 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from pg_scheduler.base.blocking import BlockingConnection
+from pg_scheduler.base.sqlbuiltins import qualify_builtins
 from pg_scheduler.database.asyncpg_private import (
     is_initialized,
     local_port,
@@ -141,6 +142,14 @@ async def is_own_session(connection: Connection, timeout_s: float) -> bool:
     return backend == greeted
 
 
+_HOLD: Final = qualify_builtins("""
+    SELECT count(set_config(held.name, held.setting, false))
+    FROM (VALUES ('name', 'setting')) AS held (name, setting)
+    WHERE pg_backend_pid() = 'process'
+""")
+"""The statement of `prepare_to_hold()`, with a place for the settings and for the process of the session."""
+
+
 async def prepare_to_hold(
     connection: Connection, timeout_s: float, *, interval_s: int = PROBE_INTERVAL_S
 ) -> bool:
@@ -153,10 +162,8 @@ async def prepare_to_hold(
         Whether the session belongs to this connection; see ``is_own_session()``.
     """
     rows = ", ".join(f"('{name}', '{value}')" for name, value in held_settings(interval_s).items())
-    query = (
-        "SELECT pg_catalog.count(pg_catalog.set_config(held.name, held.setting, false))"  # noqa: S608 - constants
-        f" FROM (VALUES {rows}) AS held (name, setting)"
-        f" WHERE pg_catalog.pg_backend_pid() OPERATOR(pg_catalog.=) {connection.get_server_pid()}"
+    query = _HOLD.replace("('name', 'setting')", rows).replace(
+        "'process'", f"'{connection.get_server_pid()}'"
     )
     with terminate_unanswered(connection):
         count: int = await connection.fetchval(query, timeout=timeout_s)

@@ -36,7 +36,7 @@ LATE: Final = datetime(9931, 1, 1, tzinfo=UTC)
 """Jobs that are due from then on may expire after the year 9999, which Python cannot represent."""
 
 
-class JobInserts(Repository):
+class InsertRepository(Repository):
     """The statements that insert jobs, or give existing ones a new definition."""
 
     def __init__(self, statements: Statements, consequences: Consequences) -> None:

@@ -13,7 +13,7 @@ from pg_scheduler.database.statements import Statements
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
-from pg_scheduler.queue.inserts import JobInserts
+from pg_scheduler.queue.inserts import InsertRepository
 from pg_scheduler.queue.jobs import JobRepository
 from pg_scheduler.queue.kept_results import KeptResultRepository
 from pg_scheduler.queue.locks import LockRepository
@@ -46,7 +46,7 @@ class QueueStore:
             result=self.kept_results.keep_ended, child=self.dependencies.release_children
         )
         self.unique_keys: Final = UniqueKeyRepository(self.statements)
-        self.inserts: Final = JobInserts(self.statements, self.consequences)
+        self.inserts: Final = InsertRepository(self.statements, self.consequences)
         self.jobs: Final = JobRepository(
             self.statements, self.consequences, self.dependencies, self.unique_keys
         )

@@ -40,6 +40,8 @@ OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 """Tasks by their names, with what holds their jobs back."""
 
+PREFIX: Final = "contention."
+
 ENDS: Final = ("completes", "fails", "snoozes")
 
 
@@ -69,7 +71,7 @@ class World:
     async def run(self, account: str) -> None:
         """Run a job until the story ends it."""
         job = current_job()
-        keys = keys_of(job.job_name, account)
+        keys = keys_of(job.job_name.removeprefix(PREFIX), account)
         if job.job_id in self.ends:
             self.faults.append(f"{job.job_name} runs twice")
         self.within.update(keys.keys())
@@ -95,7 +97,7 @@ class World:
         async def run(account: str) -> None:
             await self.run(account)
 
-        run.__qualname__ = task
+        run.__qualname__ = f"contention.{task}"
         return run
 
     async def start_worker(self) -> None:
@@ -104,7 +106,7 @@ class World:
             self.pool, max_concurrent_jobs=SLOTS, shutdown_timeout=0, retry_policy=AT_ONCE, statistics=False
         )
         for name, options in OPTIONS.items():
-            scheduler.register(self.function_of(name), name=name, max_retries=1, **options)
+            scheduler.register(self.function_of(name), name=PREFIX + name, max_retries=1, **options)
         await scheduler.start()
         self.workers.append(scheduler)
 
@@ -112,7 +114,7 @@ class World:
         """Enqueue a job, which is refused exactly if an unfinished one has its unique key."""
         is_taken = task == "unique" and (task, account) in self.unfinished.values()
         try:
-            job_id = await self.workers[0].enqueue(task, args=(account,))
+            job_id = await self.workers[0].enqueue(PREFIX + task, args=(account,))
         except JobConflictError:
             assert is_taken
         else:

@@ -450,6 +450,9 @@ STORE_CALLS: dict[str, Call] = {
     "lock_unfinished": lambda it, conn: it.dependencies.lock_unfinished(["a"], Transaction(conn, [])),
     "lock_last_jobs": lambda it, conn: it.schedules.lock_last_jobs(["a"], on=conn),
     "note_ends": lambda it, conn: it.schedules.note_ends([ENDED], Transaction(conn, [])),
+    "note_ends_of_replacements": lambda it, conn: it.schedules.note_ends_of_replacements(
+        [ENDED._replace(on_end={"fixed_delay": "key"})], Transaction(conn, [])
+    ),
     "pending_jobs": lambda it, _: it.schedules.pending_jobs("key"),
     "vacuum, of schedules": lambda it, _: it.schedules.vacuum(now(), 9),
     "admit": lambda it, _: it.limits.admit(

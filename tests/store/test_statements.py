@@ -268,6 +268,8 @@ async def use_schedules(store: Store) -> object:
         ended = EndedJob("job", NAME, JobStatus.FAILED, 1, "why", {}, {"schedule_id": "key"})
         transaction = Transaction(connection, [])
         assert await store.schedules.note_ends([ended], transaction) == ()
+        replacement = ended._replace(on_end={"fixed_delay": "key"})
+        assert await store.schedules.note_ends_of_replacements([replacement], transaction) == ()
         assert transaction.events == []
         await store.schedules.note_last_job("key", "job", on=connection)
         await store.schedules.advance([ScheduleChange("declared", is_finished=True, missed=2)], on=connection)
