@@ -129,7 +129,8 @@ def run_steps(steps: dict[str, list[str]]) -> list[str]:
 
 def run_pytest(python: str, arguments: list[str], failed: list[str], not_run: str) -> int:
     """Run pytest, then print which steps before it failed and what did not run."""
-    if "-n" in arguments:  # tests that run at once wait for one another
+    if any(argument.startswith(("-n", "--numprocesses")) for argument in arguments):
+        # Tests that run at once wait for one another.
         os.environ.setdefault("PG_SCHEDULER_PATIENCE", "60")
     note("pytest ...")
     code = call([python, "-m", "pytest", *arguments])

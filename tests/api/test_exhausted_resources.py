@@ -33,6 +33,8 @@ from tests.api.conftest import SLOW_POLLING
 from tests.support.worker import PATIENCE, Gate, Recorder, now, wire_to
 
 LEASE = timedelta(seconds=4)
+SHUTDOWN_S = 60.0
+"""More than running jobs get to finish at a shutdown, and threads to end after that."""
 """Heartbeats follow one another in little more than a second."""
 
 TERMINATE_OTHERS = (
@@ -132,7 +134,7 @@ async def test_worker_works_and_reconnects_by_name_while_jobs_fill_the_default_e
         @job(name="exhausted.blocking", timeout=None)
         async def blocking() -> None:
             began.set()
-            await asyncio.to_thread(release.wait, PATIENCE)
+            await asyncio.to_thread(release.wait, SHUTDOWN_S)
 
         try:
             async with Scheduler(named, lease=LEASE, polling_config=SLOW_POLLING) as scheduler:
@@ -146,7 +148,7 @@ async def test_worker_works_and_reconnects_by_name_while_jobs_fill_the_default_e
                 assert row is not None
                 assert (row.status, row.attempt) == (JobStatus.RUNNING, 1)
                 check_nothing_was_lost(seen)
-                await asyncio.wait_for(scheduler.shutdown(), PATIENCE)
+                await asyncio.wait_for(scheduler.shutdown(), SHUTDOWN_S)
         finally:
             release.set()
 
@@ -169,7 +171,7 @@ async def test_worker_works_without_threads_and_reconnects_by_name_when_there_ar
         await check_work_goes_on(scheduler, seen)
         assert seen.of(ServiceFaulted) == []
         with no_threads():
-            await asyncio.wait_for(scheduler.shutdown(), PATIENCE)
+            await asyncio.wait_for(scheduler.shutdown(), SHUTDOWN_S)
 
 
 @pytest.mark.slow
@@ -194,4 +196,4 @@ async def test_worker_works_and_reconnects_without_file_descriptors(
         check_nothing_was_lost(seen)
         gate.open.set()
         with no_descriptors():
-            await asyncio.wait_for(scheduler.shutdown(), PATIENCE)
+            await asyncio.wait_for(scheduler.shutdown(), SHUTDOWN_S)
