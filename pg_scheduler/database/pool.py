@@ -41,7 +41,6 @@ from pg_scheduler.database.faults import (
 )
 from pg_scheduler.database.fork import inherited_sockets
 from pg_scheduler.database.held import DedicatedConnection
-from pg_scheduler.database.identities import PoolDatabase
 from pg_scheduler.database.opening import open_connection_to, probe_statements
 from pg_scheduler.database.options import (
     ADMISSION_SETTINGS,
@@ -54,6 +53,7 @@ from pg_scheduler.database.options import (
     TRANSACTION_SETTINGS,
     ConnectionOptions,
 )
+from pg_scheduler.database.pool_database import PoolDatabase
 from pg_scheduler.database.session import (
     Connection,
     check_connection,

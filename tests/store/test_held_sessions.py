@@ -189,7 +189,7 @@ RAW = "its callers are below"
 PLACES: Final = {
     "cli/imports.py:_import": "a person runs it once, and its new rows are visible to no one else",
     "database/held.py:DedicatedConnection._open": TESTED,
-    "database/identities.py:PoolDatabase._read_own": SHORT,
+    "database/pool_database.py:PoolDatabase._read_own": SHORT,
     "database/migrations/apply.py:_transaction": TESTED,
     "database/migrations/engine.py:check_engine": SHORT,
     "database/opening.py:probe_statements": SHORT,
