@@ -60,6 +60,12 @@ class JobTemplate(NamedTuple):
     metadata: Mapping[str, Any]
     encode: Callable[[Sequence[Any], Mapping[str, Any] | None], str]
 
+    @property
+    def name(self) -> str:
+        """The name of the jobs."""
+        name: str = self.columns[0]
+        return name
+
     @classmethod
     def of(
         cls,
@@ -163,14 +169,15 @@ class JobTemplate(NamedTuple):
                 span = Span(text, unique.per)
         if share is not None:
             extras = extras._replace(blocked_on=share)
-        job_ids, outcome, passes_results = parents
-        if job_ids:
-            mark = {MARK: 0, DEFINITION: new_definition()} if passes_results else {}
+        if parents.job_ids:
+            mark = {MARK: 0, DEFINITION: new_definition()} if parents.passes_results else {}
             extras = extras.waiting_for_others(**mark)
-        job = ExtendedJob(row, extras, job_ids, outcome, span, passes_results=passes_results)
+        job = ExtendedJob(
+            row, extras, parents.job_ids, parents.outcome, span, passes_results=parents.passes_results
+        )
         if span is not None:
             job = job.due_at(row.execution_time)
-        if job.job_id in job_ids:
+        if job.job_id in parents.job_ids:
             raise ValueError(f"after contains {job.job_id!r}, the id of the job itself; remove it")
         return job
 

@@ -109,20 +109,19 @@ class JobPreparer:
     def _job(
         self, spec: JobSpec, template: JobTemplate, due: datetime, ids: Iterator[str], *, allows_trace: bool
     ) -> AnyJob:
-        task, columns, _, unique, inherited, encode_arguments = template
-        task_data = arguments = encode_arguments(spec.args, spec.kwargs)
+        task = template.task
+        task_data = arguments = template.encode(spec.args, spec.kwargs)
         if self._codec is not None:
-            task_data = self._codec.encode_arguments(arguments, columns[0])
-        if spec.metadata is not None or inherited:
-            task_data = with_metadata(task_data, inherited, spec.metadata, allows_trace=allows_trace)
+            task_data = self._codec.encode_arguments(arguments, template.name)
+        if spec.metadata is not None or template.metadata:
+            task_data = with_metadata(task_data, template.metadata, spec.metadata, allows_trace=allows_trace)
         if self._max_payload_bytes is not None and len(task_data) > self._max_payload_bytes:
             check_size(task_data, self._max_payload_bytes)
         if (job_id := spec.job_id) is None:
-            row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *columns)
+            row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *template.columns)
         else:
-            row = PlainJob(check_job_id(job_id), task_data, due, *columns)
-        if spec.unique is not UNSET:
-            unique = rule_of(spec.unique, task)
+            row = PlainJob(check_job_id(job_id), task_data, due, *template.columns)
+        unique = template.unique if spec.unique is UNSET else rule_of(spec.unique, task)
         share = None if task is None or task.share is None else task.share_key(arguments)
         parents = NO_PARENTS
         if spec.after != () or spec.after_outcome != "completed" or spec.pass_results is not False:
