@@ -517,7 +517,8 @@ class Connections:
             if dsn is not None:
                 with suppress(DatabaseUnavailableError), translated(), connecting():
                     async with asyncio.timeout(self.options.call_timeout_s):
-                        terminate(await self._open(dsn, name))
+                        connection = await self._open(dsn, name)
+                    await connection.close(timeout=self.options.close_timeout_s)
 
     async def _open(self, dsn: str, name: str) -> asyncpg.Connection:
         """Open a connection to a DSN, which leads to the database of the pool.

@@ -95,6 +95,7 @@ async def _problem_of_a_start() -> str | None:
     finally:
         if process.returncode is None:  # the worker stops for another reason
             process.kill()
+            await process.wait()
     if process.returncode == 0:
         return None
     lines = output.decode(errors="replace").strip().splitlines()
