@@ -1722,6 +1722,28 @@ async def test_transaction_whose_commit_lost_its_answer_is_not_repeated(t: TestS
 # -- cursor() --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("step", "shipped"), [("ship-2", [0, 1, 2, 3]), ("lines", [0, 1, 2, 3, 1, 2, 3])])
+async def test_loop_runs_again_if_the_retry_names_its_cursor(
+    t: TestScheduler, log: Log, step: str, shipped: list[int]
+) -> None:
+    """The cursor counts from when it was first stored: after the first line."""
+
+    async def place() -> None:
+        steps = current_job().steps
+        async with steps.cursor("lines", start=0) as cursor:
+            for line in range(cursor.value, 4):
+                await steps.run(f"ship-{line}", log.note, line)
+                t.advance(HOUR)
+                await cursor.save(line + 1)
+                t.advance(HOUR)
+
+    await t.scheduler.enqueue(place, job_id="job")
+    await t.drain()
+    assert await t.scheduler.retry_job("job", from_step=step)
+    await t.drain()
+    assert log == shipped
+
+
 async def test_cursor_continues_where_the_attempt_before_ended(t: TestScheduler, log: Log) -> None:
     async def ship() -> None:
         async with current_job().steps.cursor("lines", start=0) as cursor:
