@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Final
 
@@ -53,6 +53,13 @@ def keys_of(task: str, account: str) -> dict[str, int]:
     }
 
 
+async def until(is_so: Callable[[], Awaitable[bool]]) -> None:
+    """Wait for a state of the tables or of a worker, which no event announces."""
+    async with asyncio.timeout(PATIENCE):
+        while not await is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
 class World:
     """Two workers, the attempts that run, and what has been seen."""
 
@@ -61,7 +68,6 @@ class World:
         self.workers: list[Scheduler] = []
         self.ends: dict[str, asyncio.Future[str]] = {}
         """The attempts that run, by job id, and how they are to end."""
-        self.has_ended = asyncio.Event()
         self.within: Counter[str] = Counter()
         self.faults: list[str] = []
         self.is_over = False
@@ -128,9 +134,11 @@ class World:
         job_id = sorted(self.ends)[turn % len(self.ends)]
         attempt = await self.attempt_of(job_id)
         self.ends[job_id].set_result(how)
-        async with asyncio.timeout(PATIENCE):
-            while await self.attempt_of(job_id) == attempt:  # noqa: ASYNC110 - a row raises no event
-                await asyncio.sleep(0.002)
+
+        async def is_written() -> bool:
+            return await self.attempt_of(job_id) != attempt
+
+        await until(is_written)
         await self.read_ends()
 
     async def attempt_of(self, job_id: str) -> tuple[Any, ...] | None:
@@ -149,9 +157,11 @@ class World:
         if self.unfinished:
             job_id = sorted(self.unfinished)[turn % len(self.unfinished)]
             await self.workers[-1].cancel_job(job_id)
-            async with asyncio.timeout(PATIENCE):
-                while job_id in self.ends:  # noqa: ASYNC110 - its worker cancels it
-                    await asyncio.sleep(0.002)
+
+            async def has_ended() -> bool:
+                return job_id not in self.ends
+
+            await until(has_ended)
             await self.read_ends()
 
     async def replace_worker(self) -> None:
@@ -165,10 +175,12 @@ class World:
         for end in [*self.ends.values()]:
             if not end.done():
                 end.set_result("completes")
-        async with asyncio.timeout(PATIENCE):
-            while self.unfinished:
-                await self.read_ends()
-                await asyncio.sleep(0.01)
+
+        async def have_ended() -> bool:
+            await self.read_ends()
+            return not self.unfinished
+
+        await until(have_ended)
         assert self.faults == []
         self.is_over = False
 
@@ -197,7 +209,7 @@ class Story(RuleBasedStateMachine):
 
     @rule()
     def wait_a_moment(self) -> None:
-        self.work(asyncio.sleep(0.02))
+        self.work(asyncio.sleep(0.02))  # real time is the subject: the workers do what they can meanwhile
 
     @rule()
     def replace_worker(self) -> None:

@@ -36,7 +36,7 @@ async def test_setting_that_leads_to_another_database_is_refused_at_the_start(
     other_dsn: str,
 ) -> None:
     scheduler = make(**{setting: other_dsn})
-    names = [address_parts(each)["database"] for each in (other_dsn, dsn)]
+    names = [address_parts(address)["database"] for address in (other_dsn, dsn)]
     with pytest.raises(
         ConfigurationError, match="{} leads to .*'{}'.* and the pool to .*'{}'".format(setting, *names)
     ):

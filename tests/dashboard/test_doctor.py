@@ -131,10 +131,10 @@ async def test_restricted_requests_see_the_own_evidence_of_quarantined_jobs(
     for headers in ({}, JSON):
         assert "payroll" not in (await request(app, "/doctor", headers=headers)).text
     data = (await request(app, "/doctor", headers=JSON)).data
-    (own,) = [each for each in data["findings"] if each["subject"] == "billing.invoice"]
-    assert own["code"] == "QUARANTINE"
-    assert own["evidence"].startswith("1 quarantined job of 'billing.invoice', the last one at ")
-    assert own["evidence"].endswith(": billing.invoice")
+    (invoice,) = [finding for finding in data["findings"] if finding["subject"] == "billing.invoice"]
+    assert invoice["code"] == "QUARANTINE"
+    assert invoice["evidence"].startswith("1 quarantined job of 'billing.invoice', the last one at ")
+    assert invoice["evidence"].endswith(": billing.invoice")
 
 
 async def test_restricted_requests_see_steps_without_names(

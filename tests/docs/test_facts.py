@@ -81,8 +81,8 @@ def steps_of_the_ways() -> Iterator[tuple[str, str]]:
     text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
     section = text.partition("\n## Three ways through the code\n")[2].partition("\n## ")[0]
     for step in re.split(r"^\d+\. ", section, flags=re.MULTILINE)[1:]:
-        path, _, rest = step.partition("\n###")[0].partition(": ")
-        yield path.strip("`"), rest
+        path, _, sentence = step.partition("\n###")[0].partition(": ")
+        yield path.strip("`"), sentence
 
 
 def names_in(module: str) -> set[str]:

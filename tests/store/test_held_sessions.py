@@ -55,7 +55,7 @@ async def listening(connections: Connections) -> AsyncIterator[Connection]:
 
 
 @asynccontextmanager
-async def hot_path(connections: Connections) -> AsyncIterator[Connection]:
+async def dedicated(connections: Connections) -> AsyncIterator[Connection]:
     """The session of claims and completions."""
     async with connections.dedicated_connection as connection:
         assert connection is not None
@@ -92,7 +92,7 @@ async def migrating(connections: Connections) -> AsyncIterator[Connection]:
 
 
 Way: TypeAlias = Callable[[Connections], AbstractAsyncContextManager[Connection]]
-SESSIONS: Final[list[Way]] = [lock, listening, hot_path, liveness, building]
+SESSIONS: Final[list[Way]] = [lock, listening, dedicated, liveness, building]
 TRANSACTIONS: Final[list[Way]] = [Connections.transaction_of_job, migrating]
 
 

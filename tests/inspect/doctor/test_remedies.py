@@ -69,25 +69,24 @@ def test_remedy_of_a_code_has_its_commands_as_data(code: FindingCode) -> None:
 def _words_in(module: Path) -> Iterator[str]:
     """Yield the texts that the remedies of a module state as words."""
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
-        given: list[ast.expr] = []
+        arguments: list[ast.expr] = []
         match node:
             case ast.Call(func=ast.Name(id="error" | "warning" | "info")):
-                given = node.args[3:]
+                arguments = node.args[3:]
             case ast.Call(func=ast.Name(id="finding")):
-                given = node.args[4:]
+                arguments = node.args[4:]
             case ast.Call(func=ast.Name(id="execute" | "execute_all")):
-                given = [*node.args[1:], *(keyword.value for keyword in node.keywords)]
+                arguments = [*node.args[1:], *(keyword.value for keyword in node.keywords)]
             case ast.Call(func=ast.Name(id="then" | "joined")):
-                given = node.args[-1:]
+                arguments = node.args[-1:]
             case (
                 ast.Assign(targets=[ast.Name(id="steps")], value=ast.List() | ast.Tuple() as value)
                 | ast.AnnAssign(target=ast.Name(id="steps"), value=ast.List() | ast.Tuple() as value)
             ):
-                given = value.elts
+                arguments = value.elts
         # A call of execute() among them is a node of its own.
-        for part in (
-            part for argument in given if not isinstance(argument, ast.Call) for part in ast.walk(argument)
-        ):
+        texts = [argument for argument in arguments if not isinstance(argument, ast.Call)]
+        for part in (part for text in texts for part in ast.walk(text)):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):
                 yield part.value
 
