@@ -281,9 +281,8 @@ class DependencyRepository:
         children: set[str] = set()
         rows = await self._statements.fetch("take_edges", list(status), on=connection)
         edges = dict.fromkeys(_edges(rows))
-        edges |= dict.fromkeys(
-            edge for edge in marked_edges if edge._replace(definition=None) not in edges
-        )  # that of an older release is the same one
+        # The edge of an older release has no definition, but it leads from the same child to the same job.
+        edges |= dict.fromkeys(edge for edge in marked_edges if edge._replace(definition=None) not in edges)
         await self._pass_results(edges, locked, connection)
         for parent, child, outcome, _ in rows:
             children.add(child)
