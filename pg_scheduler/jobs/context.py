@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pg_scheduler.base.foreign import class_name, is_a
 from pg_scheduler.errors import JobCancelledError, JobResult, NotRunningError
@@ -236,11 +236,27 @@ class CurrentJob:
         return _check_is_running(self._attempt, self.job_id)
 
 
-current: Final[ContextVar[tuple[Claim, float, GetScheduler, Report, RunningAttempt | None]]] = ContextVar(
-    "pg_scheduler_current_job"
-)
-"""The claim, the start of its attempt in seconds since 1970, the source of the Scheduler, the receiver of its
-progress, and the attempt itself, which is None outside of the process of the worker; set for every job."""
+class RunningJob(NamedTuple):
+    """What the context of a job holds, from which ``current_job()`` makes its value at each call."""
+
+    claim: Claim
+    """The job, as it was claimed."""
+    began_at: float
+    """When its attempt began, in seconds since 1970."""
+    get_scheduler: GetScheduler
+    """Returns the Scheduler that runs it."""
+    report_progress: Report
+    """Takes its progress."""
+    attempt: RunningAttempt | None
+    """The attempt; None outside of the process of the worker, and after its end."""
+
+    def without_attempt(self) -> RunningJob:
+        """Return the same job after its attempt."""
+        return RunningJob(self.claim, self.began_at, self.get_scheduler, self.report_progress, None)
+
+
+current: Final[ContextVar[RunningJob]] = ContextVar("pg_scheduler_current_job")
+"""The job that runs in this context."""
 
 cancellation: Final[ContextVar[Cancellation]] = ContextVar("pg_scheduler_cancellation")
 """The flag of a job outside of the event loop."""
@@ -258,29 +274,31 @@ def current_job() -> CurrentJob:
         ...     key = f"{current_job().job_id}"  # the same for every attempt: an idempotency key
     """
     try:
-        claim, began, get_scheduler, report, attempt = current.get()
+        running = current.get()
     except LookupError:
         raise LookupError(
             "current_job() was called outside of a running job; call it in a job function"
         ) from None
+    claim = running.claim
     seconds = claim.timeout_seconds
     deadline = None
     if seconds is not None:
-        deadline = datetime.fromtimestamp(began, UTC) + timedelta(seconds=min(MAX_DEADLINE_S, seconds))
+        began_at = datetime.fromtimestamp(running.began_at, UTC)
+        deadline = began_at + timedelta(seconds=min(MAX_DEADLINE_S, seconds))
     claim_values = (claim.job_id, claim.job_name, claim.attempt, claim.execution_time)
     schedule_id, fire_time = _origin(claim.options)
     return CurrentJob(
         *claim_values,
         deadline,
-        get_scheduler,
+        running.get_scheduler,
         cancellation.get(None),
         claim.task_data,
-        partial(report, claim),
+        partial(running.report_progress, claim),
         schedule_id=schedule_id,
         fire_time=fire_time,
         retry_count=claim.retry_count,
         max_retries=claim.max_retries,
-        _attempt=attempt,
+        _attempt=running.attempt,
     )
 
 
@@ -292,8 +310,7 @@ def current_attempt() -> RunningAttempt:
         NotRunningError: The job runs in a process.
     """
     job = current_job()
-    *_, attempt = current.get()
-    return _check_is_running(attempt, job.job_id)
+    return _check_is_running(current.get().attempt, job.job_id)
 
 
 def _check_is_running(attempt: RunningAttempt | None, job_id: str) -> RunningAttempt:

@@ -153,7 +153,7 @@ class Runtime:
     def runs_the_caller(self) -> bool:
         """Return whether the caller is a job that this worker runs."""
         job = current.get(None)
-        return job is not None and self.node.in_flight.holds(job[0].job_id, job[0].attempt)
+        return job is not None and self.node.in_flight.holds(job.claim.job_id, job.claim.attempt)
 
 
 class Part(Protocol):

@@ -30,7 +30,7 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     running = current.get(None)
     if running is None:
         return {}, {}
-    claim, _, get_scheduler, *_ = running
+    claim = running.claim
     if (entry := _cached.get(None)) is not None and entry[0] is claim:
         return entry[1:]
     job = current_job()
@@ -39,7 +39,7 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         "job_id": job.job_id,
         "job_name": job.job_name,
         "attempt": job.attempt,
-        "worker_id": getattr(get_scheduler, "worker_id", None),
+        "worker_id": getattr(running.get_scheduler, "worker_id", None),
         "schedule": job.schedule_id,
         "trace_id": trace_id_of(metadata),
     }

@@ -146,10 +146,10 @@ class CallingThreadExecutor(ThreadExecutor):
 
     def invoke(self, call: JobCall) -> Any:
         """Call the function of an attempt, without durable steps: the thread would wait for itself."""
-        claim, began, get_scheduler, report, _ = current.get()
-        attempt = Attempt(claim)
+        running = current.get()
+        attempt = Attempt(running.claim)
         attempt.durability = Durability(_reject, _reject)
-        current.set((claim, began, get_scheduler, report, attempt))
+        current.set(running._replace(attempt=attempt))
         return super().invoke(call)
 
     def _hand_over(self, work: Work) -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from pg_scheduler.errors import JobResult, NotRunningError
-from pg_scheduler.jobs.context import CurrentJob, cancellation, current, current_job
+from pg_scheduler.jobs.context import CurrentJob, RunningJob, cancellation, current, current_job
 from pg_scheduler.jobs.metadata import NO_METADATA, with_metadata
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT
 from pg_scheduler.jobs.payload import encode
@@ -137,7 +137,7 @@ def job_context(
     attempt_of_test = _AttemptOfTest(claim, predecessors)
     attempt_of_test.durability = Durability(completing, _no_steps)
     tokens = (
-        current.set((claim, time.time(), get_scheduler, pass_on, attempt_of_test)),
+        current.set(RunningJob(claim, time.time(), get_scheduler, pass_on, attempt_of_test)),
         cancellation.set(SimpleNamespace(is_cancelled=is_cancelled)),
     )
     try:

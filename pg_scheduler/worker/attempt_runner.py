@@ -28,7 +28,7 @@ from pg_scheduler.events import JobStarted, ThreadAbandoned
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.events.types import LOCK_TAKEN
 from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError
-from pg_scheduler.jobs.context import cancellation, current
+from pg_scheduler.jobs.context import RunningAttempt, RunningJob, cancellation, current
 from pg_scheduler.jobs.executors import ASYNC
 from pg_scheduler.jobs.outcome import (
     CrashResult,
@@ -146,32 +146,15 @@ class AttemptRunner:
             return error_result(attempt, error)
         if task.executor != ASYNC:
             return await self._run_outside_loop(attempt, task, args, kwargs)
-        attempt.durability = self.durability
-        about = claim, time.time(), self._get_scheduler, self._report_progress
-        current.set((*about, attempt))
-        if self._events.wants(JobStarted):
-            self._events.publish(
-                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
-            )
-        seconds = claim.timeout_seconds
-        if seconds is not None:
-            self._timeouts.add(attempt, seconds)
         func = partial(run_in_loop, self._middleware, attempt, task) if self._middleware else task.func
-        began = time.monotonic() if attempt.measured_for else 0.0
+        running = self._enter(attempt, attempt)
         try:
             value = await func(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return error_result(attempt, error)
         finally:
-            if attempt.steps is not None:
-                attempt.steps.close()
-            current.set((*about, None))  # else the task's context, the attempt and its task are a cycle
-            if attempt.measured_for and self._meter is not None:
-                seconds_run = time.monotonic() - began
-                self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
-            if seconds is not None:
-                self._timeouts.remove(attempt, seconds)
-        return RETURNED if claim.options is None or _completes_plainly(claim.options) else ReturnResult(value)
+            self._leave(attempt, running)
+        return return_result(claim, value)
 
     async def run_under_lock(self, attempt: Attempt, key: int) -> Result:
         """Run an attempt while no other one has its advisory lock; skip it if one has.
@@ -230,10 +213,7 @@ class AttemptRunner:
         executor: JobExecutor,
     ) -> Result:
         claim = attempt.claim
-        attempt.durability = self.durability
-        about = claim, time.time(), self._get_scheduler, self._report_progress
-        current.set((*about, AttemptInThread(attempt)))
-        call = JobCall(
+        attempt.call = call = JobCall(
             claim,
             task.func,
             args,
@@ -246,41 +226,66 @@ class AttemptRunner:
             ),
         )
         cancellation.set(call)
-        _ = call.job  # reads the context of this task, since executors may ask in another one
-        if self._events.wants(JobStarted):
-            self._events.publish(
-                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
-            )
-        seconds = claim.timeout_seconds
-        if seconds is not None:
-            self._timeouts.add(attempt, seconds)
-        attempt.call = call
-        result: Result = RETURNED
-        began = time.monotonic()
+        running = self._enter(attempt, AttemptInThread(attempt))
+        # The first reader finds the job by its context, and an executor may read it in another one.
+        _ = call.job
+        result: Result
         try:
             if self._middleware:
                 value = await run_in_executor(self._middleware, executor, call)
             else:
                 value = await executor.run(call)
-            if claim.options is not None and not _completes_plainly(claim.options):
-                result = ReturnResult(value)
+            result = return_result(claim, value)
         except RaisedError as raised:
             result = ErrorResult(raised.error)
         except CrashedError as crash:
             result = CrashResult(message_of(crash), self._max_crashes)
         finally:
-            if attempt.steps is not None:
-                attempt.steps.close()
-            current.set((*about, None))  # as in run()
-            if attempt.measured_for and self._meter is not None:
-                seconds_run = time.monotonic() - began
-                self._meter.record_duration(claim.job_name, seconds_run, attempt.measured_for)
-            if seconds is not None:
-                self._timeouts.remove(attempt, seconds)
+            self._leave(attempt, running)
         call._end()  # noqa: SLF001 - not for executors and middleware
         if call.was_cancelled:  # the flag decides, whatever the function made of it
             return stopped_result(attempt)
         return result
+
+    def _enter(self, attempt: Attempt, view: RunningAttempt) -> RunningJob:
+        """Make an attempt the job of this context, announce it, and begin its time limit.
+
+        Args:
+            attempt: The attempt.
+            view: What its code sees of it.
+        """
+        claim = attempt.claim
+        attempt.durability = self.durability
+        running = RunningJob(claim, time.time(), self._get_scheduler, self._report_progress, view)
+        current.set(running)
+        if self._events.wants(JobStarted):
+            self._events.publish(
+                JobStarted(claim.job_id, claim.job_name, claim.attempt, execution_time=claim.execution_time)
+            )
+        if claim.timeout_seconds is not None:
+            self._timeouts.add(attempt, claim.timeout_seconds)
+        if attempt.measured_for:
+            attempt.measured_from = monotonic()
+        return running
+
+    def _leave(self, attempt: Attempt, running: RunningJob) -> None:
+        """End what ``_enter()`` has begun: the code of the attempt has ended."""
+        claim = attempt.claim
+        if attempt.steps is not None:
+            attempt.steps.close()
+        # Otherwise the context of the task, the attempt and its task would refer to each other in a circle,
+        # which only the garbage collector frees.
+        current.set(running.without_attempt())
+        if attempt.measured_for and self._meter is not None:
+            seconds = monotonic() - attempt.measured_from
+            self._meter.record_duration(claim.job_name, seconds, attempt.measured_for)
+        if claim.timeout_seconds is not None:
+            self._timeouts.remove(attempt, claim.timeout_seconds)
+
+
+def return_result(claim: Claim, value: object) -> ReturnResult:
+    """Return the result of an attempt whose function returned a value, which most jobs do not keep."""
+    return RETURNED if claim.options is None or _completes_plainly(claim.options) else ReturnResult(value)
 
 
 def report_lock_loss(claim: Claim) -> None:

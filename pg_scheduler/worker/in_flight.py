@@ -109,6 +109,7 @@ class Attempt:
         log: The last lines that it logged; None if they are not kept.
         is_awaited: Whether consequences of the job, which was ended, wait for the end of the attempt.
         measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
+        measured_from: When its code began, by the monotonic clock; 0 if its duration is not measured.
         durability: Makes what its code stores by while it runs; set before its code.
         steps: Its durable steps; None until its code asks for them.
         exit_error: The SystemExit or KeyboardInterrupt of a step in another task of it, which ends it; else
@@ -126,6 +127,7 @@ class Attempt:
         "is_awaited",
         "log",
         "measured_for",
+        "measured_from",
         "revocation",
         "steps",
         "task",
@@ -134,6 +136,7 @@ class Attempt:
     def __init__(self, claim: Claim, measured_for: int = 0) -> None:
         self.claim = claim
         self.measured_for = measured_for
+        self.measured_from = 0.0
         self.task: asyncio.Task[None] | None = None
         self.call: JobCall | None = None
         self.log: deque[str] | None = None

@@ -71,13 +71,13 @@ def tasks_by_attempt(loop: asyncio.AbstractEventLoop) -> Mapping[int, Sequence[T
     tasks = defaultdict[int, list[Task]](list)
     for task in asyncio.all_tasks(loop):
         context = _context_of(task)
-        job_context = None if context is None else context.get(current)
+        running = None if context is None else context.get(current)
         if (
-            job_context is not None
-            and job_context[-1] is not None
+            running is not None
+            and running.attempt is not None
             and not task.get_name().startswith(OWN_TASK_PREFIX)
         ):
-            tasks[id(job_context[-1])].append(task)
+            tasks[id(running.attempt)].append(task)
     return tasks
 
 

@@ -182,8 +182,9 @@ class _Attempt:
     """The attempt of a task that runs in this context."""
 
     def __init__(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        claim, _, get_scheduler, *_ = current.get()
-        worker = getattr(get_scheduler, "worker_id", None)
+        running = current.get()
+        claim = running.claim
+        worker = getattr(running.get_scheduler, "worker_id", None)
         now = timezone.now()
         self._claim = claim
         self._task = task = changed(

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Final, NoReturn, cast
 
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.jobs.call import invoke
-from pg_scheduler.jobs.context import cancellation, current
+from pg_scheduler.jobs.context import RunningJob, cancellation, current
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import keep_seconds
@@ -141,7 +141,7 @@ class _Child:
         """Call a function, and return its value or its error as a message to the parent."""
         try:
             claim = claim_from(message["claim"])
-            current.set((claim, time.time(), _no_scheduler, self._progress.report, None))
+            current.set(RunningJob(claim, time.time(), _no_scheduler, self._progress.report, None))
             cancellation.set(self._flag)
             if self._invoke is None:
                 path = self._start["path"]

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from pg_scheduler.jobs.context import CurrentJob, GetScheduler, current, current_job
+from pg_scheduler.jobs.context import CurrentJob, GetScheduler, RunningJob, current, current_job
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.rows import Claim
 
@@ -32,7 +32,7 @@ async def test_current_job_is_the_same_in_coroutines_and_tasks_of_the_job() -> N
         return current_job()
 
     async def run() -> tuple[CurrentJob, CurrentJob]:
-        current.set((CLAIM, DUE.timestamp(), SCHEDULER, ignore, None))
+        current.set(RunningJob(CLAIM, DUE.timestamp(), SCHEDULER, ignore, None))
         return await look(), await asyncio.create_task(look())
 
     assert await asyncio.create_task(run()) == (job, job)
@@ -50,7 +50,8 @@ async def test_current_job_deadline_is_the_start_of_the_attempt_plus_the_timeout
     began = DUE + timedelta(hours=1)
 
     async def run() -> datetime | None:
-        current.set((CLAIM._replace(timeout_seconds=seconds), began.timestamp(), SCHEDULER, ignore, None))
+        claim = CLAIM._replace(timeout_seconds=seconds)
+        current.set(RunningJob(claim, began.timestamp(), SCHEDULER, ignore, None))
         return current_job().deadline
 
     assert await asyncio.create_task(run()) == (None if left is None else began + left)

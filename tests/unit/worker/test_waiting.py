@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from pg_scheduler.jobs.context import current
+from pg_scheduler.jobs.context import RunningJob, current
 from pg_scheduler.worker.waiting import continues_after, tasks_by_attempt, thread_waits, waits_for_steps
 from tests.support.worker import PATIENCE
 
@@ -354,7 +354,8 @@ async def test_tasks_of_an_attempt_are_those_that_its_code_has_begun() -> None:
     step: Step = asyncio.get_running_loop().create_future()
 
     async def run(attempt: Any) -> None:
-        current.set((None, attempt))  # type: ignore[arg-type]
+        job: Any = (None, 0.0, None, None, attempt)
+        current.set(RunningJob(*job))
         tasks = [
             asyncio.create_task(on(step), name="pg_scheduler notify"),
             asyncio.create_task(on(step), context=Context()),
