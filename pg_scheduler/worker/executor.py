@@ -1,5 +1,15 @@
 """Give claimed jobs slots and tasks, and pass on how their attempts ended.
 
+The life of an attempt, in the order of its methods:
+
+1. ``take_slot()`` makes its record, an `Attempt`, which lives until the outcome is handed over.
+2. ``_begin()`` makes its task, which is ``_run()``.
+3. ``AttemptRunner.run()`` finds the function, decodes the arguments, makes the attempt the current job,
+   and calls the function. It returns a result: how the code ended.
+4. ``_run()`` replaces that if the attempt suspended itself, or if a step raised SystemExit.
+5. ``_end()`` frees the slot, and drops the result if the row belongs to another worker by now.
+6. ``_put()`` decides the outcome, which is the change of the row, and hands it over to the completer.
+
 An attempt can be revoked for three reasons. At shutdown the job is released. If a caller cancelled the job,
 or it was lost, its row is no longer this worker's: the task is cancelled and its outcome is dropped. Only its
 end is reported, if consequences of the job wait for that.
@@ -29,6 +39,7 @@ from pg_scheduler.jobs.outcome import (
     CrashResult,
     ErrorResult,
     InterruptResult,
+    Outcome,
     Result,
     ReturnResult,
     SuspendResult,
@@ -287,14 +298,6 @@ class Executor:
         is_taken = revocation is Revocation.CANCELLED or revocation is Revocation.LOST
         if is_taken:
             self._events.publish(_event(attempt))
-        elif revocation is Revocation.SHUTDOWN and isinstance(result, ErrorResult):
-            # The interruption may have caused the error, so the job has no failed attempt because of it.
-            result = InterruptResult()
-        if attempt.log and isinstance(result, ErrorResult):
-            result = replace(result, log=tuple(kept_lines(attempt.log)))
-        trace = None if attempt.call is None else attempt.call.trace
-        if trace is not None and isinstance(result, ErrorResult | CrashResult):
-            result = replace(result, trace=trace)
         if self._attempts.get(job_id) is not attempt:
             return  # left at the shutdown, or replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
@@ -305,6 +308,7 @@ class Executor:
             if is_taken and attempt.is_awaited:
                 self._result_buffer.put(attempt.claim, REVOKED)
             elif not is_taken:
+                result = _with_evidence(attempt, result)
                 self._put(attempt.claim, result, attempt.steps, apart=completion is not None)
         finally:
             self._free_slot(attempt, was_full=was_full)
@@ -359,29 +363,45 @@ class Executor:
     def _put(
         self, claim: Claim, result: Result, steps: OpenSteps | None = None, *, apart: bool = False
     ) -> None:
+        """Decide the outcome of an attempt, and put it into the result buffer."""
         has_stored = steps is not None and steps.has_stored
         apart = apart or has_stored or (bool(self._progress.reports) and self._progress.has(claim))
         if result is RETURNED and not apart:
             # A plain completion, as of nearly all jobs, is written from the claim alone: it needs no outcome.
             self._result_buffer.put_completed(claim)
-        else:
-            task = self._tasks.resolve(claim.function)
-            if isinstance(result, ReturnResult) and task is not None and task.typed is not None:
-                result = _in_stored_form(claim, task, result)
-            policy = self._policy if task is None or task.retry is None else task.retry
-            spread = random.uniform(-1, 1) if self.has_jitter else 0.0  # noqa: S311 - jitter, no secret
-            outcome = decide(
-                claim._replace(retry_count=0) if has_stored else claim,
-                result,
-                policy,
-                spread=spread,
-                max_result_bytes=self._max_result_bytes,
-                codec=self._codec,
-            )
-            if has_stored:
-                outcome = outcome.after_progress(claim)
-            # The completer deletes the steps of a job with its row.
-            self._result_buffer.put(claim, outcome, apart=apart or version_of(claim.options) is not None)
+            return
+        outcome = self._outcome_of(claim, result, has_stored=has_stored)
+        # The completer deletes the steps of a job with its row.
+        self._result_buffer.put(claim, outcome, apart=apart or version_of(claim.options) is not None)
+
+    def _outcome_of(self, claim: Claim, result: Result, *, has_stored: bool) -> Outcome:
+        """Return the outcome of an attempt. One that stored a step has all retries of its job again."""
+        task = self._tasks.resolve(claim.function)
+        if isinstance(result, ReturnResult) and task is not None and task.typed is not None:
+            result = _in_stored_form(claim, task, result)
+        outcome = decide(
+            claim._replace(retry_count=0) if has_stored else claim,
+            result,
+            self._policy if task is None or task.retry is None else task.retry,
+            spread=random.uniform(-1, 1) if self.has_jitter else 0.0,  # noqa: S311 - jitter, no secret
+            max_result_bytes=self._max_result_bytes,
+            codec=self._codec,
+        )
+        return outcome.after_progress(claim) if has_stored else outcome
+
+
+def _with_evidence(attempt: Attempt, result: Result) -> Result:
+    """Return a result with the log and the trace of its attempt, if the attempt failed."""
+    if not isinstance(result, ErrorResult | CrashResult):
+        return result
+    if isinstance(result, ErrorResult):
+        if attempt.revocation is Revocation.SHUTDOWN:
+            # The interruption may have caused the error, so the job has no failed attempt because of it.
+            return InterruptResult()
+        if attempt.log:
+            result = replace(result, log=tuple(kept_lines(attempt.log)))
+    trace = None if attempt.call is None else attempt.call.trace
+    return result if trace is None else replace(result, trace=trace)
 
 
 def _advisory_lock_of(claim: Claim) -> int | None:
