@@ -62,6 +62,12 @@ RECORD_REFUSALS: Final = (asyncpg.PostgresError, SchemaForbiddenError, Unstorabl
 ROW_ERRORS: Final = (asyncpg.PostgresError, ValueError)
 """Errors that a row may cause by being read: in the server, or when its values are decoded here."""
 
+INVALID_VALUES: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+"""Errors of a statement that reads values from a JSON document, which may be written by hand."""
+
+FORBIDDEN_TO_ROLE: Final = asyncpg.InsufficientPrivilegeError
+"""The error of a statement that this database role may not execute."""
+
 LOST_STATEMENTS: Final = (asyncpg.InvalidSQLStatementNameError, asyncpg.DuplicatePreparedStatementError)
 """Errors of a prepared statement whose session is not the one that prepared it."""
 

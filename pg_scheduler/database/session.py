@@ -28,6 +28,9 @@ from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 """A connection of asyncpg, opened directly or by a pool, or a ForeignConnection, which stands for one."""
 
+Record: TypeAlias = asyncpg.Record
+"""A row that a statement returned."""
+
 NO_TRANSACTION: Final = (
     "connection is not in a transaction, so the job would be committed at once; if another library, such as "
     "SQLAlchemy, owns the connection, pass its session or connection instead; else call the method within "

@@ -18,10 +18,9 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import asyncpg
-
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
+from pg_scheduler.database.session import Record
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
@@ -171,7 +170,7 @@ class Consequences:
         return len(lost)
 
 
-def _ended_job(row: asyncpg.Record) -> EndedJob:
+def _ended_job(row: Record) -> EndedJob:
     return EndedJob(
         row["job_id"],
         row["job_name"],

@@ -15,12 +15,10 @@ from datetime import datetime
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, NamedTuple
 
-import asyncpg
-
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.database.session import Connection
+from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import CallersTransaction, Statements, Transaction
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import JobBlocked, JobCancelled
@@ -74,9 +72,7 @@ class DependencyRepository:
         rows = await self._lock_parents(job_ids, transaction)
         return {row["job_id"] for row in rows if not row["has_ended"]}
 
-    async def _lock_parents(
-        self, job_ids: Collection[str], transaction: Transaction
-    ) -> Sequence[asyncpg.Record]:
+    async def _lock_parents(self, job_ids: Collection[str], transaction: Transaction) -> Sequence[Record]:
         """Return jobs that others are to wait for, and lock them until the edges are committed.
 
         In a transaction of the library they do not end meanwhile. One of the application may stay open, so it
@@ -292,7 +288,7 @@ class DependencyRepository:
         return ended + await self._end_awaited(locked, connection)
 
     async def _pass_results(
-        self, edges: Iterable[Edge], locked: Sequence[asyncpg.Record], connection: Connection
+        self, edges: Iterable[Edge], locked: Sequence[Record], connection: Connection
     ) -> None:
         """Pass the results of jobs that have ended over their edges, and end the steps that waited."""
         prefixes = _prefixes(locked)
@@ -337,7 +333,7 @@ class DependencyRepository:
             ScanPosition().job if last is None else (last["priority"], last["due"], last["job_id"]),
         )
 
-    async def _end_awaited(self, locked: Sequence[asyncpg.Record], connection: Connection) -> list[str]:
+    async def _end_awaited(self, locked: Sequence[Record], connection: Connection) -> list[str]:
         """Return the jobs that were cancelled while they waited, and that wait for no other job any more."""
         awaited = [row["job_id"] for row in locked if row["is_awaited"]]
         rows = await self._statements.fetch("end_awaited", awaited, on=connection) if awaited else []
@@ -378,7 +374,7 @@ class DependencyRepository:
         return ended
 
 
-def _edges(rows: Sequence[asyncpg.Record]) -> list[Edge]:
+def _edges(rows: Sequence[Record]) -> list[Edge]:
     return [Edge(row["parent_id"], row["child_id"], row["definition"]) for row in rows]
 
 
@@ -396,7 +392,7 @@ def _edge_of_child(job: EndedJob) -> Edge | None:
     return Edge(job.job_id, job_id, definition)
 
 
-def _prefixes(locked: Sequence[asyncpg.Record]) -> dict[str, str]:
+def _prefixes(locked: Sequence[Record]) -> dict[str, str]:
     """Return the prefixes of the names of passed results, by the jobs that read them."""
     return {row["job_id"]: row["passed_to"] for row in locked if row["passed_to"] is not None}
 

@@ -18,12 +18,10 @@ from functools import partial
 from struct import Struct
 from typing import Any, Final
 
-import asyncpg
-
 from pg_scheduler.database.callers.connection import as_foreign
 from pg_scheduler.database.faults import SuppressedChangeError, translated
 from pg_scheduler.database.queries import Route
-from pg_scheduler.database.session import Connection
+from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Repository, Statements, Transaction
 from pg_scheduler.jobs.rows import EPOCH, NO_EXTRAS, ExtendedJob, Extras, GeneratedIdJob, PlainJob
 from pg_scheduler.queue.consequences import Consequences
@@ -181,7 +179,7 @@ class InsertRepository(Repository):
         lock_timeout: str | None,
         connection: Connection | None,
         route: Route | None = None,
-    ) -> list[asyncpg.Record]:
+    ) -> list[Record]:
         """Run a statement whose last parameter is a lock timeout.
 
         Without one, a statement on a connection of its own is repeated while it meets a lock, so that it
@@ -193,7 +191,7 @@ class InsertRepository(Repository):
         if lock_timeout is not None:
             return await statements.fetch_retrying(name, *values, lock_timeout, route=route)
 
-        async def attempt(on: Connection | None, limit: str | None) -> list[asyncpg.Record]:
+        async def attempt(on: Connection | None, limit: str | None) -> list[Record]:
             return await statements.fetch_retrying(name, *values, limit, on=on, route=route)
 
         return await statements.repeat_while_locked(name, attempt)

@@ -10,12 +10,10 @@ from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple
 
-import asyncpg
-
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
 from pg_scheduler.database.records import job_from
-from pg_scheduler.database.session import Connection
+from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Repository, Statements, Transaction
 from pg_scheduler.events.log import log_refusal
 from pg_scheduler.events.types import BY_CALLER
@@ -171,7 +169,7 @@ class JobRepository(Repository):
             job_id, partial(fetch, False, on=connection), within=connection
         )
 
-        async def retry_child(transaction: Transaction) -> list[asyncpg.Record]:
+        async def retry_child(transaction: Transaction) -> list[Record]:
             inner = transaction.connection
             child_rows = await self._unique_keys.restart(job_id, partial(fetch, True, on=inner), within=inner)
             await self._dependencies.wait_again([job_id], [row["parent"] for row in child_rows], inner)
@@ -230,7 +228,7 @@ class JobRepository(Repository):
         rows = await self._statements.fetch(name, job_id, *args, False, on=connection)
         if rows and not rows[0]["changed"]:
 
-            async def change(transaction: Transaction) -> list[asyncpg.Record]:
+            async def change(transaction: Transaction) -> list[Record]:
                 locked_rows = await self._statements.fetch(
                     name, job_id, *args, True, on=transaction.connection
                 )
@@ -278,7 +276,7 @@ class JobRepository(Repository):
         rows = await run("cancel_jobs", ids, now, reason, *filters, False, on=within)
         if refused := [row["job_id"] for row in rows if not row["changed"]]:
 
-            async def cancel(transaction: Transaction) -> list[asyncpg.Record]:
+            async def cancel(transaction: Transaction) -> list[Record]:
                 changed = await self._statements.fetch(
                     "cancel_jobs", refused, now, reason, *filters, True, on=transaction.connection
                 )
@@ -340,7 +338,7 @@ class JobRepository(Repository):
 
     async def _expire_accepted(
         self, worker_id: str, names: Sequence[str], limit: int, now: datetime | None
-    ) -> list[asyncpg.Record]:
+    ) -> list[Record]:
         """Expire those jobs that the table accepts, and leave the others out from now on."""
         late = await self._statements.fetch("find_late", limit, now, list(self._refused))
         parts, expired = deque([[row["job_id"] for row in late]]), []
@@ -450,10 +448,10 @@ class JobRepository(Repository):
         return [row[0] for row in await self._statements.fetch("waiting_names")]
 
 
-def _end_of(rows: Sequence[asyncpg.Record]) -> str | None:
+def _end_of(rows: Sequence[Record]) -> str | None:
     """Return the id at which the rows that may be examined ended; None if they were the last ones."""
     return rows[-1]["job_id"] if rows and rows[-1]["place"] == MAX_EXAMINED_ROWS else None
 
 
-def _cancelled_job(row: asyncpg.Record) -> CancelledJob:
+def _cancelled_job(row: Record) -> CancelledJob:
     return CancelledJob(row["job_id"], row["job_name"], row["attempt"], row["worker_id"])

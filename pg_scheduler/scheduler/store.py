@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-import asyncpg
-
 from pg_scheduler.admission.limits import LimitRepository
 from pg_scheduler.admission.pauses import PauseRepository
 from pg_scheduler.admission.shares import ShareRepository
 from pg_scheduler.clock import Clock
 from pg_scheduler.database.codecs import check_codecs
+from pg_scheduler.database.faults import FORBIDDEN_TO_ROLE
 from pg_scheduler.database.migrations.engine import check_engine
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.session import is_own_session
@@ -81,7 +80,7 @@ class Store(WorkerStore):
                             await check_engine(connection, other)
                 try:
                     await migrate(connection, schema=schema)
-                except asyncpg.InsufficientPrivilegeError as error:
+                except FORBIDDEN_TO_ROLE as error:
                     raise SchemaForbiddenError(
                         f"{missing.problem}, and this database role may not create or upgrade them ({error})",
                         "call initialize_db() as the role that owns the tables before the workers start",

@@ -10,12 +10,11 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
-import asyncpg
-
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.blockers import Blocker
 from pg_scheduler.database.faults import (
+    INVALID_VALUES,
     REFUSALS,
     SuppressedChangeError,
     UnstorableTextError,
@@ -28,7 +27,7 @@ from pg_scheduler.database.options import (
     LOCK_TIMEOUT_MS,
     TRANSACTION_SETTINGS,
 )
-from pg_scheduler.database.session import Connection, transact
+from pg_scheduler.database.session import Connection, Record, transact
 from pg_scheduler.database.statements import Repository, Statements, Transaction
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
@@ -46,9 +45,6 @@ from pg_scheduler.queue.passed_results import PassedResultRepository
 
 Changes: TypeAlias = Mapping[tuple[str, int], RowChange]
 """Row changes by the id of the job and the attempt."""
-
-INVALID_VALUES: Final = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
-"""Errors of a statement that reads values from a JSON document, which may be written by hand."""
 
 REPORT_TIMEOUT_MS: Final = 500
 """Longest wait of an outcome for a lock whose holder is looked up meanwhile."""
@@ -339,7 +335,7 @@ class ResultRepository:
             SuppressedChangeError: The worker still holds a job. Taken for lost, it would run without end.
         """
         accepted: set[str] = set()
-        held: list[asyncpg.Record] = []
+        held: list[Record] = []
         for _ in range(2):
             if open_changes := _unaccepted(changes, accepted):
                 accepted |= await self._change_rows(open_changes, worker_id, transaction, follows=follows)
@@ -383,9 +379,7 @@ class ResultRepository:
             await self._block_waiting(children, transaction.connection)
         return settled
 
-    async def _settle_others(
-        self, changes: Changes, worker_id: str, connection: Connection
-    ) -> list[asyncpg.Record]:
+    async def _settle_others(self, changes: Changes, worker_id: str, connection: Connection) -> list[Record]:
         """Write the rows of attempts that suspend no job."""
         row_changes = changes.values()
         return await self._statements.fetch(

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Final, NamedTuple, TypeAlias
 
-import asyncpg
-
 from pg_scheduler.base.sqltext import qualify
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.database.options import LOCK_TIMEOUT_MS
+from pg_scheduler.database.session import Record
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import log_refusal
@@ -210,5 +209,5 @@ def _middle(low: Place, high: Place) -> Place | None:
     return (low[0], (low[1] + after) // 2) if after - low[1] > 1 else None
 
 
-def _due(row: asyncpg.Record) -> frozenset[JobStatus]:
+def _due(row: Record) -> frozenset[JobStatus]:
     return frozenset(status for status in TERMINAL if row[status.value])

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-import asyncpg
-
 from pg_scheduler.base.messages import HEARTBEAT_REQUEST
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import release_of, report_refused, with_record
 from pg_scheduler.database.faults import RECORD_REFUSALS, REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.database.options import LOCK_TIMEOUT_MS
 from pg_scheduler.database.records import worker_from
-from pg_scheduler.database.session import Connection
+from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Statements
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.jobs.model import Worker
@@ -392,8 +390,8 @@ class WorkerRepository:
 
     async def _record(
         self,
-        workers: Sequence[asyncpg.Record],
-        orphans: Sequence[asyncpg.Record],
+        workers: Sequence[Record],
+        orphans: Sequence[Record],
         rescued: Collection[str],
     ) -> None:
         """Record which workers were declared dead, without those that had shut down before.
