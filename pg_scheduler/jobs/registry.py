@@ -249,8 +249,12 @@ def _captured(func: JobFunction) -> list[object]:
 
 
 def _same(objects: list[object], other_objects: list[object]) -> bool:
-    """Return whether the objects are the same; plain values are compared by value."""
+    """Return whether the objects are the same; plain values are compared by type and value.
+
+    True equals 1, but a function that has captured the one is another than that with the other.
+    """
     return len(objects) == len(other_objects) and all(
-        value is other or (isinstance(value, COMPARED_TYPES) and value == other)
+        value is other
+        or (isinstance(value, COMPARED_TYPES) and type(value) is type(other) and value == other)
         for value, other in zip(objects, other_objects, strict=True)
     )

@@ -414,6 +414,12 @@ def test_adopt_raises_when_the_closure_captured_other_values() -> None:
     with pytest.raises(NameConflictError, match="captured"):
         registry.adopt(_closure("abc"))
     registry = TaskRegistry()
+    registry.adopt(_closure(1))
+    registry.adopt(_closure(1))
+    for equal_value in (True, 1.0):
+        with pytest.raises(NameConflictError, match="captured"):
+            registry.adopt(_closure(equal_value))
+    registry = TaskRegistry()
     registry.adopt(_closure(shared))
     registry.adopt(_closure(shared))
     with pytest.raises(NameConflictError, match="captured"):
