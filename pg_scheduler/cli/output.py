@@ -132,7 +132,9 @@ def read_zone(text: str) -> tzinfo:
 
 def _local_zone() -> tzinfo:
     """Return the zone of this machine; if it has no name, the present offset."""
-    name = os.environ.get("TZ") or str(Path("/etc/localtime").resolve()).partition("/zoneinfo/")[2]
+    name = os.environ.get("TZ", "").removeprefix(":")  # POSIX allows a colon before the name
+    if not name:
+        name = str(Path("/etc/localtime").resolve()).partition("/zoneinfo/")[2]
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):

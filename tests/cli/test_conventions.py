@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import jsonschema
 import pytest
@@ -214,6 +215,13 @@ class TestFormats:
         out = io.StringIO()
         Output("table", read_zone("Asia/Kolkata"), out=out).write_list(SHAPE, [row])
         assert "2027-01-02 08:30:00+05:30" in out.getvalue()
+
+    @pytest.mark.parametrize("variable", ["Asia/Kolkata", ":Asia/Kolkata"])
+    def test_local_zone_is_that_of_the_variable_with_or_without_a_colon(
+        self, monkeypatch: pytest.MonkeyPatch, variable: str
+    ) -> None:
+        monkeypatch.setenv("TZ", variable)
+        assert read_zone("local") == ZoneInfo("Asia/Kolkata")
 
     @pytest.mark.parametrize("option", [("-o", "yaml"), ("--tz", "Mars/Base")])
     def test_unknown_format_or_zone_is_a_usage_error(self, call: Run, option: tuple[str, str]) -> None:
