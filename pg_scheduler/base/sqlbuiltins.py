@@ -108,6 +108,10 @@ class Token(NamedTuple):
 START: Final = Token("mark", ";", 0)
 
 
+NO_OPERATOR: Final = 9
+"""The precedence before the first operator of an expression, which every operator may follow."""
+
+
 @dataclass(slots=True)
 class Level:
     """The state of the tokens read between two parentheses, or between CASE and END.
@@ -119,7 +123,7 @@ class Level:
         defines: Whether the level is in the list after WITH.
     """
 
-    precedence: int = 9
+    precedence: int = NO_OPERATOR
     awaits_assignment: bool = False
     assigns: bool = False
     defines: bool = False
@@ -185,7 +189,8 @@ class _Rewriter:
         elif word == "END" and len(self.levels) > 1:
             self.levels.pop()
         elif word not in OPERANDS:
-            level.precedence = 9
+            # Any other keyword ends an expression, and may begin or end a list of assignments or of WITH.
+            level.precedence = NO_OPERATOR
             level.assigns = word == "SET" or (level.assigns and word not in {"FROM", "WHERE", "RETURNING"})
             level.awaits_assignment = word == "SET"
             level.defines = word == "WITH" or (level.defines and word in {"AS", "MATERIALIZED", "RECURSIVE"})
@@ -197,7 +202,7 @@ class _Rewriter:
             self.levels.pop()
         elif token.text in ",;":
             level = self.levels[-1]
-            level.precedence = 9
+            level.precedence = NO_OPERATOR
             level.awaits_assignment = level.assigns
 
     def _operator(self, before: Token, token: Token) -> str:
@@ -206,7 +211,7 @@ class _Rewriter:
             return token.text  # all columns, or count(*)
         if token.text == "=" and level.awaits_assignment:
             level.awaits_assignment = False
-            level.precedence = 9
+            level.precedence = NO_OPERATOR
             return token.text
         if (
             before.kind == "operator"

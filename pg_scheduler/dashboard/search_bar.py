@@ -19,7 +19,7 @@ STATES: Final = (
 )  # fmt: skip
 """The states of the tabs; the empty text is that of all jobs."""
 
-FIELD: Final = "status"
+STATUS_FIELD: Final = "status"
 
 _OF_WAITING: Final = "by priority and due time"
 _OF_ENDED: Final = "the newest end first"
@@ -117,7 +117,7 @@ def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]
 
 def state_of(terms: Sequence[Term]) -> str | None:
     """Return the state of the tab that a search belongs to; None if it belongs to none."""
-    state_terms = [term for term in terms if term.field == FIELD]
+    state_terms = [term for term in terms if term.field == STATUS_FIELD]
     if not state_terms:
         return ""
     value = state_terms[0].value.lower()
@@ -127,13 +127,13 @@ def state_of(terms: Sequence[Term]) -> str | None:
 def tabs_of(terms: Sequence[Term], counts: Mapping[str, StateCount]) -> list[Tab]:
     """Return the tabs. Numbers count all jobs, so a search with other terms has none."""
     current = state_of(terms)
-    other_terms = [term.text for term in terms if term.field != FIELD]
+    other_terms = [term.text for term in terms if term.field != STATUS_FIELD]
     shown_counts = {} if other_terms else counts
     return [
         Tab(
             state.capitalize() or "All",
             text_of(shown_counts[state]) if state in shown_counts else "",
-            " ".join([*other_terms, *([f"{FIELD}:{state}"] if state else [])]),
+            " ".join([*other_terms, *([f"{STATUS_FIELD}:{state}"] if state else [])]),
             state == current,
         )
         for state in STATES

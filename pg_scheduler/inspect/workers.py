@@ -158,6 +158,7 @@ async def ended_attempts(
     """Return attempts of a worker that ended between two instants, the oldest first.
 
     Of completed jobs the newest are examined: 5,000 with a generated id, and 100 of each schedule that fired.
+    Those of manual runs, and those whose id a caller chose, are missing.
     """
     reads = tables_of(inspector).reads
     fired = [
@@ -166,8 +167,12 @@ async def ended_attempts(
         if row.last_fire_at is not None and row.last_fire_at >= since
     ]
     prefixes = [job_id_prefix(schedule_id, owner) for schedule_id in fired for owner in ("code", "api")]
-    stamp = f"{int((now + timedelta(seconds=1)).timestamp() * 1000):012x}"  # workers and this process differ
+    # Generated ids begin with the milliseconds of their creation, in 12 hexadecimal digits. The limit is a
+    # second later, since the clocks of workers and of this process differ.
+    stamp = f"{int((now + timedelta(seconds=1)).timestamp() * 1000):012x}"
     ranges = [IdRange("0", f"{stamp[:8]}-{stamp[8:]}", MAX_GENERATED)]
+    # After the prefix, the id of a fire time has a digit, which sorts before "A", and that of a manual run
+    # a small letter.
     ranges += [IdRange(prefix, f"{prefix}A", MAX_FIRED) for prefix in prefixes]
     rows = [
         *await reads.worker_reads.unsuccessful(worker_id, since),

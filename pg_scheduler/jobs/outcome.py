@@ -299,13 +299,15 @@ def substitutes(
         error: The error.
         deletes: Whether a completed job is deleted at once. No substitute deletes its job.
     """
-    ends = outcome.change.status is not JobStatus.PENDING
     changes = outcome.change
+    ends = changes.status is not JobStatus.PENDING
     choices: list[Substitute] = []
     if deletes and changes.status is JobStatus.COMPLETED:
         choices.append(Substitute(outcome, True, "the job is deleted later"))
     if ends:
         choices.append(Substitute(outcome, False, "what follows from the end of the job is written later"))
+    # The job ended before, and only the end of its attempt is reported. There is no text to leave out, and no
+    # job that could fail.
     if changes.is_revoked:
         return choices
     if changes.error or changes.kept or changes.entry:

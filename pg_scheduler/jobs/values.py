@@ -146,9 +146,10 @@ class ValueType:
         raise _unread(misfit).error(path) from misfit
 
     def _converted(self, value: Any) -> Any:
-        """Return a value as its type, without a detour through JSON; or the error if it does not fit.
+        """Return what the type makes of a value without JSON, or the error if it does not fit.
 
-        Strict types accept JSON that they do not accept as objects.
+        An error is no proof that the value is wrong: a strict type accepts some texts from JSON only, such
+        as a date.
         """
         try:
             return self._adapter.validate_python(value)

@@ -136,14 +136,18 @@ class InsertBatcher:
         is_near = self._outbox.is_near(due, self._origin)
         message = None
         if is_near and wait.may_carry and self._outbox.may_carry():
-            message = self._outbox.message_to_carry(*(() if self._is_delayed else (due,)))
+            # A statement for delayed jobs appends the time of its call, which only the server knows.
+            due_times = () if self._is_delayed else (due,)
+            message = self._outbox.message_to_carry(*due_times)
         began = time.monotonic()
         if wait.session is None:
             inserted = await self._insert(jobs, message=message, lock_timeout=wait.timeout)
         else:
+            # A wait with a session never carries a message.
             async with wait.session() as connection:
                 inserted = await self._insert(jobs, lock_timeout=wait.timeout, connection=connection)
         if inserted and is_near:
+            # Of delayed jobs, these are the times of their calls: they are due then or later.
             if isinstance(inserted, dict):
                 due = min(inserted.values())
             if message:

@@ -223,12 +223,15 @@ class InsertRepository(Repository):
         remaining_ids = {*job_ids} - {row["job_id"] for row in rows}
 
         async def replace(transaction: Transaction) -> None:
-            # The first statement locks the rows that it leaves, so the second one leaves none of them.
+            # A row whose consequences are not applied yet is only locked, and its id is not returned. As soon
+            # as they are applied, the same statement replaces it.
             rows = await self._statements.fetch(name, *values_of(remaining_ids), on=transaction.connection)
-            if ended := remaining_ids - {row["job_id"] for row in rows}:
-                await self._consequences.run(ended, transaction)
-                rows = await self._statements.fetch(name, *values_of(ended), on=transaction.connection)
-                if len(rows) < len(ended):
+            if unapplied_ids := remaining_ids - {row["job_id"] for row in rows}:
+                await self._consequences.run(unapplied_ids, transaction)
+                rows = await self._statements.fetch(
+                    name, *values_of(unapplied_ids), on=transaction.connection
+                )
+                if len(rows) < len(unapplied_ids):
                     raise SuppressedChangeError(change="insert or update")
 
         if remaining_ids:

@@ -391,10 +391,10 @@ class Scheduler:
         """
         self._parts.store.connections.check_loop()
         warn_of_disabled_logger()
-        if not self.is_running and (
-            len(self.worker_id) != self.WORKER_ID_LENGTH  # changed on the instance
-            or self._parts.life.has_left_jobs  # which stay with the former worker
-        ):
+        # The instance may have got another WORKER_ID_LENGTH after its id was made. Jobs of an earlier start
+        # that still run here keep the former id.
+        is_id_outdated = len(self.worker_id) != self.WORKER_ID_LENGTH or self._parts.life.has_left_jobs
+        if is_id_outdated and not self.is_running:
             self._parts.life.worker_id = self._new_worker_id()
         self._parts.store.connections.close_in_children()
         await self._parts.life.start()

@@ -186,17 +186,18 @@ class JobBuilders:
             function=function,
             lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
         )
-        without_default = JobTemplate.of(name, task, values, misfire_grace_time=None)
+        manual_template = JobTemplate.of(name, task, values, misfire_grace_time=None)
+        manual_row = PlainJob("", task_data, row.anchor, *manual_template.columns)
         return JobBuilder(
-            row.schedule_id,
-            row.owner,
-            source,
-            template,
-            common_row,
-            PlainJob("", task_data, row.anchor, *without_default.columns).misfire_grace_time,
-            self.sender,
-            arguments,
-            None if task is None else task.share_key(arguments),
+            schedule_id=row.schedule_id,
+            owner=row.owner,
+            source=source,
+            template=template,
+            common_row=common_row,
+            manual_grace=manual_row.misfire_grace_time,
+            sender=self.sender,
+            arguments=arguments,
+            share=None if task is None else task.share_key(arguments),
         )
 
     def _task_data(self, row: ScheduleRow, task: Task | None, job_name: str) -> tuple[str | None, str]:

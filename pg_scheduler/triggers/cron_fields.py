@@ -252,7 +252,10 @@ def _number(expression: str, index: int, text: str) -> int:
 
 
 def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Mapping[int, frozenset[str]]]:
-    """Return one field as croniter expands it. Seconds are parsed as minutes, whose range they share."""
+    """Return the values of one field as croniter expands it, and its nth weekdays, as `CronFields` has them.
+
+    Seconds are parsed as minutes, whose range they share.
+    """
     texts = ["*"] * 5
     texts[index % 5] = text
     try:
@@ -264,8 +267,8 @@ def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Ma
         if len(expression.split()) == len(_NAMES):
             remedy += f"; the order of six fields is {', '.join(_NAMES)}"
         raise _invalid(expression, reason, remedy) from error
-    places = {int(weekday) % 7: frozenset(map(str, numbers)) for weekday, numbers in nth.items()}
-    return list(expanded[index % 5]), places
+    nth_weekdays = {int(weekday) % 7: frozenset(map(str, numbers)) for weekday, numbers in nth.items()}
+    return list(expanded[index % 5]), nth_weekdays
 
 
 def _invalid(expression: object, reason: str, remedy: str) -> ValueError:

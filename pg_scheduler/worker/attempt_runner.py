@@ -302,7 +302,8 @@ def report_lock_loss(claim: Claim) -> None:
 def _completes_plainly(options: str) -> bool:
     """Return whether a job with these options, such as one of a schedule, completes as a plain job does.
 
-    It keeps no result, and has no steps. Either key in a text makes it take the longer way to the same end.
+    It keeps no result, and has no steps. The JSON is searched as text, without parsing: where one of the two
+    words occurs elsewhere in it, the job takes the longer way to the same end.
     """
     return "keep_result" not in options and MARK not in options
 

@@ -58,27 +58,36 @@ class Completions:
         try:
             if passed_connection is None:
                 async with connections.transaction_of_job() as connection:
-                    transaction, opened = Transaction(connection, []), _open(connection)
+                    transaction, first_transaction = (
+                        Transaction(connection, []),
+                        _open_transaction(connection),
+                    )
                     yield connection
                     with terminate_unanswered(connection):
-                        is_plain = await self._write(attempt, completion, transaction, opened, is_own=True)
+                        is_plain = await self._write(
+                            attempt, completion, transaction, first_transaction, is_own=True
+                        )
                 self._end(attempt, completion, transaction, is_plain=is_plain)
             else:
                 connection = await connections.check_transaction(passed_connection)
-                opened = _open(connection)
+                first_transaction = _open_transaction(connection)
                 yield passed_connection
                 transaction = Transaction(connection, [])
-                is_plain = await self._write(attempt, completion, transaction, opened, is_own=False)
+                is_plain = await self._write(
+                    attempt, completion, transaction, first_transaction, is_own=False
+                )
                 number = await self._results.transaction_id(connection)
                 completion.find_end = partial(
                     self._find_end, attempt, completion, transaction, number, is_plain=is_plain
                 )
         except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
+            # If the commit has no answer, the end of the attempt needs the fault. Otherwise it is as if the
+            # block had not been opened.
             if completion.end is End.WRITING and isinstance(error, UNANSWERED):
                 completion.fault = error
             elif attempt.completion is completion:
                 attempt.completion = previous_completion
-            _stop_writing(attempt, completion, None)
+            _stop_writing(attempt, completion, end=None)
             raise
 
     async def _write(
@@ -86,7 +95,7 @@ class Completions:
         attempt: Attempt,
         completion: Completion,
         transaction: Transaction,
-        opened: object,
+        first_transaction: object,
         *,
         is_own: bool,
     ) -> bool:
@@ -96,13 +105,13 @@ class Completions:
             attempt: The attempt.
             completion: Its completion.
             transaction: The transaction.
-            opened: What ``_open()`` returned at the begin of the block.
+            first_transaction: The open transaction at the begin of the block.
             is_own: Whether the transaction ends with this.
         """
         claim = attempt.claim
         completion.deadline = asyncio.get_running_loop().time() + self._statements.call_timeout_s
         completion.end = End.WRITING
-        if _open(transaction.connection) != opened:
+        if _open_transaction(transaction.connection) != first_transaction:
             raise ValueError(
                 f"the transaction of the block in which job {claim.job_id!r} completes has ended within the "
                 "block; leave its COMMIT or ROLLBACK to the end of the block"
@@ -142,7 +151,7 @@ class Completions:
     ) -> None:
         """Report a job whose completion is committed."""
         is_reported = attempt.completion is not completion  # its function returned, and an outcome follows
-        _stop_writing(attempt, completion, End.WRITTEN)
+        _stop_writing(attempt, completion, end=End.WRITTEN)
         if attempt.call is not None:
             attempt.call.has_completed = True
         for event in transaction.events:
@@ -170,14 +179,14 @@ def begin(attempt: Attempt) -> Completion:
     return attempt.completion
 
 
-def _open(connection: Connection) -> object:
+def _open_transaction(connection: Connection) -> object:
     """Return the open transaction of a connection, or something false."""
     read = transaction_of(connection)
     with translated():
         return None if read is None else read()
 
 
-def _stop_writing(attempt: Attempt, completion: Completion, end: End | None) -> None:
+def _stop_writing(attempt: Attempt, completion: Completion, *, end: End | None) -> None:
     """Note the answer of the database, and stop the attempt now if anything was to stop it meanwhile."""
     completion.end = end
     timer, completion.interruption = completion.interruption, None

@@ -101,7 +101,8 @@ async def run_worker(
         started = asyncio.Event()
 
         def stop_claiming() -> None:
-            # The request in the row of the worker follows, but it comes after the first claim.
+            # This is for a worker that has not started, where the request that the task writes to its row
+            # comes after the first claim. It has no effect after the start.
             start_draining(scheduler)
             task = asyncio.create_task(_stop_claiming(scheduler, started), name="pg_scheduler stop claiming")
             pausing.add(task)

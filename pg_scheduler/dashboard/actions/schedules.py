@@ -41,11 +41,12 @@ async def pause(request: ActionRequest) -> Done | Shown:
         if is_one:
             return await _asked_again(request, str(error))
         raise
-    note, start = form.note or None, _resume_from(until is not None and form.at_end == "pause")
+    note, resume_from = form.note or None, _resume_from(until is not None and form.at_end == "pause")
 
     async def change(schedule: Schedule) -> bool:
+        """Pause a schedule; return False if it was already paused until then."""
         await request.operations.scheduler.schedules.pause(
-            schedule.schedule_id, note=note, until=until, resume_from=start
+            schedule.schedule_id, note=note, until=until, resume_from=resume_from
         )
         return schedule.paused_at is None or schedule.paused_until != until
 
@@ -70,10 +71,10 @@ def _resume_from(is_caught_up: bool) -> Literal["now", "pause"]:
 
 async def resume(request: ActionRequest) -> Done:
     """Resume schedules; ``from`` decides about the fire times of the pause."""
-    start = _resume_from(request.text("from") == "pause")
+    resume_from = _resume_from(request.text("from") == "pause")
 
     async def change(schedule: Schedule) -> bool:
-        await request.operations.scheduler.schedules.resume(schedule.schedule_id, resume_from=start)
+        await request.operations.scheduler.schedules.resume(schedule.schedule_id, resume_from=resume_from)
         return schedule.paused_at is not None
 
     return await _change(request, "resume", change)

@@ -174,14 +174,16 @@ def _row(
 ) -> LimitRow:
     visible_limits = [without_hidden(limit, request) for limit in declared_limits]
     tasks = sorted({task for limit in visible_limits for task in limit.tasks})
+    # A task that the request may not see uses the limit too, so the numbers would tell of that task.
     if any(
         len(visible_limit.tasks) < len(declared_limit.tasks)
         for visible_limit, declared_limit in zip(visible_limits, declared_limits, strict=True)
     ):
-        hidden_limits = [
+        limits_without_numbers = [
             replace(limit, running=None, starts=None, waiting=0) for limit in visible_limits if limit.tasks
         ]
-        return LimitRow(name, hidden_limits, tasks, is_shared=True, waiting=None)
+        return LimitRow(name, limits_without_numbers, tasks, is_shared=True, waiting=None)
+    # Each of them counts the waiting jobs of the name, so these must not be added.
     waiting = max(limit.waiting for limit in visible_limits)
     return LimitRow(
         name,

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.dashboard.search_bar import FIELD, terms_of
+from pg_scheduler.dashboard.search_bar import STATUS_FIELD, terms_of
 from pg_scheduler.inspect import SearchError
 from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState, recent_runs
 from pg_scheduler.inspect.dependencies import Changed, read_changed
@@ -90,16 +90,16 @@ def _search_for(status: JobStatus, ids: Sequence[str], state: BulkState, request
     by_id = f"id:{','.join(map(quoted, ids))} {status_term}"
     if len(ids) <= MAX_VALUES and len(by_id) <= MAX_LENGTH:
         return by_id
-    where = _which(state.jobs, request)
     if state.jobs.group is not None:
         terms = [term("name", state.jobs.group[0])]
-    elif where == HIDDEN:
-        return None
     else:
+        where = _which(state.jobs, request)
+        if where == HIDDEN:
+            return None
         terms = [
             search_term.text
             for search_term in terms_of(where)
-            if search_term.field not in {FIELD, "finished"}
+            if search_term.field not in {STATUS_FIELD, "finished"}
         ]
     since = f"finished:>={state.created_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}Z"
     return " ".join([*terms, status_term, *([] if status in UNFINISHED else [since])])

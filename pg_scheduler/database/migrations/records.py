@@ -43,7 +43,7 @@ def create_records(schema: str) -> str:
 def insert_record(schema: str, migration: Migration) -> str:
     """Return the statement that records an applied migration."""
     return _INSERT.format(
-        schema=qualify("{schema}", schema),
+        schema=_prefix(schema),
         version=migration.version,
         name=migration.name,
         checksum=migration.checksum,
@@ -53,4 +53,9 @@ def insert_record(schema: str, migration: Migration) -> str:
 
 def delete_record(schema: str, migration: Migration) -> str:
     """Return the statement that deletes the record of a reverted migration."""
-    return _DELETE.format(schema=qualify("{schema}", schema), version=migration.version)
+    return _DELETE.format(schema=_prefix(schema), version=migration.version)
+
+
+def _prefix(schema: str) -> str:
+    """Return the quoted schema and a dot."""
+    return qualify("{schema}", schema)

@@ -91,7 +91,7 @@ def _may(permission: str) -> Callable[[Any, Any], bool]:
 
 
 class StatusFilter(admin.SimpleListFilter):
-    """The status, with the conditions of the indexes that have the unfinished and the unsuccessful jobs."""
+    """The status of jobs."""
 
     title = "status"
     parameter_name = "status"
@@ -104,8 +104,12 @@ class StatusFilter(admin.SimpleListFilter):
         """Return the jobs of the selected status."""
         status = self.value()
         jobs = queryset if status is None else queryset.filter(status=status)
+        # The further conditions follow from the status. They are here because PostgreSQL uses a partial index
+        # only for a query that has its condition.
         if status in {JobStatus.PENDING, JobStatus.RUNNING}:
-            return jobs.filter(Q(finished_at=None, blocked_on=None) | Q(blocked_on__isnull=False))
+            return jobs.filter(
+                Q(finished_at__isnull=True, blocked_on__isnull=True) | Q(blocked_on__isnull=False)
+            )
         if status in UNSUCCESSFUL_JOBS:
             return jobs.filter(finished_at__isnull=False, error_message__isnull=False)
         return jobs
