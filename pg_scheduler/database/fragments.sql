@@ -415,12 +415,18 @@ CASE WHEN until IS NOT NULL THEN least(greatest(until, {first_instant}), {last_i
 -- fragment: no_timeout
 '9999-01-01Z'
 
--- The times of a step after it is set back by the time ``early.ahead``. What happened before the step is stored by the
+-- When a step was stored, which is its place in the order of the steps. The value of a cursor is stored several times.
+
+-- fragment: last_write
+CASE WHEN step.kind = 'cursor' THEN greatest(step.started_at, step.ended_at) ELSE step.started_at END
+
+-- The times of a step after it is set back by the time ``early.ahead`` to ``early.now``. A cursor may have its first value
+-- from before the clock was ahead. What happened before the step is stored by the
 -- right clock already, such as the end of one that ended since. A sleep keeps its end, which may be a time that its job
 -- has chosen.
 
 -- fragment: times_set_back
-started_at = step.started_at - early.ahead,
+started_at = CASE WHEN step.started_at > early.now THEN step.started_at - early.ahead ELSE step.started_at END,
         ended_at   = CASE WHEN step.ended_at >= step.started_at THEN step.ended_at - early.ahead ELSE step.ended_at END,
         until      = CASE WHEN step.kind = 'signal' AND step.until < {no_timeout} AND step.until > step.started_at
             THEN step.until - early.ahead ELSE step.until END,

@@ -42,7 +42,7 @@ class StepState:
     started_at: datetime
     """When it was stored first."""
     ended_at: datetime | None
-    """When it was over; None while it lasts."""
+    """When it was over, and of a cursor when its last value was stored; None while it lasts."""
     until: datetime | None
     """The end of a sleep or of a wait, in the year 9999 for one without a timeout; None for other steps."""
 

@@ -909,7 +909,8 @@ class Scheduler:
         Args:
             job_id: The job.
             from_step: The name of a stored step, which is deleted with the steps that were stored after it,
-                so that they run again. Signals that have come stay, unless this names one. None to keep all.
+                so that they run again. So are cursors that were written after it. Signals that have come
+                stay, unless this names one. None to keep all.
             connection: A connection of yours in a transaction, as in ``schedule()``: the job is retried if
                 and only if that commits. The row is locked until then.
 

@@ -81,7 +81,8 @@ ORDER BY left(step.name, 1) <> chr(1);
 -- signal for which nothing has waited makes room for a step of its name.
 --
 -- started_at is the order of the steps, also of those of one transaction, and if the clock was set back meanwhile: then
--- the earlier steps are set back too, with their ends and the timeouts of waits.
+-- the earlier steps are set back too, with their ends and the timeouts of waits. A cursor has two places in that order:
+-- it starts with its first value, and ends with its last one.
 WITH held AS (
     SELECT job_id, (options -> 'steps') IS NULL AS is_unmarked,
         coalesce(options -> 'steps', '0') = '0' AS lacks_version, crash_count > 0 AS has_crashed,
@@ -118,20 +119,20 @@ kept AS (
     ON CONFLICT (job_id, name) DO NOTHING
 ),
 newest AS (
-    SELECT max(started_at) AS started_at FROM {schema}scheduler_steps
-    WHERE job_id = $1 AND kind <> 'result' AND started_at >= coalesce($10, now()) AND started_at < {last_day}
+    SELECT max({last_write}) AS written_at FROM {schema}scheduler_steps AS step
+    WHERE job_id = $1 AND kind <> 'result' AND {last_write} >= coalesce($10, now()) AND {last_write} < {last_day}
 ),
 early AS (
-    SELECT started_at - coalesce($10, now()) + interval '1 microsecond' AS ahead
+    SELECT newest.written_at - coalesce($10, now()) + interval '1 microsecond' AS ahead, coalesce($10, now()) AS now
     FROM held, newest
-    WHERE newest.started_at > (coalesce($10, now()) + interval '5 seconds')
+    WHERE newest.written_at > (coalesce($10, now()) + interval '5 seconds')
 ),
 set_back AS (
     UPDATE {schema}scheduler_steps AS step SET
         {times_set_back}
     FROM early
     WHERE step.job_id = $1 AND step.name <> $4 AND step.kind <> 'result'
-      AND step.started_at > coalesce($10, now()) AND step.started_at < {last_day}
+      AND {last_write} > early.now AND {last_write} < {last_day}
 ),
 stored AS (
     INSERT INTO {schema}scheduler_steps AS step (
@@ -142,7 +143,7 @@ stored AS (
     FROM held, (
         SELECT coalesce($10, now()) AS now,
             greatest(coalesce($10, now()), (
-                SELECT started_at + interval '1 microsecond' FROM newest WHERE NOT EXISTS (SELECT FROM early)
+                SELECT written_at + interval '1 microsecond' FROM newest WHERE NOT EXISTS (SELECT FROM early)
             )) AS started,
             coalesce($9::timestamptz, coalesce($10, now()) + make_interval(secs => $8)) AS until
     ) AS at
@@ -154,8 +155,10 @@ stored AS (
         value      = CASE WHEN EXCLUDED.until IS NULL OR EXCLUDED.kind = 'child' OR {is_replaced}
             THEN EXCLUDED.value ELSE step.value END,
         until      = CASE WHEN {is_replaced} THEN EXCLUDED.until ELSE step.until END,
-        started_at = CASE WHEN {is_replaced} THEN EXCLUDED.started_at ELSE step.started_at END,
-        ended_at   = CASE WHEN {is_replaced} THEN EXCLUDED.ended_at ELSE step.ended_at END,
+        started_at = CASE WHEN {is_replaced} THEN EXCLUDED.started_at ELSE step.started_at - coalesce((
+            SELECT ahead FROM early WHERE step.kind = 'cursor' AND step.started_at > early.now
+        ), interval '0 seconds') END,
+        ended_at   = CASE WHEN {is_replaced} OR step.kind = 'cursor' THEN EXCLUDED.ended_at ELSE step.ended_at END,
         timeouts   = CASE WHEN {is_replaced} THEN NULL ELSE step.timeouts END
     WHERE (step.kind = EXCLUDED.kind AND NOT $11::boolean) OR {is_replaced}
     RETURNING kind, value, until, ended_at
@@ -232,12 +235,15 @@ SELECT CASE WHEN $1::bigint < txid_snapshot_xmax(txid_current_snapshot()) THEN t
 -- route: caller
 -- Delete the step $2 of jobs ($1) that retry_job has made pending, and the later ones; return the jobs that had it.
 --
--- Of steps of one instant, such as two that ran at once, all are later. Signals that have come stay, unless
--- $2 names one: their senders do not repeat them. The first wait gets them then. The edges of steps that go are deleted,
--- but those of other open steps stay, and those to jobs that a cancelled job waits for before it runs. The results of
--- children stay too. Those of children that were retried since replace them now. A wait that was repeated has one row, which began before the step if its first wait did. Its timeouts after
--- the beginning of the step are forgotten, and the last wait before the step has timed out again. If none had, the wait
--- lasts without a timeout, and begins again when the job waits with one.
+-- Of steps of one instant, such as two that ran at once, all are later. A cursor is later if its last value is: the
+-- value that it had before the step is not stored any more. Signals that have come stay, unless $2 names one: their
+-- senders do not repeat them. The first wait gets them then. The edges of steps that go are deleted, but those of other
+-- open steps stay, and those to jobs that a cancelled job waits for before it runs. The results of children stay too.
+-- Those of children that were retried since replace them now.
+--
+-- A wait that was repeated has one row, which began before the step if its first wait did. Its timeouts after the
+-- beginning of the step are forgotten, and the last wait before the step has timed out again. If none had, the wait lasts
+-- without a timeout, and begins again when the job waits with one.
 WITH first AS (
     SELECT step.job_id, step.started_at
     FROM {named_steps}
@@ -246,7 +252,7 @@ deleted AS (
     DELETE FROM {schema}scheduler_steps AS step
     USING first
     WHERE step.job_id = first.job_id
-      AND (step.name = $2 OR step.started_at >= first.started_at
+      AND (step.name = $2 OR {last_write} >= first.started_at
            AND step.kind <> 'result' AND NOT (step.kind = 'signal' AND step.value IS NOT NULL))
     RETURNING step.job_id, step.name, step.kind
 ),

@@ -77,7 +77,7 @@ WITH suspended AS MATERIALIZED (
     SELECT job.job_id, job.ahead
     FROM {levels}
     CROSS JOIN LATERAL (
-        SELECT early.job_id, newest.started_at - coalesce($1, now()) AS ahead
+        SELECT early.job_id, newest.written_at - coalesce($1, now()) AS ahead
         FROM (
             SELECT job_id
             FROM {schema}scheduled_jobs
@@ -89,18 +89,18 @@ WITH suspended AS MATERIALIZED (
             OFFSET 0
         ) AS early
         CROSS JOIN LATERAL (
-            SELECT max(started_at) AS started_at FROM {schema}scheduler_steps
+            SELECT max({last_write}) AS written_at FROM {schema}scheduler_steps AS step
             WHERE job_id = early.job_id AND kind <> 'result'
         ) AS newest
-        WHERE newest.started_at > {future} AND newest.started_at < {last_day}
+        WHERE newest.written_at > {future} AND newest.written_at < {last_day}
         LIMIT $2
     ) AS job
 ),
 early AS MATERIALIZED (
-    SELECT step.ctid, suspended.ahead
+    SELECT step.ctid, suspended.ahead, coalesce($1, now()) AS now
     FROM suspended
     JOIN {schema}scheduler_steps AS step ON step.job_id = suspended.job_id
-    WHERE step.kind <> 'result' AND step.started_at > coalesce($1, now())
+    WHERE step.kind <> 'result' AND {last_write} > coalesce($1, now())
     ORDER BY step.job_id, step.name
     FOR NO KEY UPDATE OF step SKIP LOCKED
 )

@@ -84,7 +84,7 @@ WHERE job_id = ANY ($1)
 RETURNING job_id, EXISTS (
     SELECT FROM {schema}scheduler_steps AS step
     WHERE step.job_id = job.job_id AND step.kind <> 'result'
-      AND step.started_at > (coalesce($6, now()) + interval '5 seconds') AND step.started_at < {last_day}
+      AND {last_write} > (coalesce($6, now()) + interval '5 seconds') AND {last_write} < {last_day}
 ) AS is_early;
 
 -- name: set_back_suspended
@@ -95,16 +95,16 @@ RETURNING job_id, EXISTS (
 -- wait for a timeout for longer than an attempt lasts, so no wait keeps one of the future. It waits for no lock: a wait
 -- whose signal is being stored is due in a second, by look_at_waits.
 WITH ahead AS MATERIALIZED (
-    SELECT step.job_id, max(step.started_at) - coalesce($2, now()) AS ahead
+    SELECT step.job_id, max({last_write}) - coalesce($2, now()) AS ahead
     FROM {schema}scheduler_steps AS step
-    WHERE step.job_id = ANY ($1) AND step.kind <> 'result' AND step.started_at < {last_day}
+    WHERE step.job_id = ANY ($1) AND step.kind <> 'result' AND {last_write} < {last_day}
     GROUP BY step.job_id
 ),
 early AS MATERIALIZED (
-    SELECT step.ctid, ahead.ahead
+    SELECT step.ctid, ahead.ahead, coalesce($2, now()) AS now
     FROM ahead
     JOIN {schema}scheduler_steps AS step ON step.job_id = ahead.job_id
-    WHERE step.kind <> 'result' AND step.started_at > coalesce($2, now()) AND step.started_at < {last_day}
+    WHERE step.kind <> 'result' AND {last_write} > coalesce($2, now()) AND {last_write} < {last_day}
     ORDER BY step.job_id, step.name
     FOR NO KEY UPDATE OF step SKIP LOCKED
 ),

@@ -1722,11 +1722,15 @@ async def test_transaction_whose_commit_lost_its_answer_is_not_repeated(t: TestS
 # -- cursor() --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("step", "shipped"), [("ship-2", [0, 1, 2, 3]), ("lines", [0, 1, 2, 3, 1, 2, 3])])
-async def test_loop_runs_again_if_the_retry_names_its_cursor(
-    t: TestScheduler, log: Log, step: str, shipped: list[int]
+@pytest.mark.parametrize(
+    ("step", "shipped"),
+    [("ship-2", [0, 1, 2, 3, 2, 3]), ("lines", [0, 1, 2, 3, 1, 2, 3]), ("bill", [0, 1, 2, 3])],
+)
+@pytest.mark.parametrize("set_back_at", [None, 1, 2, 3, 4])
+async def test_loop_runs_again_if_the_retry_names_a_step_before_its_last_value(
+    t: TestScheduler, log: Log, step: str, shipped: list[int], set_back_at: int | None
 ) -> None:
-    """The cursor counts from when it was first stored: after the first line."""
+    """The cursor was first stored after the first line, and last before the bill."""
 
     async def place() -> None:
         steps = current_job().steps
@@ -1736,12 +1740,61 @@ async def test_loop_runs_again_if_the_retry_names_its_cursor(
                 t.advance(HOUR)
                 await cursor.save(line + 1)
                 t.advance(HOUR)
+                if set_back_at == line + 1:
+                    t._clock.now -= DAY
+        await steps.run("bill", log.note, "bill")
 
     await t.scheduler.enqueue(place, job_id="job")
     await t.drain()
+    log.remove("bill")
     assert await t.scheduler.retry_job("job", from_step=step)
     await t.drain()
-    assert log == shipped
+    assert log == [*shipped, "bill"]
+
+
+async def test_cursor_that_is_saved_after_the_clock_was_set_back_keeps_its_place(
+    t: TestScheduler, log: Log
+) -> None:
+    """The value after the first line is the first one, and that after the second the next write of all."""
+
+    async def place() -> None:
+        steps = current_job().steps
+        async with steps.cursor("lines", start=0) as cursor:
+            for line in range(cursor.value, 2):
+                await cursor.save(line + 1)
+                await steps.run(f"ship-{line}", log.note, line)
+                await steps.run(f"bill-{line}", log.note, line)
+                t._clock.now -= DAY
+
+    await t.scheduler.enqueue(place, job_id="job")
+    await t.drain()
+    assert await t.scheduler.retry_job("job", from_step="lines")
+    await t.drain()
+    assert log == [0, 0, 1, 1, 0, 0, 1, 1]
+
+
+async def test_retry_from_a_step_keeps_a_cursor_after_the_clock_was_set_back_during_its_loop(
+    t: TestScheduler, log: Log
+) -> None:
+    """Only the clock of the last value was ahead, and no step comes before the job is suspended."""
+
+    async def place() -> None:
+        steps = current_job().steps
+        async with steps.cursor("lines", start=0) as cursor:
+            for line in range(cursor.value, 3):
+                log.append(line)
+                await cursor.save(line + 1)
+                t.advance(DAY)
+        t._clock.now = START + HOUR
+        await steps.sleep("rest", 60)
+        await steps.run("bill", log.note, "bill")
+
+    await t.scheduler.enqueue(place, job_id="job")
+    await t.run_until(2 * HOUR)
+    assert log == [0, 1, 2, "bill"]
+    assert await t.scheduler.retry_job("job", from_step="rest")
+    await t.run_until(2 * HOUR)
+    assert log == [0, 1, 2, "bill", "bill"]
 
 
 async def test_cursor_continues_where_the_attempt_before_ended(t: TestScheduler, log: Log) -> None:
