@@ -15,7 +15,7 @@ from pg_scheduler.base.figures import Histogram
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.store.workers import InspectedWorker
+from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
 from pg_scheduler.inspect.tasks import tasks_of_aliases
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
 from pg_scheduler.jobs.model import Job
@@ -66,6 +66,7 @@ class JobFacts:
         parents: The unfinished jobs that it waits for, with their statuses, None for one that does not exist.
         schedule: Its schedule; None if it has none, or if that does not exist.
         queue: The due jobs before it.
+        slots: The slots that are in use, by worker.
         starts_per_s: Attempts of any name that started per second lately, on all workers together.
         run_p95_s: The duration in seconds that 95 of 100 recent attempts of its name did not exceed.
         row_lock: The session that has locked its row.
@@ -85,6 +86,7 @@ class JobFacts:
     parents: Sequence[tuple[str, JobStatus | None]] = ()
     schedule: ScheduleRow | None = None
     queue: QueueRow | None = None
+    slots: Sequence[SlotsRow] = ()
     starts_per_s: float | None = None
     run_p95_s: float | None = None
     row_lock: LockRow | None = None
@@ -127,6 +129,7 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
         parents=await store.inspections.parents(job_id) if has_parents else (),
         schedule=None if job.schedule_id is None else await store.schedules.get(job.schedule_id),
         queue=await store.inspections.queue(job, _paused_names(pauses, tasks)) if is_due else None,
+        slots=await store.worker_reads.slots(job_id) if is_due else (),
         starts_per_s=await store.statistics.starts_per_s(RECENT_S) if is_due else None,
         run_p95_s=await _run_p95_s(store, job) if job.status is JobStatus.RUNNING else None,
         row_lock=next((lock for lock in locks if lock.kind == "row"), None),

@@ -9,7 +9,7 @@ from typing import Final
 from pg_scheduler.inspect.job_facts import JobFacts
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.inspections import WaitRow
-from pg_scheduler.inspect.store.workers import InspectedWorker
+from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
 from pg_scheduler.inspect.tasks import claimed_names
 from pg_scheduler.inspect.texts import command, counted, holder, hosts, instant, later, length, listed, short
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, limit_of
@@ -259,7 +259,13 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
     due = facts.job.execution_time
     claiming = _claiming(facts)
     slots = sum(worker.slots for worker in claiming)
-    used = sum(min(worker.running_jobs, worker.slots) for worker in claiming)
+    rows = {row.worker_id: row for row in facts.slots}
+    in_use = [rows.get(worker.worker_id, SlotsRow(worker.worker_id, 0)) for worker in claiming]
+    # A worker reports its running jobs at its heartbeats, and not all of their rows may have been read.
+    used = sum(
+        min(max(worker.running_jobs, row.running), worker.slots)
+        for worker, row in zip(claiming, in_use, strict=True)
+    )
     if used + (0 if queue is None else queue.ahead) < slots:
         return
     if queue is not None and queue.outranked_by:
@@ -278,12 +284,15 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
         rate = (
             "" if wait_s is None else f"; at the rate of the last minutes it starts in about {length(wait_s)}"
         )
-        yield Reason(
-            ReasonCode.SLOTS_FULL,
-            f"{used} of {slots} slots of {counted(len(claiming), 'worker')} are in use{ahead}{rate}",
-            "add workers, or raise max_concurrent_jobs=",
-            due,
-        )
+        full = f"{used} of {slots} slots of {counted(len(claiming), 'worker')} are in use"
+        remedy = "add workers, or raise max_concurrent_jobs="
+        if waiting := sum(row.waiting for row in in_use):
+            full += f", {min(waiting, used)} of them by jobs that wait for children in memory"
+            parent = next((row.waits_for_job for row in in_use if row.waits_for_job is not None), None)
+            if parent is not None:
+                full += f", such as {parent!r}, which waits for this one"
+            remedy = f"let jobs wait for children by steps alone, so that they leave their slots; or {remedy}"
+        yield Reason(ReasonCode.SLOTS_FULL, f"{full}{ahead}{rate}", remedy, due)
 
 
 def _should_run_now(facts: JobFacts) -> Reason:

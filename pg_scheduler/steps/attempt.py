@@ -144,10 +144,15 @@ class CallersStep(NamedTuple):
 
 
 class WaitingCall(NamedTuple):
-    """A call that waits for steps, and the task or thread that made it."""
+    """A call that waits for steps, and the task or thread that made it.
+
+    Attributes:
+        since: When it began, by the clock of the event loop.
+    """
 
     suspensions: tuple[Suspension, ...]
     caller: object
+    since: float
 
 
 @dataclass(frozen=True)
@@ -212,6 +217,8 @@ class AttemptSteps(OpenSteps):
         self._waiting: dict[asyncio.Future[None], WaitingCall] = {}
         self._threads = WeakSet[threading.Thread]()
         self._pass = node.suspensions
+        self._child_waits = node.child_waits
+        self._is_kept = False
         self._timer: asyncio.Handle | None = None
         self._pause_s = MIN_PAUSE_S
         self._look_at = math.inf
@@ -868,7 +875,8 @@ class AttemptSteps(OpenSteps):
         """Wait until one of several steps may have ended, or the attempt is suspended, which cancels this."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
-        self._waiting[waiter] = WaitingCall(tuple(map(_suspension, steps)), _caller())
+        self._waiting[waiter] = WaitingCall(tuple(map(_suspension, steps)), _caller(), loop.time())
+        self._is_kept = False
         left_s = min(
             (step.left_s for step in steps if step.kind != CHILD and step.left_s is not None), default=0
         )
@@ -878,6 +886,7 @@ class AttemptSteps(OpenSteps):
             await waiter
         finally:
             del self._waiting[waiter]
+            self._child_waits.discard(self.key)
 
     def _release(self) -> None:
         """Cancel the calls that wait."""
@@ -904,18 +913,27 @@ class AttemptSteps(OpenSteps):
         """Suspend the attempt if all of its code waits; else find out what has ended, and look later."""
         if not self._waiting or self.suspensions or self._is_closed:
             return
-        if self._may_end:
-            if self._attempt.call is not None:
-                if self._all_threads_wait():
-                    self._suspend()
-                    return
-            elif self._function_waits():
-                self._pass.request(self)
+        if self._may_end and self._attempt.call is None and self._function_waits():
+            self._pass.request(self)
+        elif self._may_end and self._attempt.call is not None and self._all_threads_wait():
+            self._suspend()
+            return
+        else:
+            self._is_kept = True
         loop = asyncio.get_running_loop()
         self._set_timer(loop.call_later(self._pause_s, self._look, context=Context()))
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         if loop.time() >= self._look_at and self._looking is None:
+            if self._is_kept and self._has_awaited_children(loop.time() - LOOK_INTERVAL_S):
+                self._child_waits.add(self.key, self._claim)
             self._looking = start_in_background(self._find_ends(), f"{OWN_TASK_PREFIX}waits", Context())
+
+    def _has_awaited_children(self, since: float) -> bool:
+        """Return whether a call has waited for children since an instant."""
+        return any(
+            call.since <= since and any(suspension.kind == CHILD for suspension in call.suspensions)
+            for call in self._waiting.values()
+        )
 
     @property
     def key(self) -> int:
@@ -926,6 +944,8 @@ class AttemptSteps(OpenSteps):
         """See `Waiting`."""
         if self._may_end and all(waits_for_steps(task, self._waiting) for task in tasks):
             self._suspend()
+        else:
+            self._is_kept = True
 
     def suspend_at_timeout(self) -> bool:
         """See `OpenSteps`."""

@@ -25,7 +25,7 @@ from pg_scheduler.worker.result_buffer import ResultBuffer
 from pg_scheduler.worker.routing import Routing
 from pg_scheduler.worker.signals import Signals
 from pg_scheduler.worker.store import WorkerStore
-from pg_scheduler.worker.waiting import SuspensionPass
+from pg_scheduler.worker.waiting import ChildWaits, SuspensionPass
 
 REPORTED_S: Final = 3600.0
 """For how long a worker reports a time zone that it did not know."""
@@ -85,6 +85,7 @@ class Node:
         self.unknown_zones = UnknownZones()
         self.refused_claims = RefusedClaims(self.worker_id)
         self.suspensions = SuspensionPass()
+        self.child_waits = ChildWaits(config.max_concurrent_jobs)
 
 
 class UnknownZones:

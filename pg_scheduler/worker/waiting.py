@@ -23,7 +23,9 @@ from concurrent.futures import thread as pool_threads
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType, MethodType
 from typing import Any, Final, Protocol
 
+from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.context import current
+from pg_scheduler.jobs.rows import Claim
 
 Task = asyncio.Task[Any]
 
@@ -165,6 +167,37 @@ class SuspensionPass:
         for attempt in requests:
             attempt.decide(tasks.get(attempt.key, ()))
         self._next_at = loop.time() + (loop.time() - began) / PASS_SHARE
+
+
+class ChildWaits:
+    """The jobs that wait for children in memory. If they have all slots of the worker, no child starts."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = slots
+        self._claims: dict[int, Claim] = {}
+        self._is_logged = False
+
+    def add(self, key: int, claim: Claim) -> None:
+        """Note that a job waits. The first time that such jobs have all slots, log a WARNING."""
+        self._claims[key] = claim
+        if len(self._claims) < self._slots or self._is_logged:
+            return
+        self._is_logged = True
+        logger.warning(
+            "jobs that wait for children in memory have all slots of this worker (%s), such as %s (id %s, "
+            "attempt %s), so no child starts here before one of them ends; wait for children by steps alone, "
+            "so that the job leaves its slot: without asyncio.timeout(), a semaphore or a task that works "
+            "around the wait; first() with a Sleep bounds the time, and a limit how many children run",
+            self._slots,
+            claim.job_name,
+            claim.job_id,
+            claim.attempt,
+            extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+        )
+
+    def discard(self, key: int) -> None:
+        """Note that a job does not wait, or not any more."""
+        self._claims.pop(key, None)
 
 
 # -- tasks ---------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from pg_scheduler import (
     current_job,
 )
 from pg_scheduler.events import JobCompleted, JobSuspended
+from pg_scheduler.inspect import Inspector, ReasonCode
 from pg_scheduler.sync import AttemptEnded, current_steps
 from pg_scheduler.testing import TestScheduler
 from tests.api.conftest import Make
@@ -458,6 +459,97 @@ async def test_branch_that_works_delays_the_suspension_and_its_end_allows_it(t: 
     await t.run_until(NOW)
     assert log == ["worked"]
     assert await state(t) == (JobStatus.PENDING, 1)
+
+
+async def quick() -> int:
+    return 7
+
+
+async def wait_for_quick_in_memory() -> int:
+    async with asyncio.timeout(PATIENCE):
+        return await current_job().steps.child("quick", call(quick))
+
+
+def wait_for_quick_in_a_thread() -> int:
+    """The end of join() with a timeout is not known, so it counts as work."""
+    steps, seen = current_steps(), list[int]()
+
+    def wait() -> None:
+        with suppress(AttemptEnded):
+            seen.append(steps.child("quick", call(quick)))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join(PATIENCE)
+    return sum(seen)
+
+
+async def wait_for_quick() -> int:
+    return await current_job().steps.child("quick", call(quick))
+
+
+@pytest.mark.parametrize("place", [wait_for_quick_in_memory, wait_for_quick_in_a_thread, wait_for_quick])
+async def test_slots_that_all_have_jobs_which_wait_for_children_in_memory_are_named(
+    make: Make, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, place: Callable[[], Any]
+) -> None:
+    scheduler = make(max_concurrent_jobs=2)
+    inspector = Inspector(scheduler)
+    for func in (quick, place):
+        scheduler.register(func, name=func.__name__)
+
+    def warnings() -> list[str]:
+        return [text for text in caplog.messages if "wait for children in memory" in text]
+
+    with caplog.at_level(logging.WARNING, "pg_scheduler"):
+        await scheduler.start()
+        for job_id in ("a", "b"):
+            await scheduler.enqueue(place, job_id=job_id, keep_result=HOUR)
+        if place is not wait_for_quick:
+            children = "SELECT count(*) FROM scheduled_jobs WHERE job_name = 'quick'"
+            while await pool.fetchval(children) < 2:  # noqa: ASYNC110 - the jobs insert them
+                await asyncio.sleep(0.01)
+            explanation = await inspector.explain_job("b:quick")
+            assert [reason.code for reason in explanation.reasons] == [ReasonCode.SLOTS_FULL]
+            assert explanation.reasons[0].text.startswith(
+                "2 of 2 slots of 1 worker are in use, 2 of them by jobs that wait for children in memory, "
+                "such as 'b', which waits for this one; "
+            )
+            while not warnings():  # noqa: ASYNC110 - the worker logs it
+                await asyncio.sleep(0.01)
+            assert await scheduler.cancel_job("a")
+        result = await scheduler.get_job_result("b", timeout=PATIENCE)
+        assert result.unwrap() == 7
+    if place is wait_for_quick:
+        assert warnings() == []
+    else:
+        (warning,) = warnings()
+        assert "have all slots of this worker (2), such as " in warning
+
+
+async def test_slot_of_a_job_that_waits_for_no_child_any_more_is_no_such_slot(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One after the other, two jobs wait in memory on a worker with two slots."""
+    scheduler = make(max_concurrent_jobs=2)
+    numbers: list[int] = []
+
+    async def slow() -> None:
+        await asyncio.sleep(1.5)
+
+    async def place() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await current_job().steps.child("slow", call(slow))
+        numbers.append(current_job().attempt)
+
+    for func in (slow, place):
+        scheduler.register(func, name=func.__name__)
+    await scheduler.start()
+    with caplog.at_level(logging.WARNING, "pg_scheduler"):
+        for job_id in ("a", "b"):
+            await scheduler.enqueue("place", job_id=job_id, keep_result=HOUR)
+            (await scheduler.get_job_result(job_id, timeout=PATIENCE)).unwrap()
+    assert numbers == [1, 1], "they were not suspended"
+    assert not [text for text in caplog.messages if "wait for children in memory" in text]
 
 
 async def test_function_that_waits_beside_a_task_is_suspended_at_its_timeout_with_a_warning(

@@ -491,6 +491,7 @@ STORE_CALLS: dict[str, Call] = {
     "locks": lambda it, _: it.people.inspections.locks("a"),
     "workers, inspected": lambda it, _: it.people.worker_reads.workers(),
     "queue": lambda it, _: it.people.inspections.queue(PLACE, ()),
+    "slots, in use": lambda it, _: it.people.worker_reads.slots("a"),
     "tenant_queue": lambda it, _: it.people.inspections.tenant_queue(PLACE),
     "use, of limits": lambda it, _: it.people.limits.use("limit:a:"),
     "keys, of limits": lambda it, _: it.people.limits.keys("limit:a:"),

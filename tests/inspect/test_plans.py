@@ -106,6 +106,7 @@ READINGS = {
     ),
     "inspect_unsuccessful": Reading("{rows}", UNSUCCESSFUL, MAX_UNSUCCESSFUL),
     "inspect_running_attempts": Reading(f"{{rows}}, {INSTANT}", CLAIM, MAX_RUNNING, LEVELS),
+    "inspect_slots": Reading(f"{{rows}}, {INSTANT}, {MIDDLE}", CLAIM, MAX_RUNNING, LEVELS),
     "inspect_unsuccessful_attempts": Reading(
         f"'w', timestamptz {INSTANT} - interval '9 days', {{rows}}", UNSUCCESSFUL, MAX_UNSUCCESSFUL_ATTEMPTS
     ),

@@ -380,6 +380,7 @@ async def use_path(store: Store) -> object:
     assert await people.limits.blocked() == ({}, False)
     assert await people.inspections.blockers(["a", "nothing"], 3) == []
     assert await people.worker_reads.running() == []
+    assert await people.worker_reads.slots("b") == []
     assert await people.worker_reads.unsuccessful("w1", NOW) == []
     assert await people.worker_reads.completed("w1", NOW, [IdRange("a", "b", 9)]) == []
     assert await people.limits.next_starts([("limit:a:", 1, 1.0)]) == {}

@@ -67,6 +67,21 @@ class InspectedWorker:
         return value if isinstance(value, str) else None
 
 
+class SlotsRow(NamedTuple):
+    """The slots of a worker that are in use now, which is later than its last heartbeat.
+
+    Attributes:
+        running: The attempts that run.
+        waiting: Those of them that wait for children in memory.
+        waits_for_job: A job that waits for a certain one; None for none.
+    """
+
+    worker_id: str | None
+    running: int
+    waiting: int = 0
+    waits_for_job: str | None = None
+
+
 class AttemptRow(NamedTuple):
     """The last attempt of a job, and the JSON of those before it that did not simply complete.
 
@@ -105,6 +120,10 @@ class WorkerReadRepository(Repository):
     async def running(self) -> list[AttemptRow]:
         """Return the running attempts of all workers."""
         return await self._rows(AttemptRow, "inspect_running_attempts", MAX_DUE, self._statements.now)
+
+    async def slots(self, job_id: str) -> list[SlotsRow]:
+        """Return the slots of workers that are in use, and which jobs wait for a job in them."""
+        return await self._rows(SlotsRow, "inspect_slots", MAX_DUE, self._statements.now, job_id)
 
     async def unsuccessful(self, worker_id: str, since: datetime) -> list[AttemptRow]:
         """Return the last attempts by a worker of jobs that ended with an error since then."""

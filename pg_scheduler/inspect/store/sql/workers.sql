@@ -37,6 +37,19 @@ CASE WHEN started_at IS NOT NULL THEN least(greatest(started_at, {first_instant}
 SELECT job_id, {named}, status, worker_id, attempt, {attempt_times}, NULL AS history
 FROM {first_running};
 
+-- name: inspect_slots
+-- route: tuned
+-- Count the running attempts by worker, as far as the first $1 due jobs of each priority tell, and those of them that
+-- wait for children; return one that waits for the job $3.
+SELECT due.worker_id, count(*) AS running, count(*) FILTER (WHERE EXISTS (
+        SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = due.job_id
+    )) AS waiting,
+    min(due.job_id) FILTER (WHERE EXISTS (
+        SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = due.job_id AND edge.parent_id = $3
+    )) AS waits_for_job
+FROM {first_running}
+GROUP BY due.worker_id;
+
 -- name: inspect_unsuccessful_attempts
 -- route: tuned
 -- Return the last attempts by the worker $1 of jobs that ended with an error at or after $2, among the newest $3.
