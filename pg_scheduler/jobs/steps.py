@@ -150,6 +150,8 @@ class Steps(ABC):
     def version(self) -> int:
         """The ``version=`` that the task had when the job stored its first step; before it, that of now.
 
+        ``retry_job(from_step=)`` with the name of the first step deletes it too.
+
         Example:
             >>> from pg_scheduler import current_job, job
             >>> async def check_stock(order: int) -> None: ...

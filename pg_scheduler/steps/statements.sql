@@ -244,6 +244,8 @@ SELECT CASE WHEN $1::bigint < txid_snapshot_xmax(txid_current_snapshot()) THEN t
 -- A wait that was repeated has one row, which began before the step if its first wait did. Its timeouts after the
 -- beginning of the step are forgotten, and the last wait before the step has timed out again. If none had, the wait lasts
 -- without a timeout, and begins again when the job waits with one.
+--
+-- If no step is left that the job itself has stored, the next one stores the version that the task has then.
 WITH first AS (
     SELECT step.job_id, step.started_at
     FROM {named_steps}
@@ -321,6 +323,16 @@ forgotten AS (
       AND step.kind = 'signal'
       AND step.value IS NOT NULL
       AND step.timeouts IS NOT NULL
+),
+unversioned AS (
+    UPDATE {schema}scheduled_jobs AS job SET options = {options_object} || jsonb_build_object('steps', 0)
+    FROM first
+    WHERE job.job_id = first.job_id
+      AND NOT EXISTS (
+          SELECT FROM {schema}scheduler_steps AS step
+          WHERE step.job_id = first.job_id AND step.name <> $2 AND step.kind <> 'result'
+            AND {last_write} < first.started_at AND NOT (step.kind = 'signal' AND step.until IS NULL)
+      )
 )
 SELECT job_id FROM first;
 

@@ -1079,6 +1079,53 @@ async def test_version_stays_that_of_the_first_step_after_a_crash_and_a_deploy(
     assert log == [1, 2, "stored", 2]
 
 
+@pytest.mark.parametrize("has_early_signal", [False, True])
+async def test_version_is_that_of_now_after_a_retry_from_the_first_step(
+    t: TestScheduler, log: Log, has_early_signal: bool
+) -> None:
+    """A signal that came before the first step, or for a later one, is no step of the former version."""
+
+    async def place() -> None:
+        steps = current_job().steps
+        log.append(steps.version)
+        await steps.run("a", log.note, "a")
+        await steps.run("b", log.note, "b")
+        await steps.wait("go")
+
+    t.scheduler.register(place, name="place")
+    await t.scheduler.enqueue("place", job_id="job")
+    if has_early_signal:
+        await t.scheduler.signal("job", "go")
+        await t.scheduler.signal("job", "other")
+    await t.drain()
+    await t.scheduler.signal("job", "go")
+    await t.drain()
+    t.scheduler.register(place, name="place", version=2)
+    for step, version in (("b", 1), ("a", 2), ("b", 2)):
+        log.clear()
+        assert await t.scheduler.retry_job("job", from_step=step)
+        await t.drain()
+        assert log == ([version, "a", "b"] if step == "a" else [version, "b"])
+
+
+async def test_version_stays_after_a_retry_from_a_step_behind_a_wait(t: TestScheduler, log: Log) -> None:
+    async def place() -> None:
+        steps = current_job().steps
+        log.append(steps.version)
+        await steps.wait("go")
+        await steps.run("a", log.note, "a")
+
+    t.scheduler.register(place, name="place")
+    await t.scheduler.enqueue("place", job_id="job")
+    await t.drain()
+    await t.scheduler.signal("job", "go")
+    await t.drain()
+    t.scheduler.register(place, name="place", version=2)
+    assert await t.scheduler.retry_job("job", from_step="a")
+    await t.drain()
+    assert log == [1, 1, "a", 1, "a"]
+
+
 @pytest.mark.parametrize(("version", "error"), [(0, ValueError), ("2", TypeError), (True, TypeError)])
 def test_invalid_version_is_refused(version: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="version must be"):

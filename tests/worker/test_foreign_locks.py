@@ -151,7 +151,7 @@ store_step: step jobs steps
 end_step: step steps
 repeat_wait: step steps
 is_locked_by: step
-delete_steps_from: call after steps
+delete_steps_from: call after jobs steps
 store_signal: call jobs steps
 wake_signalled: call jobs
 look_at_waits: skips jobs steps
