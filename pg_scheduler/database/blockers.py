@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
@@ -18,6 +19,9 @@ from pg_scheduler.events.background import start_in_background
 LOOK_INTERVAL_S: Final = 0.02
 """Seconds until a transaction is looked at that may wait for a lock by then."""
 
+TURN_SHARE: Final = 0.5
+"""The part of a wait than which a transaction is younger that only has its turn: others came before it."""
+
 Fetch: TypeAlias = Callable[..., Awaitable[list[asyncpg.Record]]]
 """Runs a statement by its name, as ``Statements.fetch()`` does."""
 
@@ -29,17 +33,38 @@ class Blocker(NamedTuple):
         pid: Its process id; 0 for a prepared transaction.
         application_name: Its name, None if this role may not read it.
         began_at: When its transaction began, None if this role may not read it.
+        age_s: Seconds that this was ago, at the instant ``seen_at`` of the monotonic clock of this process.
     """
 
     pid: int
     application_name: str | None
     began_at: datetime | None
+    age_s: float | None = None
+    seen_at: float = 0.0
 
     def __str__(self) -> str:
         if not self.pid:
             return "a prepared transaction, see pg_prepared_xacts"
         name = f", application {self.application_name!r}" if self.application_name else ""
         return f"pid {self.pid}{name}" + (f", in transaction since {self.began_at}" if self.began_at else "")
+
+
+def take_turns(blockers: Sequence[Blocker], seconds: float, earlier: Sequence[Blocker] = ()) -> bool:
+    """Return whether others have held the lock before these transactions, since a call waits for it.
+
+    Args:
+        blockers: The sessions for which the call waits now.
+        seconds: For how long it has waited.
+        earlier: Those of an earlier look; the same as ``blockers`` if no later one has found any.
+    """
+    if earlier:
+        transactions = {(blocker.pid, blocker.began_at) for blocker in blockers if blocker not in earlier}
+        return transactions.isdisjoint((blocker.pid, blocker.began_at) for blocker in earlier)
+    now = time.monotonic()
+    return bool(blockers) and all(
+        blocker.age_s is not None and blocker.age_s + now - blocker.seen_at < seconds * TURN_SHARE
+        for blocker in blockers
+    )
 
 
 @asynccontextmanager
@@ -60,5 +85,6 @@ async def _find_blockers(fetch: Fetch, pid: int, blockers: list[Blocker]) -> Non
         while not sessions:
             # The statement waits by then.
             await asyncio.sleep(LOOK_INTERVAL_S)
-            sessions = [Blocker(*row) for row in await fetch("find_blockers", pid)]
+            rows = await fetch("find_blockers", pid)
+            sessions = [Blocker(*row)._replace(seen_at=time.monotonic()) for row in rows]
         blockers[:] = sessions

@@ -8,13 +8,14 @@ short lock timeout. After that the call gives its connection back and pauses, un
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from pg_scheduler.database.blockers import Blocker, Fetch, watching
+from pg_scheduler.database.blockers import Blocker, Fetch, take_turns, watching
 from pg_scheduler.database.options import DIVIDED_LOCK_TIMEOUT_MS, LOCK_TIMEOUT_MS
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import DatabaseUnavailableError
@@ -40,21 +41,31 @@ def describe_holders(blockers: Sequence[Blocker]) -> str:
 
 
 class LockReports:
-    """Logs which transactions calls wait for: each one once a minute, however many calls wait for it."""
+    """Logs which transactions calls wait for: each one once a minute, however many calls wait for it.
+
+    Of transactions that hold a lock one after the other, one record a minute names an example.
+    """
 
     def __init__(self) -> None:
         self.report_after_s = REPORT_AFTER_S
         self._next_at: dict[str, float] = {}
 
-    def report(self, name: str, seconds: float, holders: str) -> None:
+    def report(
+        self, name: str, seconds: float, blockers: Sequence[Blocker], earlier: Sequence[Blocker] = ()
+    ) -> None:
         """Log that a call waits, unless a record has named these holders in the last minute."""
-        now = time.monotonic()
+        now, holders = time.monotonic(), describe_holders(blockers)
+        are_turns = take_turns(blockers, seconds, earlier)
         self._next_at = {text: at for text, at in self._next_at.items() if at > now}
-        if holders in self._next_at:
+        subject = name if are_turns else holders
+        if subject in self._next_at:
             return
-        self._next_at[holders] = now + REPORT_INTERVAL_S
+        self._next_at[subject] = now + REPORT_INTERVAL_S
         logger.warning(
-            "a call has waited %.0f s for a lock of another transaction (%s): %s; end that "
+            "a call has waited %.0f s for a lock that transactions hold one after the other (%s), "
+            "such as %s; let fewer jobs or calls change the same row at once, for example by a limit"
+            if are_turns
+            else "a call has waited %.0f s for a lock of another transaction (%s): %s; end that "
             "transaction, or shorten those of your application",
             seconds,
             name,
@@ -78,7 +89,9 @@ class LockRetries:
         self._began = time.monotonic()
         self._pause_s = MIN_PAUSE_S
         self._blockers: list[Blocker] = []
+        self._earlier_blockers: tuple[Blocker, ...] = ()
         self._is_reported = False
+        self._look_after_s = min(LOOK_AFTER_S, reports.report_after_s)
         self.lock_timeout_ms = LOCK_TIMEOUT_MS
 
     @property
@@ -88,8 +101,7 @@ class LockRetries:
     @asynccontextmanager
     async def watching(self, connection: Connection) -> AsyncIterator[None]:
         """Find out what the transaction of an attempt waits for, if the call has waited for some time."""
-        look_after_s = min(LOOK_AFTER_S, self._reports.report_after_s)
-        if self._is_reported or self._blockers or self._seconds < look_after_s:
+        if self._is_reported or self._seconds < self._look_after_s:
             yield
             return
         async with watching(self._fetch, connection, self._blockers):
@@ -101,21 +113,30 @@ class LockRetries:
         Raises:
             DatabaseUnavailableError: The time limit of the call is over.
         """
-        seconds = self._seconds
-        holders = describe_holders(self._blockers)
+        seconds, report_after_s = self._seconds, self._reports.report_after_s
+        if self._blockers and tuple(self._blockers) != self._earlier_blockers:
+            # The second look shows whether it is still the same transaction.
+            if self._look_after_s < report_after_s:
+                self._look_after_s, self._earlier_blockers = report_after_s, tuple(self._blockers)
+            else:
+                self._look_after_s = math.inf
+        earlier = self._earlier_blockers if seconds >= report_after_s else ()
         if seconds >= self._timeout_s:
+            waited, holders = f"for {self._timeout_s:g} s ({self._name})", describe_holders(self._blockers)
             raise DatabaseUnavailableError(
-                f"the call needs a lock that another transaction has held for {self._timeout_s:g} s "
-                f"({self._name}): {holders}; end that transaction, or repeat the call"
+                f"the call needs a lock that transactions have held one after the other {waited}, "
+                f"such as {holders}; let fewer jobs or calls change the same row at once, or repeat the call"
+                if take_turns(self._blockers, seconds, earlier)
+                else f"the call needs a lock that another transaction has held {waited}: {holders}; end that "
+                "transaction, or repeat the call"
             ) from fault.__cause__
         # The holder may not be found at the first look.
-        report_after_s = self._reports.report_after_s * (1 if self._blockers else 2)
-        if seconds >= report_after_s and not self._is_reported:
+        if not self._is_reported and seconds >= report_after_s * (1 if self._look_after_s == math.inf else 2):
             self._is_reported = True
-            self._reports.report(self._name, seconds, holders)
+            self._reports.report(self._name, seconds, self._blockers, earlier)
         pause_s = self._pause_s * random.uniform(0.5, 1)  # noqa: S311 - it only keeps calls apart
         await asyncio.sleep(min(pause_s, self._timeout_s - seconds))
         self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         # An attempt that looks for the holder must wait until that is found.
-        is_to_look = not self._blockers and self._seconds >= min(LOOK_AFTER_S, self._reports.report_after_s)
+        is_to_look = not self._is_reported and self._seconds >= self._look_after_s
         self.lock_timeout_ms = LOCK_TIMEOUT_MS if is_to_look else DIVIDED_LOCK_TIMEOUT_MS

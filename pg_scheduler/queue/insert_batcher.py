@@ -281,7 +281,7 @@ class LockedInserts:
         """Log what a call waits for, if it has waited for some seconds."""
         reports = self._store.statements.lock_reports
         if seconds >= reports.report_after_s:
-            reports.report("enqueue", seconds, describe_holders(blockers))
+            reports.report("enqueue", seconds, blockers)
 
     @contextmanager
     def _counted(self, job: AnyJob) -> Iterator[None]:

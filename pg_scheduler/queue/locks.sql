@@ -30,7 +30,8 @@ WITH RECURSIVE blocking (pid) AS (
     UNION
     SELECT before.pid FROM blocking CROSS JOIN LATERAL unnest(pg_blocking_pids(blocking.pid)) AS before (pid)
 )
-SELECT blocking.pid, activity.application_name, activity.xact_start
+SELECT blocking.pid, activity.application_name, activity.xact_start,
+    extract(epoch FROM clock_timestamp() - activity.xact_start)::double precision AS seconds
 FROM blocking
 LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid = blocking.pid
 WHERE cardinality(pg_blocking_pids(blocking.pid)) = 0;

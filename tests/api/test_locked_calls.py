@@ -284,6 +284,43 @@ async def test_call_that_waits_for_a_lock_names_its_holder_once(
     assert f"(cancel_job): pid {pid}, application 'holder', in transaction since 2" in message
 
 
+async def test_call_that_waits_for_transactions_in_turn_blames_none_of_them(
+    dsn: str, make: Make, pool: Pool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each one holds the row for longer than the lock timeout of the call, and the next one waits for it."""
+    scheduler = make()
+    await scheduler.enqueue(work, delay=LATER, job_id="held")
+    over = asyncio.Event()
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'turn'"
+    )
+
+    async def take_turns() -> None:
+        connection = await asyncpg.connect(dsn, server_settings={"application_name": "turn"})
+        while not over.is_set():
+            async with connection.transaction():
+                await connection.execute(HELD_JOB)
+                await asyncio.sleep(0.25)
+                while not (over.is_set() or await pool.fetchval(waits)):  # noqa: ASYNC110 - the server shows it
+                    await asyncio.sleep(0.01)
+        await connection.close()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(take_turns())
+        async with asyncio.timeout(PATIENCE):
+            while not await pool.fetchval(waits):  # noqa: ASYNC110 - the server shows it
+                await asyncio.sleep(0.01)
+            cancelling = group.create_task(scheduler.cancel_job("held"))
+            while not warnings_of(caplog):  # noqa: ASYNC110 - a record raises no event
+                await asyncio.sleep(0.01)
+        over.set()
+        await cancelling
+    (message,) = warnings_of(caplog)
+    assert "for a lock that transactions hold one after the other (cancel_job), such as pid " in message
+    assert ", application 'turn', in transaction since 2" in message
+
+
 @pytest.mark.parametrize("name", ["cancel", "signal", "insert with a trigger"])
 async def test_call_that_waits_for_a_lock_raises_after_its_time_limit_and_names_the_holder(
     dsn: str, make: Make, pool: Pool, monkeypatch: pytest.MonkeyPatch, name: str
