@@ -1037,6 +1037,63 @@ async def test_child_of_a_unique_task_of_a_replaced_job_may_be_a_job_that_exists
     assert log == ["child", "other"]
 
 
+async def test_step_keeps_the_first_end_of_another_job_that_has_the_unique_key_until_it_is_repeated(
+    t: TestScheduler, log: Log
+) -> None:
+    """That job is no child, so its retry does not reach the step, which waits for its other child still."""
+
+    @job(name="children.import", unique=Unique(args=("number",)), keep_result=DAY)
+    async def import_(number: int) -> Any:
+        if not log:
+            await log.fail("first")
+        return await log.note(number)
+
+    async def place() -> Any:
+        return await current_job().steps.gather("docs", [call(import_, 1), call(log.slow, "other", 3600)])
+
+    await t.scheduler.enqueue(import_, args=(1,), job_id="x", delay=60)
+    await enqueue(t, place)
+    await t.run_until(2 * MINUTE)
+    assert await t.scheduler.retry_job("x")
+    await t.drain()
+    assert log == ["first", 1]
+    assert await state(t) == WAITING
+    await t.run_until(HOUR)
+    with pytest.raises(JobFailedError, match="job 'x' failed: ValueError: no first"):
+        await value_of(t)
+    assert await t.scheduler.retry_job("job", from_step="docs")
+    await t.drain()
+    assert await value_of(t) == [1, "other"]
+    assert log == ["first", 1, "other", 1], "the key is free, so the step has a child of its own"
+
+
+@pytest.mark.parametrize("end", ["completed", "cancelled", "replaced", "deleted"])
+async def test_each_end_of_another_job_that_has_the_unique_key_of_a_child_wakes_the_step(
+    t: TestScheduler, pool: Pool, log: Log, end: str
+) -> None:
+    async def place() -> Any:
+        try:
+            return await current_job().steps.child("import", call(log.note, "child"), unique="key")
+        except (JobCancelledError, JobNotFoundError) as error:
+            return type(error).__name__
+
+    options: dict[str, Any] = {"job_id": "x", "unique": "key", "delay": HOUR}
+    await t.scheduler.enqueue(log.note, args=("x",), **options)
+    await enqueue(t, place)
+    await t.drain()
+    assert await state(t) == WAITING
+    if end == "cancelled":
+        assert await t.scheduler.cancel_job("x")
+    elif end == "replaced":
+        replace = ConflictResolution.REPLACE
+        await t.scheduler.enqueue(log.note, args=("new",), conflict_resolution=replace, **options)
+    elif end == "deleted":
+        await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'x'")
+    await t.run_until(2 * HOUR)
+    errors = {"cancelled": "JobCancelledError", "deleted": "JobNotFoundError"}
+    assert await value_of(t) == (errors | {"completed": "x", "replaced": "new"})[end]
+
+
 @pytest.mark.parametrize("calls", [(("unique", 2), ("unique", 1)), (("unique", 2), ("another", 2))])
 async def test_children_with_the_same_unique_keys_are_inserted_in_one_order(
     calls: Sequence[tuple[str, int]], t: TestScheduler, pool: Pool
