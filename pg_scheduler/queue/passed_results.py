@@ -30,6 +30,9 @@ PASSED: Final = "result:"
 OF_CHILD: Final = "child:"
 """The prefix of the names of results of children. They stay if the step of a child is repeated."""
 
+KEPT: Final = "kept:"
+"""The prefix of those that a step which has ended keeps, while another one waits for the child again."""
+
 NEXT: Final = "next:"
 """The prefix while the attempt of a former definition of the job runs."""
 
@@ -98,13 +101,18 @@ class PassedResultRepository(Repository):
         results = await self._read(job_id, names)
         return [passed_result.result for name in names if (passed_result := results.get(name)) is not None]
 
-    async def of_children(self, job_id: str, children: Collection[str]) -> dict[str, ChildResult]:
-        """Return those of the results of children that were passed to a job, by the ids of the children."""
-        names = [OF_CHILD + sha256(child.encode()).hexdigest() for child in dict.fromkeys(children)]
+    async def of_children(self, job_id: str, step: str, children: Collection[str]) -> dict[str, ChildResult]:
+        """Return those of the results of a step's children that were passed to a job, by their ids."""
+        digests = [_digest(child) for child in dict.fromkeys(children)]
         results: dict[str, ChildResult] = {}
-        for start in range(0, len(names), RESULTS_AT_ONCE):
-            page = await self._read(job_id, names[start : start + RESULTS_AT_ONCE])
-            results |= {passed_result.result.job_id: passed_result for passed_result in page.values()}
+        for start in range(0, len(digests), RESULTS_AT_ONCE):
+            page = digests[start : start + RESULTS_AT_ONCE]
+            kept_names = [f"{KEPT}{_digest(step)}:{digest}" for digest in page]
+            passed_names = [OF_CHILD + digest for digest in page]
+            read = await self._read(job_id, passed_names + kept_names)
+            for name in (*passed_names, *kept_names):
+                if name in read:
+                    results[read[name].result.job_id] = read[name]
         return results
 
     async def _read(self, job_id: str, names: Sequence[str]) -> dict[str, ChildResult]:
@@ -113,6 +121,10 @@ class PassedResultRepository(Repository):
         codec = self._statements.codec
         results = {row["name"]: _passed_from(row, codec) for row in rows}
         return {name: result for name, result in results.items() if result is not None}
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 def _passed_from(row: Any, codec: PayloadCodec | None) -> ChildResult | None:

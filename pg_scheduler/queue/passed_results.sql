@@ -1,7 +1,8 @@
 -- Results of jobs that were passed to jobs that waited for them: rows of scheduler_steps, named by the id of the other
 -- job. The names have other prefixes for children, and while the attempt of a former definition of the job runs. A step
 -- that has ended keeps the results of its children: of one that was retried since, the newer result is stored as well,
--- under "again:", until retry_job repeats the step.
+-- under "again:", until retry_job repeats the step. If an open step waits for that child too, which has its unique key,
+-- the newer result is that of the child, and the ended step has the former one of its own, under "kept:".
 
 -- The open step of the job of "edge" that waits for the other job, if its current definition has one.
 
@@ -28,6 +29,11 @@ EXISTS (
               AND step.ended_at IS NOT NULL
             OFFSET 0
         )
+
+-- The name of the result of a child ("former") that an ended step ("step") has returned.
+
+-- fragment: kept_name
+concat('kept:', encode(sha256(convert_to(step.name, 'UTF8')), 'hex'), ':', substr(former.name, 7))
 
 -- name: clear_steps
 -- route: caller
@@ -64,6 +70,22 @@ SELECT job_id FROM running;
 -- has locked the waiting jobs. A result that was deleted after its lifetime has no "value", and replaces none that was passed
 -- before. A result of a child has its step, and whether the job that ended is a child of the job or another one of its id.
 -- OFFSET 0 keeps the planner from reading the index of all jobs, under a plan that was made for an empty table.
+WITH kept AS (
+    INSERT INTO {schema}scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at, definition)
+    SELECT DISTINCT ON (former.job_id, step.name, former.name)
+        former.job_id, {kept_name}, former.kind, former.value, former.attempt, former.started_at, former.ended_at,
+        former.definition
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($5::text[])) AS edge (id, job_id, definition)
+    JOIN {schema}scheduler_steps AS former
+        ON former.job_id = edge.job_id AND former.kind = 'result'
+        AND former.name = concat('child:', encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'))
+        AND former.definition = edge.definition
+    JOIN {schema}scheduler_steps AS step
+        ON step.job_id = edge.job_id AND step.kind = 'child' AND step.ended_at IS NOT NULL
+        AND step.value @> to_jsonb(edge.id) AND step.definition = edge.definition
+    WHERE EXISTS ({awaiting_step})
+    ON CONFLICT (job_id, name) DO NOTHING
+)
 INSERT INTO {schema}scheduler_steps AS passed (job_id, name, kind, value, attempt, started_at, ended_at, definition)
 SELECT edge.job_id,
     CASE WHEN edge.step IS NOT NULL THEN 'child:'

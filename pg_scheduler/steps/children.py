@@ -246,7 +246,7 @@ class Children:
             JobNotFoundError: A child was deleted by hand before it ended.
         """
         ids: list[str] = value_from(step.value)
-        child_results = await self._node.store.passed_results.of_children(claim.job_id, ids)
+        child_results = await self._node.store.passed_results.of_children(claim.job_id, step.name, ids)
         children_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
         for job_id in ids:
             if job_id not in child_results:

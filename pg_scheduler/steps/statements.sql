@@ -270,6 +270,14 @@ freed AS (
           OFFSET 0
       )
 ),
+kept AS (
+    DELETE FROM {schema}scheduler_steps AS passed
+    USING deleted
+    WHERE passed.job_id = deleted.job_id
+      AND deleted.kind = 'child'
+      AND passed.kind = 'result'
+      AND left(passed.name, 70) = concat('kept:', encode(sha256(convert_to(deleted.name, 'UTF8')), 'hex'), ':')
+),
 newer AS (
     DELETE FROM {schema}scheduler_steps AS passed
     USING deleted

@@ -1067,6 +1067,44 @@ async def test_step_keeps_the_first_end_of_another_job_that_has_the_unique_key_u
     assert log == ["first", 1, "other", 1], "the key is free, so the step has a child of its own"
 
 
+async def test_ended_step_keeps_the_result_of_a_child_for_which_another_step_waits_again(
+    t: TestScheduler, log: Log
+) -> None:
+    @job(name="children.import", unique=Unique(args=("number",)), keep_result=DAY)
+    async def import_(number: int) -> Any:
+        await current_job().steps.sleep("read", 60)
+        if not log:
+            await log.fail("first")
+        return await log.note(number)
+
+    async def place() -> Any:
+        steps = current_job().steps
+
+        async def quick() -> Any:
+            try:
+                return await steps.child("quick", call(import_, 1))
+            except JobFailedError:
+                return "failed"
+
+        async def slow() -> Any:
+            await steps.sleep("begin", 5)
+            return await steps.gather("slow", [call(import_, 1), call(log.slow, "other", 3600)])
+
+        return await asyncio.gather(quick(), slow())
+
+    await enqueue(t, place)
+    await t.run_until(2 * MINUTE)
+    assert await t.scheduler.retry_job("job:quick")
+    await t.run_until(2 * HOUR)
+    assert await value_of(t) == ["failed", [1, "other"]]
+    assert await t.scheduler.retry_job("job")
+    await t.drain()
+    assert await value_of(t) == ["failed", [1, "other"]]
+    assert await t.scheduler.retry_job("job", from_step="quick")
+    await t.run_until(HOUR)
+    assert await value_of(t) == [1, [1, "other"]]
+
+
 @pytest.mark.parametrize("end", ["completed", "cancelled", "replaced", "deleted"])
 async def test_each_end_of_another_job_that_has_the_unique_key_of_a_child_wakes_the_step(
     t: TestScheduler, pool: Pool, log: Log, end: str

@@ -325,7 +325,7 @@ STORE_CALLS: dict[str, Call] = {
     "copy, a result": lambda it, conn: it.passed_results.copy([Edge("a", "b", "")], {"b": "result:"}, conn),
     "take_over": lambda it, conn: it.passed_results.take_over(["a"], conn),
     "names, of passed results": lambda it, _: it.passed_results.names("a"),
-    "of_children": lambda it, _: it.passed_results.of_children("a", ["b"]),
+    "of_children": lambda it, _: it.passed_results.of_children("a", "step", ["b"]),
     "get, passed results": lambda it, _: it.passed_results.get("a", ["result:b"]),
     "write_progress": lambda it, _: it.progress.write_progress("w1", {"a": (claimed()[0], JobProgress(1))}),
     "held_claim": lambda it, _: it.claims.held_claim("a", "w1"),

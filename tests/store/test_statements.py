@@ -519,7 +519,7 @@ async def use_path(store: Store) -> object:
         await store.passed_results.copy([Edge("b", "c", "")], {"c": "next:"}, connection)
         await store.passed_results.take_over(["c"], connection)
         await store.passed_results.copy([Edge("b", "c", None)], {"c": "child:"}, connection)
-    assert list(await store.passed_results.of_children("c", ["b", "a"])) == ["b"]
+    assert list(await store.passed_results.of_children("c", "step", ["b", "a"])) == ["b"]
     (passed,) = await store.passed_results.get("c", await store.passed_results.names("c"))
     assert (passed.value, passed.attempts, passed.finished_at) == ([2], 1, NOW)
     results = await store.kept_results.get(["b", "nobody"])
