@@ -18,6 +18,7 @@ from pg_scheduler.facts.outcomes import count_failed, failure_rate
 from pg_scheduler.inspect import Inspector, TaskState
 from pg_scheduler.inspect.limits import LimitState, declared_limits
 from pg_scheduler.inspect.texts import counted
+from pg_scheduler.jobs.worker_report import ReportedSettings
 
 from .commands import Command, Group, watched
 from .completion import TaskName
@@ -195,10 +196,8 @@ def _find(states: Sequence[TaskState], name: str) -> TaskState | None:
 
 def _task_of(name: str, workers: Sequence[Worker]) -> str:
     """Return the name of the task of which a live worker reports this alias; the name itself for others."""
-    reported = [worker.settings.get("aliases") for worker in workers if worker.is_alive]
-    return next(
-        (str(aliases[name]) for aliases in reported if isinstance(aliases, dict) and name in aliases), name
-    )
+    reported = [ReportedSettings(worker.settings).aliases for worker in workers if worker.is_alive]
+    return next((aliases[name] for aliases in reported if name in aliases), name)
 
 
 def _row(

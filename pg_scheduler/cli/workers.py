@@ -12,6 +12,7 @@ import typer
 from pg_scheduler import Worker
 from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.inspect import Inspector
+from pg_scheduler.jobs.worker_report import ReportedHealth
 
 from .commands import Command, Group, watched
 from .completion import complete_workers
@@ -179,10 +180,7 @@ def _write(
 
 
 def _row(worker: Worker) -> ListedWorker:
-    lag_s = worker.health.get("loop_lag_s")
-    if not isinstance(lag_s, int | float):  # reports can be written by hand
-        lag_s = None
-    return copy_fields(ListedWorker, worker, loop_lag_s=lag_s)
+    return copy_fields(ListedWorker, worker, loop_lag_s=ReportedHealth.of(worker.health).loop_lag_s)
 
 
 COMMANDS: Final = Group(

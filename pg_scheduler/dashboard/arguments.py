@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pg_scheduler.dashboard.texts import visible
-from pg_scheduler.inspect.names import Parameter
+from pg_scheduler.jobs.worker_report import Parameter
 
 FIELD: Final = "arg."
 

@@ -19,11 +19,12 @@ from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key, without_other_job
 from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage, parse_search
 from pg_scheduler.inspect.errors import ErrorGroup
-from pg_scheduler.inspect.names import Parameter, TaskNames, parameters_of, positional_names
+from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names
 from pg_scheduler.inspect.other_jobs import class_about_other_job
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.model import Job, Worker
+from pg_scheduler.jobs.worker_report import Parameter
 from pg_scheduler.triggers.zones import named_zone
 
 T = TypeVar("T")

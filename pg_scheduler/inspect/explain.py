@@ -49,7 +49,7 @@ def _running(facts: JobFacts) -> Iterator[Reason]:
     worker = next((candidate for candidate in facts.workers if candidate.worker_id == job.worker_id), None)
     if job.lease_until is None or job.lease_until <= facts.now:
         yield _lease_expired(facts, worker)
-    if worker is not None and worker.loop_blocked_s is not None:
+    if worker is not None and worker.health.block is not None:
         yield loop_blocked([worker])
     p95_s = facts.run_p95_s
     for_ = "" if job.started_at is None else f" for {length(facts.now - job.started_at)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.store.limits import MAX_STARTS, LimitJobRow
@@ -14,6 +14,7 @@ from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.limits import MAX_PER, key_prefix
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.jobs.worker_report import ReportedSettings
 
 MAX_LIMITS: Final = 200
 """Limits whose use is read."""
@@ -121,30 +122,24 @@ def _waiting(items: Iterable[LimitState | LimitKeyState], *, is_capped: bool) ->
     return f"{counted(jobs, 'waiting job', is_capped=is_capped)}{bound}"
 
 
-def _number(value: Any) -> Any:
-    """Return the value if it is a number; a row may have been written by hand."""
-    return value if isinstance(value, int | float) else None
-
-
 def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
     """Return the limits that live workers declare, by name, with their tasks and without their use."""
     tasks: dict[LimitState, set[str]] = {}
     for worker in workers:
-        for limit in worker.settings.get("limits", ()) if worker.is_alive else ():
-            if isinstance(limit, Mapping) and isinstance(limit.get("name"), str):
-                declared = LimitState(
-                    name=limit["name"],
-                    tasks=(),
-                    by_key=bool(limit.get("by_key")),
-                    max_running=_number(limit.get("max_running")),
-                    max_starts=_number(limit.get("max_starts")),
-                    per_s=_number(limit.get("per_s")),
-                    running=None,
-                    starts=None,
-                    waiting=0,
-                    spread=limit.get("spread") is True,
-                )
-                tasks.setdefault(declared, set()).add(str(limit.get("task")))
+        for limit in ReportedSettings(worker.settings).limits if worker.is_alive else ():
+            declared = LimitState(
+                name=limit.name,
+                tasks=(),
+                by_key=limit.by_key,
+                max_running=limit.max_running,
+                max_starts=limit.max_starts,
+                per_s=limit.per_s,
+                running=None,
+                starts=None,
+                waiting=0,
+                spread=limit.spread,
+            )
+            tasks.setdefault(declared, set()).add(limit.task)
     in_order = sorted(tasks.items(), key=lambda item: repr(item[0]))
     return [replace(limit, tasks=tuple(sorted(names))) for limit, names in in_order]
 

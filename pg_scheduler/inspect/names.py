@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS
+from pg_scheduler.jobs.worker_report import Parameter, ReportedOptions, ReportedSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class TaskNames:
         reports = []
         for worker in workers:
             names.update(worker.names or ())
-            reports.append(_aliases_of(worker))
+            reports.append(ReportedSettings(worker.settings).aliases)
         visible = names if sees_name is None else set(filter(sees_name, names))
         return cls.among(visible, merge_aliases(reports))
 
@@ -80,45 +79,13 @@ def _last(name: str, tasks: Mapping[str, str]) -> str:
     return name
 
 
-def _aliases_of(worker: Worker) -> dict[str, str]:
-    """Return the aliases that a worker reports; a row may have been written by hand."""
-    aliases = worker.settings.get("aliases")
-    if not isinstance(aliases, Mapping):
-        return {}
-    return {alias: task for alias, task in aliases.items() if isinstance(task, str)}
-
-
-class ReportedOptions(NamedTuple):
-    """The options that a task gives its jobs, as a live worker reports them."""
-
-    values: Mapping[str, Any]
-    """The values, as rows of jobs store them; an option that is left out has the default of the Scheduler."""
-    in_code: Sequence[str]
-    """The options that only the code can apply."""
-
-
 def options_of(workers: Iterable[Worker], task: str) -> ReportedOptions | None:
     """Return the options of a task as the last of these workers reports them; None if none does.
 
     The workers and the task are those of `parameters_of()`.
     """
-    reported: ReportedOptions | None = None
-    for worker in workers:
-        all_options = worker.settings.get("options") if worker.is_alive else None
-        options = all_options.get(task) if isinstance(all_options, Mapping) else None
-        if isinstance(options, Mapping):
-            values = {name: options[name] for name in JOB_OPTIONS if name in options}
-            in_code = options.get("code")
-            names = [name for name in CODE_OPTIONS if isinstance(in_code, list) and name in in_code]
-            reported = ReportedOptions(values, names)
-    return reported
-
-
-class Parameter(NamedTuple):
-    """A parameter that a job can be given by name."""
-
-    name: str
-    is_required: bool
+    reported = [ReportedSettings(worker.settings).options_of(task) for worker in workers if worker.is_alive]
+    return next((options for options in reversed(reported) if options is not None), None)
 
 
 def parameters_of(workers: Iterable[Worker], task: str) -> Sequence[Parameter] | None:
@@ -145,13 +112,7 @@ def _reported(workers: Iterable[Worker], task: str) -> tuple[Sequence[Parameter]
     """Return the parameters of a task, and how many of them positional arguments have."""
     parameters, number = None, 0
     for worker in workers:
-        parameters_by_task, numbers = (
-            setting if worker.is_alive and isinstance(setting, Mapping) else {}
-            for setting in (worker.settings.get("parameters"), worker.settings.get("positional"))
-        )
-        if isinstance(values := parameters_by_task.get(task), list):
-            pairs = [value for value in values if isinstance(value, list)]  # else it was written by hand
-            parameters = [Parameter(*pair) for pair in pairs if [*map(type, pair)] == [str, bool]]
-            most = numbers.get(task)
-            number = most if isinstance(most, int) and most > 0 else 0
+        settings = ReportedSettings(worker.settings)
+        if worker.is_alive and (reported := settings.parameters_of(task)) is not None:
+            parameters, number = reported, settings.positional_of(task)
     return parameters, number

@@ -117,9 +117,9 @@ class Explanation:
 
 def loop_blocked(workers: Sequence[InspectedWorker]) -> Reason:
     """Return the reason that these workers have blocked event loops."""
-    (worker, *_) = workers
-    by = "" if worker.blocking_job_id is None else f" by job {worker.blocking_job_id!r}"
-    blocked = length(worker.loop_blocked_s or 0)
+    block = workers[0].health.block
+    by = "" if block is None or block.job_id is None else f" by job {block.job_id!r}"
+    blocked = length(0 if block is None else block.seconds)
     return Reason(
         ReasonCode.LOOP_BLOCKED,
         f"the event loop of {hosts(workers)} has been blocked for {blocked}{by}",

@@ -15,6 +15,7 @@ from pg_scheduler.jobs.keys import name_and_key, named_prefix, prefix_of
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.jobs.validation import check_text
+from pg_scheduler.jobs.worker_report import ReportedSettings
 
 MAX_TENANTS: Final = 500
 """Tenants with waiting jobs that are read."""
@@ -161,9 +162,8 @@ def _declared(workers: Iterable[Worker]) -> dict[str, set[str]]:
     """Return the tasks of the shares that live workers declare."""
     tasks: dict[str, set[str]] = {}
     for worker in workers:
-        for share in worker.settings.get("shares", ()) if worker.is_alive else ():
-            if isinstance(share, Mapping) and isinstance(share.get("name"), str):
-                tasks.setdefault(share["name"], set()).add(str(share.get("task")))
+        for share in ReportedSettings(worker.settings).shares if worker.is_alive else ():
+            tasks.setdefault(share.name, set()).add(share.task)
     return tasks
 
 

@@ -16,6 +16,7 @@ from pg_scheduler.inspect.texts import hosts
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.naming import check_name
 from pg_scheduler.jobs.validation import check_kind, check_list
+from pg_scheduler.jobs.worker_report import ReportedSettings
 
 MIN_WIDTH: Final = timedelta(minutes=1)
 """The length of an interval, at least: that of the shortest rows."""
@@ -96,7 +97,11 @@ class Statistics:
 
 def why_uncounted(workers: Iterable[Worker]) -> str | None:
     """Return which live workers count no attempts; None if all do."""
-    silent = [worker for worker in workers if worker.is_alive and worker.settings.get("statistics") is False]
+    silent = [
+        worker
+        for worker in workers
+        if worker.is_alive and not ReportedSettings(worker.settings).counts_attempts
+    ]
     return f"statistics are off (statistics=False): {hosts(silent)}" if silent else None
 
 

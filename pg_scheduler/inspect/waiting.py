@@ -188,7 +188,7 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
             f"every worker that claims {facts.task!r} is draining: {hosts(knowing)}",
             "start a worker, or wait until the deployment has started one",
         )
-    elif all(worker.loop_blocked_s is not None for worker in claiming):
+    elif all(worker.health.block is not None for worker in claiming):
         yield loop_blocked(claiming)
     if facts.pause is not None and not facts.pause.is_over:
         yield _paused(facts.pause)
@@ -209,9 +209,9 @@ def _holding(facts: JobFacts) -> Iterator[Reason]:
 
 
 def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:
-    lacking = [worker for worker in alive if worker.missing_executor(facts.task) is not None]
+    lacking = [worker for worker in alive if facts.task in worker.health.missing_executors]
     if lacking:
-        executor = lacking[0].missing_executor(facts.task)
+        executor = lacking[0].health.missing_executors[facts.task]
         return Reason(
             ReasonCode.NAME_UNKNOWN,
             f"no live worker claims {facts.task!r}: the executor {executor!r} is missing on {hosts(lacking)}",

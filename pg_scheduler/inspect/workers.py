@@ -16,6 +16,7 @@ from pg_scheduler.inspect.store.workers import AttemptRow, IdRange
 from pg_scheduler.jobs.history import errors_from
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.validation import check_list, check_text
+from pg_scheduler.jobs.worker_report import ReportedSettings
 from pg_scheduler.schedules.timing import job_id_prefix
 from pg_scheduler.worker.worker_rows import DRAIN
 
@@ -52,7 +53,7 @@ class WorkerMethods(InspectorBase):
         policies = {
             json.dumps(values, sort_keys=True): values
             for worker in await self.workers()
-            if worker.is_alive and isinstance(values := worker.settings.get("vacuum"), Mapping)
+            if worker.is_alive and (values := ReportedSettings(worker.settings).retention) is not None
         }
         if not policies:
             raise ConfigurationError(

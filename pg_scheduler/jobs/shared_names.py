@@ -10,15 +10,13 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from types import CodeType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pg_scheduler.jobs.task import Task
-
-CODE: Final = "code"
-"""Where a worker reports the fingerprints of its tasks."""
+from pg_scheduler.jobs.worker_report import ReportedSettings
 
 MAX_TASKS: Final = 1000
 """Tasks of which a worker reports fingerprints."""
@@ -51,9 +49,9 @@ def fingerprints_of(tasks: Iterable[Task]) -> dict[str, dict[str, str]]:
     return {COMPILER: fingerprints}
 
 
-def shared_names(settings: Mapping[str, Any], other_settings: Mapping[str, Any]) -> SharedNames:
+def shared_names(settings: ReportedSettings, other_settings: ReportedSettings) -> SharedNames:
     """Return the names that two workers have with different code, by the settings that they report."""
-    codes, other_codes = _codes_of(settings), _codes_of(other_settings)
+    codes, other_codes = settings.fingerprints, other_settings.fingerprints
     compiler = next(iter(codes.keys() & other_codes.keys()), None)
     if compiler is None:
         return SharedNames([], False)
@@ -61,14 +59,6 @@ def shared_names(settings: Mapping[str, Any], other_settings: Mapping[str, Any])
     common = fingerprints.keys() & other_fingerprints.keys()
     names = sorted(name for name in common if fingerprints[name] != other_fingerprints[name])
     return SharedNames(names, 2 * len(common) <= min(len(fingerprints), len(other_fingerprints)))
-
-
-def _codes_of(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return what a worker of this release reports; others report nothing, and a row by hand anything."""
-    codes = settings.get(CODE)
-    if not isinstance(codes, dict):
-        return {}
-    return {compiler: names for compiler, names in codes.items() if isinstance(names, dict)}
 
 
 @lru_cache(maxsize=MAX_TASKS)

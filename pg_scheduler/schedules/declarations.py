@@ -19,6 +19,7 @@ from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
+from pg_scheduler.jobs.worker_report import ReportedSettings
 from pg_scheduler.schedules.declared import (
     Declaration,
     PeriodicCatalogue,
@@ -36,7 +37,6 @@ from pg_scheduler.schedules.row import ScheduleRow
 from pg_scheduler.schedules.statements import ScheduleRepository
 from pg_scheduler.triggers.serialization import kinds_of
 from pg_scheduler.worker.store import WorkerStore
-from pg_scheduler.worker.worker_rows import DECLARED_FUNCTIONS
 
 LOCK_TIMEOUT_MS: Final = 100
 """Longest wait for the lock of a schedule that the code declares."""
@@ -407,7 +407,7 @@ class DeclaredSchedules:
         rows, _ = await self._schedules.declared([])
         moving: set[str] = set()
         for worker in await self._store.workers.list_workers():
-            declarations = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS))
+            declarations = reported_declarations(ReportedSettings(worker.settings).declared_functions)
             service = service_among(declarations, rows)
             for key in declarations.keys() - rows.keys() if worker.is_alive else ():
                 former_rows = declarations[key].find_former_rows(declarations, rows, service)

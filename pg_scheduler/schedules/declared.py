@@ -251,15 +251,12 @@ class Declaration(NamedTuple):
         return None
 
 
-def reported_declarations(report: object) -> dict[str, Declaration]:
-    """Return by key what a worker reports of the schedules that its code declares; ``{}`` for older ones.
+def reported_declarations(report: Mapping[str, Any]) -> dict[str, Declaration]:
+    """Return by key what a worker reports of the schedules that its code declares.
 
-    A later release may report more of each, and a row may have been written by hand.
+    A later release may report more of each.
     """
-    declarations = {
-        key: Declaration.from_json(value)
-        for key, value in (report if isinstance(report, dict) else {}).items()
-    }
+    declarations = {key: Declaration.from_json(value) for key, value in report.items()}
     return {key: declaration for key, declaration in declarations.items() if declaration is not None}
 
 

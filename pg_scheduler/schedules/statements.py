@@ -13,9 +13,9 @@ from pg_scheduler.database.faults import SuppressedChangeError
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.events import SchedulePaused
+from pg_scheduler.jobs.worker_report import DECLARED, LEFT_OUT
 from pg_scheduler.queue.consequences import EndedJob
 from pg_scheduler.schedules.row import ScheduleRow
-from pg_scheduler.worker.worker_rows import DECLARED, LEFT_OUT
 
 MAX_NOTE_LENGTH: Final = 1000
 """Characters of an error that are stored as the note of the schedule."""

@@ -17,6 +17,7 @@ from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 from pg_scheduler.events import LeaseLost
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.shared_names import shared_names
+from pg_scheduler.jobs.worker_report import ReportedSettings
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.reporter import Reporter
@@ -86,9 +87,9 @@ class Heartbeat(Service):
     async def prepare(self) -> None:
         """Register the worker, and name the services that share names of tasks with it."""
         await self._register()
-        worker = self._reporter.worker
+        settings = ReportedSettings(self._reporter.worker.settings)
         for other in await self._workers.list_workers():
-            shared = shared_names(worker.settings, other.settings)
+            shared = shared_names(settings, ReportedSettings(other.settings))
             if shared.names and shared.are_services and other.is_alive and other.worker_id != self._worker_id:
                 logger.warning(
                     SHARED,

@@ -23,13 +23,21 @@ from pg_scheduler.base.settings import SECRETS, SchedulerConfig
 from pg_scheduler.events.log import is_logger_disabled
 from pg_scheduler.jobs.model import UNSET, Worker
 from pg_scheduler.jobs.registry import TaskRegistry
-from pg_scheduler.jobs.shared_names import CODE, fingerprints_of
+from pg_scheduler.jobs.shared_names import fingerprints_of
 from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Arity, as_stored
+from pg_scheduler.jobs.worker_report import (
+    CODE,
+    DECLARED,
+    DECLARED_FUNCTIONS,
+    LEFT_OUT,
+    UNKNOWN_ZONES,
+    ZONE_DATA,
+)
 from pg_scheduler.triggers.zones import data_version
 from pg_scheduler.version import __version__
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.watchdog import LoopWatchdog
-from pg_scheduler.worker.worker_rows import DECLARED, DECLARED_FUNCTIONS, DRAIN, LEFT_OUT, WorkerReport
+from pg_scheduler.worker.worker_rows import DRAIN, WorkerReport
 
 MAX_NAMES_BYTES: Final = 100_000
 """Names of a worker with more bytes are not reported: every reader of the workers would load them."""
@@ -57,9 +65,6 @@ MAX_OPTIONS_BYTES: Final = 50_000
 
 MAX_MISSING: Final = 100
 """Names of functions without an executor that a worker reports, and schedules without their time zone."""
-
-UNKNOWN_ZONES: Final = "unknown_zones"
-"""Where a worker reports the time zones that it does not know, by the ids of due schedules."""
 
 COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata"})
 """Settings that have columns of their own."""
@@ -122,7 +127,7 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
         "parameters": parameters,
         "options": options_of(tasks),
         "positional": {name: count for name, count in positional.items() if count},
-        "tzdata": data_version(),
+        ZONE_DATA: data_version(),
         CODE: fingerprints_of(tasks.tasks()),
     }
 

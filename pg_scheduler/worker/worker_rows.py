@@ -22,19 +22,8 @@ from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.outcome import RowChange, reclaim_change
 from pg_scheduler.worker.outcome_statements import ResultRepository
 
-DECLARED: Final = "schedules"
-"""Where a worker reports the ids of the schedules that its code declares."""
-
-DECLARED_FUNCTIONS: Final = "schedule_functions"
-"""Where a worker reports what else identifies these schedules, by their ids; see ``Declaration``."""
-
-LEFT_OUT: Final = "schedules_left_out"
-"""What a worker reports besides whose declared schedules are too many."""
-
 DRAIN: Final = "drain"
 """The request to claim no more jobs."""
-
-"""The message that a worker is to make a heartbeat; its id follows."""
 
 SERVER_START_GRACE_S: Final = 10.0
 """Seconds after a start of the server in which a free liveness lock does not mean a dead worker."""

@@ -21,6 +21,7 @@ from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
+from pg_scheduler.jobs.worker_report import ReportedHealth
 from tests.inspect.workers import add_worker
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -29,7 +30,7 @@ NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 def worker(name: str = "w1", **changes: Any) -> InspectedWorker:
     values: dict[str, Any] = {
         "hostname": "host", "slots": 25, "running_jobs": 20, "is_alive": True, "claims_jobs": True,
-        "is_draining": False, "names": frozenset({"mail"}), "aliases": {}, "health": {},
+        "is_draining": False, "names": frozenset({"mail"}), "aliases": {}, "health": ReportedHealth(),
         "lease_until": NOW, "reclaim_at": None,
     }  # fmt: skip
     return InspectedWorker(worker_id=name, **(values | changes))

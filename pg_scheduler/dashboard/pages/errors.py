@@ -16,6 +16,7 @@ from pg_scheduler.dashboard.job_rows import row_of, tags_of
 from pg_scheduler.dashboard.pages.history import read_releases
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
+from pg_scheduler.database.author import release_of
 from pg_scheduler.facts.job_state import QUARANTINED
 from pg_scheduler.inspect import ErrorGroup
 from pg_scheduler.inspect.audit import is_muted, read_muted, read_mutes
@@ -220,8 +221,8 @@ def _shares(labels: Iterable[str | None]) -> list[Share]:
 def _release_of(job: Job, workers: Mapping[str, Worker], releases: Sequence[Mark]) -> str | None:
     """Return the release of the worker that ran a job; without its row, the one that had started last."""
     worker = workers.get(job.worker_id or "")
-    release = worker.metadata.get("release") if worker is not None else None
-    if isinstance(release, str):
+    release = None if worker is None else release_of(worker.metadata)
+    if release is not None:
         return release
     return None if job.finished_at is None else release_at(job.finished_at, releases)
 

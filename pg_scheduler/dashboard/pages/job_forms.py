@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Final
 from pg_scheduler.dashboard.arguments import fields_of, json_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
 from pg_scheduler.dashboard.pages.job_values import read_job, read_steps, waiting_signals
-from pg_scheduler.inspect.names import Parameter
 from pg_scheduler.jobs.metadata import TRACE
 from pg_scheduler.jobs.model import UNSET, Job
+from pg_scheduler.jobs.worker_report import Parameter
 
 MAX_LENGTH: Final = 100_000
 

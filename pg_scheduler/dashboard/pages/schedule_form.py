@@ -15,7 +15,7 @@ from pg_scheduler.dashboard.job_rows import arguments_line
 from pg_scheduler.dashboard.pages.schedules import FIRE_TIMES, FireTime, local_fires, visible_schedule
 from pg_scheduler.inspect.clock_changes import mark_fires
 from pg_scheduler.inspect.fire_searches import search_one
-from pg_scheduler.inspect.names import Parameter
+from pg_scheduler.jobs.worker_report import Parameter
 from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers import At, CalendarInterval, Cron, Every, FixedDelay, Trigger, parse_trigger
 from pg_scheduler.triggers.phrases import write_trigger

@@ -14,7 +14,6 @@ from pg_scheduler.dashboard.pages.workers import (
     DECLARE_DEAD,
     MAX_CLOCK_OFFSET_S,
     WorkerRow,
-    clock_offset_s,
     dead_row,
     difference,
     row_of,
@@ -22,6 +21,7 @@ from pg_scheduler.dashboard.pages.workers import (
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import length, term
 from pg_scheduler.inspect.workers import Attempt, ended_attempts
+from pg_scheduler.jobs.worker_report import ReportedHealth
 
 MAX_JOBS: Final = 50
 OLDEST: Final = timedelta(days=365)
@@ -93,17 +93,18 @@ def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
     if row.lag_s is not None:
         title = "how late its event loop ran a callback at the last heartbeat; above 1 s, a job blocks it"
         yield chip(f"lag {length(row.lag_s)}", title, is_bad=row.lag_s > 1)
-    offset_s = clock_offset_s(row.worker)
+    health = ReportedHealth.of(row.worker.health)
+    offset_s = health.clock_offset_s
     if offset_s is not None and abs(offset_s) > MAX_CLOCK_OFFSET_S:
         title = "the clock of its host differs from that of the server; due times computed there are wrong"
         yield chip(f"clock {difference(offset_s)} the server", title, is_bad=True)
     if row.pool is not None:
         title = "connections of its pool that are in use, of their maximum number"
         yield chip("pool {in_use:g} of {most:g}".format(**row.pool), title)
-    health = row.worker.health
-    if isinstance(is_listening := health.get("is_listening"), bool):
+    if health.is_listening is not None:
         title = "it receives a notification of each new job, and starts it at once; otherwise it polls"
-        yield chip("listening" if is_listening else "polls", title, is_bad=not is_listening)
-    if isinstance(has_lock := health.get("has_liveness_lock"), bool):
+        yield chip("listening" if health.is_listening else "polls", title, is_bad=not health.is_listening)
+    if health.has_liveness_lock is not None:
         title = "while it holds its liveness lock, its death is noticed at once, otherwise by its lease"
-        yield chip("liveness lock" if has_lock else "no liveness lock", title, is_bad=not has_lock)
+        text = "liveness lock" if health.has_liveness_lock else "no liveness lock"
+        yield chip(text, title, is_bad=not health.has_liveness_lock)

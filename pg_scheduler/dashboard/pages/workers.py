@@ -16,9 +16,9 @@ from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.worker_report import PoolUse, ReportedHealth
 
 MAX_WORKERS: Final = 500
-MAX_NUMBER: Final = 1e9
 MAX_CLOCK_OFFSET_S: Final = Thresholds().clock_s
 """Seconds by which the clock of a host may differ from that of the server: as for the doctor."""
 
@@ -198,27 +198,18 @@ def _visible_worker(worker: Worker, request: PageRequest) -> Worker:
 
 def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
     """Return a worker with what follows from its row."""
-    release = release_of(worker.metadata)
+    release, health = release_of(worker.metadata), ReportedHealth.of(worker.health)
     if release and request.settings.redaction.is_hidden("release"):
         release = HIDDEN
     return WorkerRow(
         _visible_worker(worker, request),
         _state(worker),
         release,
-        _problems(worker),
-        _number(worker.health.get("loop_lag_s")),
-        _pool(worker.health.get("pool")),
+        _problems(health) if worker.is_alive else [],
+        health.loop_lag_s,
+        _pool(health.pool),
         None if worker.is_alive else worker.lease_until,
     )
-
-
-def clock_offset_s(worker: Worker) -> float | None:
-    """Return by how many seconds the clock of its host is ahead of that of the server; None if unknown."""
-    value = worker.health.get("clock_offset_s")
-    if not isinstance(value, int | float):
-        return None
-    size_s = _number(abs(value))
-    return -size_s if size_s is not None and value < 0 else size_s
 
 
 def difference(offset_s: float) -> str:
@@ -226,19 +217,10 @@ def difference(offset_s: float) -> str:
     return f"{length(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'}"
 
 
-def _number(value: object) -> float | None:
-    """Return the value if it is a number that a worker can report; a row may have been written by hand."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_NUMBER:
+def _pool(pool: PoolUse) -> dict[str, float] | None:
+    if pool.size is None or pool.idle is None or pool.max is None:
         return None
-    return float(value)
-
-
-def _pool(value: object) -> dict[str, float] | None:
-    figures = value if isinstance(value, Mapping) else {}
-    size, idle, max_size = (_number(figures.get(name)) for name in ("size", "idle", "max"))
-    if size is None or idle is None or max_size is None:
-        return None
-    return {"in_use": size - idle, "most": max_size}
+    return {"in_use": float(pool.size - pool.idle), "most": float(pool.max)}
 
 
 def _state(worker: Worker) -> str:
@@ -251,21 +233,18 @@ def _state(worker: Worker) -> str:
     return worker.state if worker.state in {"draining", "stopping"} else "running"
 
 
-def _problems(worker: Worker) -> list[str]:
+def _problems(health: ReportedHealth) -> list[str]:
     """Return what is wrong with a live worker, as it reports it."""
-    if not worker.is_alive:
-        return []
-    health, problems = worker.health, []
-    blocked_s, lag_s = _number(health.get("loop_blocked_s")), _number(health.get("loop_lag_s"))
-    if blocked_s is not None:
-        problems.append(f"its event loop is blocked for {timedelta(seconds=round(blocked_s))}")
-    elif lag_s is not None and lag_s > 1:
-        problems.append(f"its event loop lags by {lag_s:.1f} s")
-    offset_s = clock_offset_s(worker)
-    if offset_s is not None and abs(offset_s) > MAX_CLOCK_OFFSET_S:
-        problems.append(f"the clock of its host is {difference(offset_s)} that of the server")
-    if health.get("is_listening") is False:
+    problems = []
+    if health.block is not None:
+        blocked = timedelta(seconds=round(health.block.seconds))
+        problems.append(f"its event loop is blocked for {blocked}")
+    elif health.loop_lag_s is not None and health.loop_lag_s > 1:
+        problems.append(f"its event loop lags by {health.loop_lag_s:.1f} s")
+    if health.clock_offset_s is not None and abs(health.clock_offset_s) > MAX_CLOCK_OFFSET_S:
+        problems.append(f"the clock of its host is {difference(health.clock_offset_s)} that of the server")
+    if health.is_listening is False:
         problems.append("it receives no notifications, so it polls")
-    if health.get("has_liveness_lock") is False:
+    if health.has_liveness_lock is False:
         problems.append("it has no liveness lock, so its death is noticed by its lease")
     return problems

@@ -103,14 +103,6 @@ def info(code: FindingCode, subject: str, evidence: str | Evidence, *steps: str 
     return finding(code, Severity.INFO, subject, evidence, *steps)
 
 
-def number_of(value: object) -> float:
-    """Return a number of the health of a worker; 0 for what no worker reports."""
-    try:
-        return float(value) if isinstance(value, int | float) else 0.0
-    except OverflowError:  # the JSON of a worker has any number of digits
-        return 0.0
-
-
 def hint_at_new_name(name: str, candidates: Sequence[str]) -> tuple[RemedyStep, ...]:
     """Return how to declare the name that a function probably has now; no step if none is likely."""
     near = likely_new_name(name, candidates)

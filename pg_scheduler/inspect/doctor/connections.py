@@ -16,6 +16,7 @@ from pg_scheduler.inspect.store.doctor import OFF, SettingRow
 from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.inspect.texts import counted, listed, on_host
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.worker_report import ReportedHealth
 
 MIN_POOL_SIZE: Final = 4
 MIN_LEFT: Final = 3
@@ -106,7 +107,7 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
         yield problem
     locking = await facts.store.server.locking_schedules()  # each of their jobs takes a connection
     for worker in workers:
-        size = _pool_size(worker)
+        size = ReportedHealth.of(worker.health).pool.max
         locks = min(locking, worker.max_concurrent_jobs) if worker.role in JOB_ROLES else 0
         if size is None or size >= MIN_POOL_SIZE + locks:
             continue
@@ -127,7 +128,8 @@ def judge_server(
     """Yield a finding if the pools can exceed the connections of the server, or if few are left."""
     most = int(settings["max_connections"].value)
     usable = most - sum(int(settings[name].value) for name in RESERVED if name in settings)
-    sizes = [size for worker in workers if (size := _pool_size(worker)) is not None]
+    pools = [ReportedHealth.of(worker.health).pool for worker in workers]
+    sizes = [pool.max for pool in pools if pool.max is not None]
     demand = sum(sizes) + OUTSIDE * len(sizes)
     used = sum(group.connections for group in groups)
     holders = listed([f"{group.connections} of {group.role} {group.application}".strip() for group in groups])
@@ -147,9 +149,3 @@ def judge_server(
             f"{max(usable - used, 0)} of {usable} connections for ordinary roles are left; in use: {holders}",
             "close connections of the largest group, use a pooler, or raise max_connections",
         )
-
-
-def _pool_size(worker: Worker) -> int | None:
-    pool = worker.health.get("pool")
-    size = pool.get("max") if isinstance(pool, dict) else None
-    return size if isinstance(size, int) else None

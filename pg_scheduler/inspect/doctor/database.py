@@ -15,7 +15,6 @@ from pg_scheduler.inspect.doctor.check import (
     error,
     finding,
     info,
-    number_of,
     warning,
 )
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
@@ -26,6 +25,7 @@ from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges
 from pg_scheduler.inspect.store.server import PRIVILEGES, HolderRow, Ping, RightsRow, RoleRow
 from pg_scheduler.inspect.texts import counted, length, on_host, short
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.worker_report import ReportedHealth
 from pg_scheduler.migrate import TABLES
 
 MIN_VERSION: Final = 140_000
@@ -157,7 +157,11 @@ def judge_clocks(
                 "synchronize the server's clock by NTP",
                 "the worker corrects its lease by itself",
             )
-        elif worker.is_alive and abs(offset_s := number_of(worker.health.get("clock_offset_s"))) >= most_s:
+        elif (
+            worker.is_alive
+            and (offset_s := ReportedHealth.of(worker.health).clock_offset_s) is not None
+            and abs(offset_s) >= most_s
+        ):
             direction = "ahead of" if offset_s > 0 else "behind"
             yield warning(
                 FindingCode.CLOCK,

@@ -170,7 +170,7 @@ async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
 def _unknown(
     row: BacklogRow, backlog: BacklogRows, names: Sequence[str], workers: Sequence[InspectedWorker]
 ) -> Finding:
-    missing = next(filter(None, (worker.missing_executor(row.name) for worker in workers)), None)
+    missing = next(filter(None, (worker.health.missing_executors.get(row.name) for worker in workers)), None)
     evidence = (
         f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the oldest "
         f"since {instant(row.oldest_due_at)}, and none of {counted(len(workers), 'live worker')} claims that "

@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from pg_scheduler.base.settings import VacuumTrigger
 from pg_scheduler.base.text.numbers import plural, two_digits
 from pg_scheduler.base.text.remedies import execute
 from pg_scheduler.errors import SchemaForbiddenError
@@ -27,6 +26,7 @@ from pg_scheduler.inspect.store.doctor import MAX_STEPS
 from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.inspect.texts import length, listed
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.worker_report import ReportedSettings
 
 DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
@@ -79,7 +79,7 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
     policies: dict[str, float] = {}
     for worker in await facts.once(facts.store.workers.list_workers):
         for status in STATUSES if worker.is_alive else ():
-            if isinstance(days := _policy(worker, status).get("days"), int | float):
+            if (days := ReportedSettings(worker.settings).retention_of(status).days) is not None:
                 policies[status] = min(policies.get(status, days), days)
     oldest = await facts.store.doctor.oldest()
     for status, seconds in sorted(oldest.items()):
@@ -175,18 +175,10 @@ def days_kept(workers: Sequence[Worker], status: str) -> float:
 
 
 def _days(worker: Worker, status: str) -> float:
-    policy = _policy(worker, status)
-    days = policy.get("days")
-    if isinstance(days, int | float):
-        return days
-    return math.inf if not policy or policy.get("trigger") == VacuumTrigger.NEVER.value else 0.0
-
-
-def _policy(worker: Worker, status: str) -> Mapping[str, Any]:
-    """Return the retention of a status that a worker reports; empty for none, or if it deletes no jobs."""
-    vacuum = worker.settings.get("vacuum") if worker.settings.get("vacuum_enabled") is True else None
-    policy = vacuum.get(status) if isinstance(vacuum, dict) else None
-    return policy if isinstance(policy, dict) else {}
+    retention = ReportedSettings(worker.settings).retention_of(status)
+    if retention.days is not None:
+        return retention.days
+    return 0.0 if retention.deletes else math.inf
 
 
 def _age(rows: float, additions: Sequence[tuple[float, float]]) -> float:

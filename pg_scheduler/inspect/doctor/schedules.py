@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Final, TypeVar
@@ -27,14 +27,12 @@ from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.tasks import claimed_names, count_claiming
 from pg_scheduler.inspect.texts import command, counted, hosts, instant, length, listed, short
 from pg_scheduler.jobs.model import Worker
+from pg_scheduler.jobs.worker_report import ReportedHealth, ReportedSettings
 from pg_scheduler.schedules.declared import reported_declarations, service_among
-from pg_scheduler.worker.worker_rows import DECLARED, DECLARED_FUNCTIONS
 
 AnyWorker = TypeVar("AnyWorker", Worker, InspectedWorker)
 
 PLANNING_ROLES: Final = frozenset({"both", "scheduler"})
-UNKNOWN_ZONES: Final = "unknown_zones"
-"""Where workers report the time zones that they do not know, by the ids of schedules."""
 
 AHEAD: Final = timedelta(days=7)
 STARTING: Final = timedelta(seconds=10)
@@ -82,7 +80,7 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
     for worker in alive:
         # A worker that has just started writes its schedules after its row.
         if not worker.is_stopping and now - worker.started_at > STARTING:
-            declaring |= dict.fromkeys(_ids_declared_by(worker), worker)
+            declaring |= dict.fromkeys(ReportedSettings(worker.settings).declared_ids, worker)
     if not declaring:
         return
     lost_ids = await facts.store.doctor.lost_schedules(declaring)
@@ -91,7 +89,7 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
     code_rows = (await facts.store.schedules.declared([]))[0]
     for schedule_id in lost_ids:
         worker = declaring[schedule_id]
-        declarations = reported_declarations(worker.settings.get(DECLARED_FUNCTIONS))
+        declarations = reported_declarations(ReportedSettings(worker.settings).declared_functions)
         former_rows = []
         if schedule_id in declarations:
             service = service_among(declarations, code_rows)
@@ -181,14 +179,10 @@ async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> Found:
         )
 
 
-def _ids_declared_by(worker: Worker) -> list[str]:
-    return [str(schedule_id) for schedule_id in worker.settings.get(DECLARED) or ()]
-
-
 def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:
     """Yield schedules that should have fired, and why they did not."""
     alive = [worker for worker in workers if worker.is_alive]
-    zones = zones_unknown_to(alive)
+    zones = zones_unknown_to((worker, worker.health) for worker in alive)
     for row in rows:
         cause = "no node is alive"
         steps = ["start a worker"]
@@ -215,20 +209,22 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
         )
 
 
-def zones_unknown_to(workers: Sequence[AnyWorker]) -> dict[str, tuple[str, list[AnyWorker]]]:
+def zones_unknown_to(
+    reports: Iterable[tuple[AnyWorker, ReportedHealth]],
+) -> dict[str, tuple[str, list[AnyWorker]]]:
     """Return by the ids of schedules the time zone that workers report not to know, and these workers."""
     zones: dict[str, tuple[str, list[AnyWorker]]] = {}
-    for worker in workers:
-        reported = worker.health.get(UNKNOWN_ZONES)
-        for schedule_id, zone in (reported if isinstance(reported, dict) else {}).items():
-            zones.setdefault(schedule_id, (str(zone), []))[1].append(worker)
+    for worker, health in reports:
+        for schedule_id, zone in health.unknown_zones.items():
+            zones.setdefault(schedule_id, (zone, []))[1].append(worker)
     return zones
 
 
 def judge_unknown_zones(workers: Sequence[Worker]) -> Iterator[Finding]:
     """Yield a finding for each schedule whose time zone a live worker does not know."""
     planning = [worker for worker in workers if worker.role in PLANNING_ROLES]
-    for schedule_id, (zone, lacking) in sorted(zones_unknown_to(workers).items()):
+    zones = zones_unknown_to((worker, ReportedHealth.of(worker.health)) for worker in workers)
+    for schedule_id, (zone, lacking) in sorted(zones.items()):
         is_known = len(lacking) < len(planning)
         yield (warning if is_known else error)(
             FindingCode.SCHED_ZONE,

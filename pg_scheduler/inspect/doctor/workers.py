@@ -14,7 +14,7 @@ from pg_scheduler.base.text.remedies import execute, then
 from pg_scheduler.database.author import release_of
 from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.facts.lateness import is_late
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, number_of, warning
+from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.audit import AuditFilters
@@ -22,8 +22,18 @@ from pg_scheduler.inspect.store.doctor import OFF, SettingRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
 from pg_scheduler.inspect.texts import command, counted, instant, length, listed, on_host, short
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.jobs.shared_names import CODE, shared_names
-from pg_scheduler.worker.worker_rows import DECLARED, DECLARED_FUNCTIONS, DRAIN, LEFT_OUT
+from pg_scheduler.jobs.shared_names import shared_names
+from pg_scheduler.jobs.worker_report import (
+    CODE,
+    DECLARED,
+    DECLARED_FUNCTIONS,
+    LEFT_OUT,
+    ZONE_DATA,
+    LoopBlock,
+    ReportedHealth,
+    ReportedSettings,
+)
+from pg_scheduler.worker.worker_rows import DRAIN
 
 MAX_VALUE_LENGTH: Final = 60
 MAX_DRAINING: Final = 100
@@ -40,9 +50,6 @@ DEPLOYMENT: Final = timedelta(hours=1)
 NO_JOB: Final = ", not by a job"
 
 START: Final = "start a worker"
-
-ZONE_DATA: Final = "tzdata"
-"""Where workers report the version of their time zone data."""
 
 
 @check(
@@ -224,7 +231,7 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
     """
     judged: set[tuple[str, ...]] = set()
     for worker, other in combinations([worker for worker in alive if _runs_jobs(worker)][:MAX_COMPARED], 2):
-        shared = shared_names(worker.settings, other.settings)
+        shared = shared_names(ReportedSettings(worker.settings), ReportedSettings(other.settings))
         is_lasting = now - max(worker.started_at, other.started_at) > DEPLOYMENT
         names = tuple(shared.names)
         if not names or names in judged or not (shared.are_services or is_lasting):
@@ -249,9 +256,9 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
 def judge_zones(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield a finding if live workers have different time zone data; not all machines state their version."""
     stated = [
-        (_cut(str(worker.settings[ZONE_DATA])), worker.hostname)
+        (_cut(zone_data), worker.hostname)
         for worker in alive
-        if worker.settings.get(ZONE_DATA)
+        if (zone_data := ReportedSettings(worker.settings).zone_data) is not None
     ]
     if differences := _differing(stated):
         yield warning(
@@ -271,20 +278,20 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
     for worker in alive:
         if worker.last_beat <= worker.started_at or worker.state == "stopping":
             continue
-        pool = worker.health.get("pool")
-        most = pool.get("max") if isinstance(pool, dict) else None
+        health = ReportedHealth.of(worker.health)
+        most = health.pool.max
         size = "" if most is None else f" (max_size of its pool: {most})"
         larger = "a pool with max_size of 4 or more"
-        if isinstance(most, int) and most >= 4:
+        if most is not None and most >= 4:
             larger = "a larger pool if other code uses its connections"
-        if worker.health.get("is_listening") is False:
+        if health.is_listening is False:
             yield warning(
                 FindingCode.WORKER_NO_LISTEN,
                 worker.worker_id,
                 f"{on_host(worker)} receives no notifications, so it polls{size}",
                 f"{larger}, or direct_dsn= behind a pooler",
             )
-        if worker.health.get("has_liveness_lock") is False:
+        if health.has_liveness_lock is False:
             yield warning(
                 FindingCode.WORKER_NO_LOCK,
                 worker.worker_id,
@@ -297,17 +304,16 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
 def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
     """Yield workers whose event loop is blocked, or was lately, and the job that blocked it."""
     for worker in alive:
-        health = worker.health
-        last = health.get("last_blocked")
-        if (seconds := number_of(health.get("loop_blocked_s"))) >= lag_s:
-            job = _culprit(health, "blocking_job_id", "blocking_job_name")
-            block = f"has been blocked for {length(seconds)}"
-        elif isinstance(last, dict) and (seconds := number_of(last.get("seconds"))) >= lag_s:
-            job = _culprit(last, "job_id", "job_name")
-            block = f"was blocked for {length(seconds)} within the last 15 minutes"
-        elif (seconds := number_of(health.get("loop_lag_s"))) >= lag_s:
+        health = ReportedHealth.of(worker.health)
+        if health.block is not None and health.block.seconds >= lag_s:
+            job = _culprit(health.block)
+            block = f"has been blocked for {length(health.block.seconds)}"
+        elif health.last_block is not None and health.last_block.seconds >= lag_s:
+            job = _culprit(health.last_block)
+            block = f"was blocked for {length(health.last_block.seconds)} within the last 15 minutes"
+        elif health.loop_lag_s is not None and health.loop_lag_s >= lag_s:
             job = ""
-            block = f"was blocked for {length(seconds)} at its last heartbeat"
+            block = f"was blocked for {length(health.loop_lag_s)} at its last heartbeat"
         else:
             continue
         steps = ["declare the blocking function as a plain one, which runs in a thread"]
@@ -329,7 +335,7 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
 def judge_loggers(alive: Sequence[Worker]) -> Iterator[Finding]:
     """Yield workers whose logger is disabled."""
     for worker in alive:
-        if worker.health.get("is_logger_disabled") is True:
+        if ReportedHealth.of(worker.health).is_logger_disabled:
             yield warning(
                 FindingCode.LOGGER_DISABLED,
                 worker.worker_id,
@@ -338,11 +344,11 @@ def judge_loggers(alive: Sequence[Worker]) -> Iterator[Finding]:
             )
 
 
-def _culprit(health: Mapping[str, Any], job_id: str, job_name: str) -> str:
-    """Return what blocked an event loop, from these keys; nothing if the worker does not report it."""
-    if isinstance(health.get(job_id), str):
-        return f" by job {health[job_id]!r} ({health.get(job_name)!r})"
-    return NO_JOB if job_id in health else ""
+def _culprit(block: LoopBlock) -> str:
+    """Return what blocked an event loop; nothing if the worker does not report it."""
+    if block.job_id is not None:
+        return f" by job {block.job_id!r} ({block.job_name!r})"
+    return NO_JOB if block.names_culprit else ""
 
 
 def _runs_jobs(worker: Worker) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.jobs.payload import object_from
+from pg_scheduler.jobs.worker_report import ReportedHealth, ReportedSettings
 
 MAX_WORKERS: Final = 500
 
@@ -30,8 +31,7 @@ class InspectedWorker:
         is_draining: Whether it claims no more jobs, or has shut down.
         names: The names that it claims; None if it does not report them.
         aliases: Other names of tasks that it claims, with the names of those tasks.
-        health: Its report about itself: ``loop_blocked_s`` and ``blocking_job_id`` while its event loop
-            is blocked, ``missing_executors`` by name of function. Empty if it reports nothing.
+        health: Its report about itself.
         reclaim_at: When its jobs are reclaimed at the latest; None at the end of its lease.
     """
 
@@ -44,27 +44,9 @@ class InspectedWorker:
     is_draining: bool
     names: frozenset[str] | None
     aliases: Mapping[str, str]
-    health: dict[str, Any]
+    health: ReportedHealth
     lease_until: datetime
     reclaim_at: datetime | None
-
-    @property
-    def loop_blocked_s(self) -> float | None:
-        """Seconds for which its event loop has been blocked; None if it is not."""
-        value = self.health.get("loop_blocked_s")
-        return float(value) if isinstance(value, int | float) else None
-
-    @property
-    def blocking_job_id(self) -> str | None:
-        """The job that blocks the event loop; None if that is unknown."""
-        value = self.health.get("blocking_job_id")
-        return value if isinstance(value, str) else None
-
-    def missing_executor(self, name: str) -> str | None:
-        """Return the executor of a function that it has registered without it, or None."""
-        missing = self.health.get("missing_executors")
-        value = missing.get(name) if isinstance(missing, dict) else None
-        return value if isinstance(value, str) else None
 
 
 class SlotsRow(NamedTuple):
@@ -142,7 +124,7 @@ def _worker_from(row: Any) -> InspectedWorker:
     names: Sequence[str | None] | None = values.pop("names")
     return InspectedWorker(
         names=None if names is None else frozenset(name for name in names if name is not None),
-        aliases={alias: str(task) for alias, task in object_from(values.pop("aliases")).items()},
-        health=object_from(values.pop("health")),
+        aliases=ReportedSettings({"aliases": object_from(values.pop("aliases"))}).aliases,
+        health=ReportedHealth.of(object_from(values.pop("health"))),
         **values,
     )

@@ -18,6 +18,7 @@ from pg_scheduler.inspect.doctor.schedules import judge_clock_changes, judge_ove
 from pg_scheduler.inspect.store.doctor import OverdueRow, ZonedRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker
+from pg_scheduler.jobs.worker_report import ReportedHealth
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Cron, Every, Trigger
 from tests.inspect.doctor.conftest import Make
@@ -63,7 +64,7 @@ async def test_paused_schedule_is_not_overdue(pool: asyncpg.Pool) -> None:
 
 def test_overdue_schedule_of_a_known_task_names_the_kinds_of_its_trigger() -> None:
     worker = InspectedWorker(
-        "w1", "host", 1, 0, True, True, False, frozenset({"x"}), {}, {}, datetime.now(UTC), None
+        "w1", "host", 1, 0, True, True, False, frozenset({"x"}), {}, ReportedHealth(), datetime.now(UTC), None
     )
     (finding,) = judge_overdue([OverdueRow("a", "x", ["holiday"], 90.0)], [worker])
     assert "a node needs its task and the trigger kinds holiday" in finding.evidence

@@ -18,6 +18,7 @@ from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.jobs.pause import Pause
+from pg_scheduler.jobs.worker_report import LoopBlock, ReportedHealth
 from pg_scheduler.schedules.row import ScheduleRow
 from tests.support.cases import each_case
 
@@ -59,7 +60,7 @@ WORKER = InspectedWorker(
     is_draining=False,
     names=frozenset({"mail.send", "report"}),
     aliases={},
-    health={},
+    health=ReportedHealth(),
     lease_until=NOW + MINUTE,
     reclaim_at=None,
 )
@@ -94,6 +95,10 @@ def error(outcome: str) -> AttemptError:
 
 def worker(**changes: Any) -> InspectedWorker:
     return replace(WORKER, **changes)
+
+
+def blocked(seconds: float, by: str | None = None) -> ReportedHealth:
+    return ReportedHealth(block=LoopBlock(seconds, by, None, names_culprit=True))
 
 
 def pause(**changes: Any) -> Pause:
@@ -233,7 +238,7 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         "every worker that claims 'mail.send' is draining: w1 on host",
     ),
     (
-        facts(workers=(worker(health={"loop_blocked_s": 200.0, "blocking_job_id": "x"}),)),
+        facts(workers=(worker(health=blocked(200.0, by="x")),)),
         Verdict.HELD,
         [ReasonCode.LOOP_BLOCKED],
         "the event loop of w1 on host has been blocked for 3 min by job 'x'",
@@ -299,7 +304,7 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         "runs on worker w1 on host for 60 s; 95 % of the attempts take at most 90 s",
     ),
     (
-        replace(running(), workers=(worker(health={"loop_blocked_s": 9.0}),)),
+        replace(running(), workers=(worker(health=blocked(9.0)),)),
         Verdict.RUNNING,
         [ReasonCode.LOOP_BLOCKED, ReasonCode.RUNNING],
         "has been blocked for 9 s",

@@ -291,4 +291,3 @@ def test_reports_of_later_releases_are_read_and_those_that_no_release_writes_are
         report | {"task": None},
     ]
     assert reported_declarations({str(number): value for number, value in enumerate(hostile)}) == {}
-    assert reported_declarations([report]) == {}

@@ -1,0 +1,306 @@
+"""What workers report in the JSON of their rows: the names of its values, and what readers get of them.
+
+This is the one place that examines these values. A row may be that of another release, and people can write
+rows. A value of another type, or one that no worker can have, counts as not reported, so readers meet only
+what the attributes here promise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from pg_scheduler.base.settings import VacuumTrigger
+from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS
+
+CODE: Final = "code"
+"""Where a worker reports the fingerprints of its tasks; see ``shared_names``."""
+
+DECLARED: Final = "schedules"
+"""Where a worker reports the ids of the schedules that its code declares."""
+
+DECLARED_FUNCTIONS: Final = "schedule_functions"
+"""Where a worker reports what else identifies these schedules, by their ids; see ``Declaration``."""
+
+LEFT_OUT: Final = "schedules_left_out"
+"""What a worker reports besides whose declared schedules are too many."""
+
+UNKNOWN_ZONES: Final = "unknown_zones"
+"""Where a worker reports the time zones that it does not know, by the ids of due schedules."""
+
+ZONE_DATA: Final = "tzdata"
+"""Where a worker reports the version of its time zone data."""
+
+MAX_SECONDS: Final = 1e11
+"""Three thousand years: less than a timedelta can hold, and more than a clock can be wrong."""
+
+OPTIONAL: Final = frozenset({"timeout", "misfire_grace_time", "keep_result"})
+"""The options of jobs that are seconds, or None for no limit; others are counts."""
+
+MAX_COUNT: Final = 2**63 - 1
+MAX_DAYS: Final = 100_000
+
+
+class LoopBlock(NamedTuple):
+    """A time for which the event loop of a worker was blocked."""
+
+    seconds: float
+    job_id: str | None
+    """The job that blocked it; None if it was none, or if that is unknown."""
+    job_name: str | None
+    names_culprit: bool
+    """Whether the worker reports what blocked it, which can be no job."""
+
+
+class PoolUse(NamedTuple):
+    """The connections of the pool of a worker; None for a number that it does not report."""
+
+    size: int | None
+    idle: int | None
+    max: int | None
+
+
+NO_POOL: Final = PoolUse(None, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedHealth:
+    """What a worker reports with its heartbeats; the default of an attribute if it does not report it."""
+
+    pool: PoolUse = NO_POOL
+    loop_lag_s: float | None = None
+    """Seconds for which its event loop kept a callback waiting."""
+    is_listening: bool | None = None
+    has_liveness_lock: bool | None = None
+    is_logger_disabled: bool = False
+    clock_offset_s: float | None = None
+    """Seconds by which the clock of its host is ahead of that of the server."""
+    block: LoopBlock | None = None
+    """What blocks its event loop now."""
+    last_block: LoopBlock | None = None
+    """What blocked its event loop in the last 15 minutes."""
+    missing_executors: Mapping[str, str] = field(default_factory=dict)
+    """The executors that it lacks, by the names of the tasks that need them."""
+    unknown_zones: Mapping[str, str] = field(default_factory=dict)
+    """The time zones that it does not know, by the ids of due schedules."""
+
+    @classmethod
+    def of(cls, health: Mapping[str, Any]) -> ReportedHealth:
+        """Return what the health in the row of a worker states."""
+        pool, last_block = _object(health.get("pool")), _object(health.get("last_blocked"))
+        return cls(
+            pool=PoolUse(*(_count(pool.get(name)) for name in PoolUse._fields)),
+            loop_lag_s=_seconds(health.get("loop_lag_s")),
+            is_listening=_truth(health.get("is_listening")),
+            has_liveness_lock=_truth(health.get("has_liveness_lock")),
+            is_logger_disabled=health.get("is_logger_disabled") is True,
+            clock_offset_s=_number(health.get("clock_offset_s")),
+            block=_block(health, "loop_blocked_s", "blocking_job_id", "blocking_job_name"),
+            last_block=_block(last_block, "seconds", "job_id", "job_name"),
+            missing_executors=_texts(health.get("missing_executors")),
+            unknown_zones=_texts(health.get(UNKNOWN_ZONES)),
+        )
+
+
+class ReportedLimit(NamedTuple):
+    """A limit of a task. ``max_starts`` and ``per_s`` are both given, or both None."""
+
+    name: str
+    task: str
+    by_key: bool
+    max_running: int | None
+    max_starts: int | None
+    per_s: float | None
+    spread: bool
+
+
+class ReportedShare(NamedTuple):
+    """A share of a task."""
+
+    name: str
+    task: str
+
+
+class ReportedRetention(NamedTuple):
+    """For how long a worker keeps the jobs of a status; ``days`` is None if it does not go by their age."""
+
+    days: float | None
+    deletes: bool
+    """Whether it deletes such jobs at all."""
+
+
+class ReportedOptions(NamedTuple):
+    """The options that a task gives its jobs."""
+
+    values: Mapping[str, Any]
+    """The values, as rows of jobs store them; an option that is left out has the default of the Scheduler."""
+    in_code: Sequence[str]
+    """The options that only the code can apply."""
+
+
+class Parameter(NamedTuple):
+    """A parameter that a job can be given by name."""
+
+    name: str
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedSettings:
+    """What a worker reports when it starts. Each value is examined when it is read, as some are large."""
+
+    _values: Mapping[str, Any]
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The other names of its tasks, with the names of these tasks."""
+        return _texts(self._values.get("aliases"))
+
+    @property
+    def limits(self) -> Iterator[ReportedLimit]:
+        """The limits of its tasks."""
+        for limit in _objects(self._values.get("limits")):
+            name, task = _text(limit.get("name")), _text(limit.get("task"))
+            max_starts, per_s = _count(limit.get("max_starts")), _seconds(limit.get("per_s"))
+            if name is None or task is None:
+                continue
+            if max_starts is None or per_s is None:
+                max_starts = per_s = None
+            yield ReportedLimit(
+                name,
+                task,
+                limit.get("by_key") is True,
+                _count(limit.get("max_running")),
+                max_starts,
+                per_s,
+                limit.get("spread") is True,
+            )
+
+    @property
+    def shares(self) -> Iterator[ReportedShare]:
+        """The shares of its tasks."""
+        for share in _objects(self._values.get("shares")):
+            name, task = _text(share.get("name")), _text(share.get("task"))
+            if name is not None and task is not None:
+                yield ReportedShare(name, task)
+
+    @property
+    def counts_attempts(self) -> bool:
+        """Whether it counts attempts, as every worker does that does not deny it."""
+        return self._values.get("statistics") is not False
+
+    @property
+    def zone_data(self) -> str | None:
+        """The version of its time zone data; not all machines state one."""
+        return _text(self._values.get(ZONE_DATA)) or None
+
+    @property
+    def fingerprints(self) -> dict[str, dict[str, str]]:
+        """The fingerprints of its tasks by their names, by the interpreter that has compiled them."""
+        return {compiler: _texts(names) for compiler, names in _object(self._values.get(CODE)).items()}
+
+    @property
+    def declared_ids(self) -> list[str]:
+        """The ids of the schedules that its code declares."""
+        ids = self._values.get(DECLARED)
+        return [value for value in ids if isinstance(value, str)] if isinstance(ids, list) else []
+
+    @property
+    def declared_functions(self) -> Mapping[str, Any]:
+        """What else identifies these schedules, by their ids, as ``Declaration`` reads it."""
+        return _object(self._values.get(DECLARED_FUNCTIONS))
+
+    @property
+    def retention(self) -> Mapping[str, Any] | None:
+        """Its policies of retention as they are written, whether it applies them or not."""
+        vacuum = self._values.get("vacuum")
+        return vacuum if isinstance(vacuum, Mapping) else None
+
+    def retention_of(self, status: str) -> ReportedRetention:
+        """Return for how long it keeps the jobs of a status."""
+        is_enabled = self._values.get("vacuum_enabled") is True
+        policy = _object((self.retention or {}).get(status)) if is_enabled else {}
+        days = _number(policy.get("days"))
+        return ReportedRetention(
+            days if days is not None and 0 <= days <= MAX_DAYS else None,
+            bool(policy) and policy.get("trigger") != VacuumTrigger.NEVER.value,
+        )
+
+    def options_of(self, task: str) -> ReportedOptions | None:
+        """Return the options of a task; None if it does not report them."""
+        options = _object(self._values.get("options")).get(task)
+        if not isinstance(options, Mapping):
+            return None
+        values = {
+            name: options[name] for name in JOB_OPTIONS if name in options and _is_option(name, options[name])
+        }
+        in_code = options.get("code")
+        return ReportedOptions(
+            values, [name for name in CODE_OPTIONS if isinstance(in_code, list) and name in in_code]
+        )
+
+    def parameters_of(self, task: str) -> list[Parameter] | None:
+        """Return the parameters of a task in their order; None if it does not report them."""
+        pairs = _object(self._values.get("parameters")).get(task)
+        if not isinstance(pairs, list):
+            return None
+        return [
+            Parameter(*pair) for pair in pairs if isinstance(pair, list) and [*map(type, pair)] == [str, bool]
+        ]
+
+    def positional_of(self, task: str) -> int:
+        """Return how many of these parameters positional arguments have, from the first on."""
+        return _count(_object(self._values.get("positional")).get(task)) or 0
+
+
+def _is_option(name: str, value: object) -> bool:
+    """Return whether a row of a job can have this value of an option."""
+    if name in OPTIONAL:
+        return value is None or _seconds(value) is not None
+    return _count(value) is not None
+
+
+def _block(values: Mapping[str, Any], seconds_key: str, id_key: str, name_key: str) -> LoopBlock | None:
+    seconds = _seconds(values.get(seconds_key))
+    if seconds is None:
+        return None
+    return LoopBlock(seconds, _text(values.get(id_key)), _text(values.get(name_key)), id_key in values)
+
+
+def _number(value: object) -> float | None:
+    # NaN compares as false, and an int may have more digits than a float can hold.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_SECONDS:
+        return None
+    return float(value)
+
+
+def _seconds(value: object) -> float | None:
+    number = _number(value)
+    return None if number is None or number < 0 else number
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        return None
+    return value
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(value: object) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {name: text for name, text in _object(value).items() if isinstance(text, str)}
