@@ -13,6 +13,7 @@ from pg_scheduler.jobs.metadata import metadata_of
 from pg_scheduler.jobs.model import Job, JobPriority, Worker
 from pg_scheduler.jobs.payload import decode, object_from
 from pg_scheduler.jobs.progress import progress_from
+from pg_scheduler.jobs.worker_report import reported_names
 
 MAX_TIMEDELTA_S: Final = 86_399_999_999_999.0
 """Longest timedelta in seconds. A column can hold more, and NaN, so this comes first in a ``min()``."""
@@ -48,7 +49,4 @@ def worker_from(row: Any) -> Worker:
     values = dict(row)
     for column in ("metadata", "settings", "health"):
         values[column] = object_from(values[column])
-    names = values.pop("names")
-    if names is not None:  # written by hand, they may be NULL or nested
-        names = tuple(name for name in names if isinstance(name, str))
-    return Worker(**values, names=names)
+    return Worker(names=reported_names(values.pop("names")), **values)

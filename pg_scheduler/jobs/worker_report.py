@@ -42,6 +42,11 @@ MAX_COUNT: Final = 2**63 - 1
 MAX_DAYS: Final = 100_000
 
 
+def reported_names(names: Sequence[Any] | None) -> tuple[str, ...] | None:
+    """Return the names that a worker claims; None if it does not report them. An array can be nested."""
+    return None if names is None else tuple(name for name in names if isinstance(name, str))
+
+
 class LoopBlock(NamedTuple):
     """A time for which the event loop of a worker was blocked."""
 

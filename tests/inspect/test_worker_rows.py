@@ -79,7 +79,7 @@ COMMANDS: Final = (
 
 PAGES: Final = (
     *("/", "/jobs", "/job?id=job", "/job-form?id=job", "/errors", "/schedules", "/schedule-form"),
-    *(f"/schedule?id={SCHEDULE}", "/calendar", "/tasks", f"/task?name={TASK}", "/limits", "/workers"),
+    *(f"/schedule?id={SCHEDULE}", "/calendar", "/tasks", f"/task?id={TASK}", "/limits", "/workers"),
     *(f"/limit?name={LIMIT}", "/worker?id=w0", "/doctor", "/find?q=w", "/metrics"),
 )
 
@@ -146,6 +146,8 @@ async def write_rows(pool: asyncpg.Pool, report: tuple[Report, Report], text: st
     rows += [(whole[0], with_value(settings, path, text)) for path in paths_of(dict(settings))]
     for number, columns in enumerate(rows):
         await add_worker(pool, f"w{number}", names=[TASK], health=columns[0], settings=columns[1])
+    for number, names in enumerate(([], [None], [None, TASK], [[TASK, None]], [["a"], ["b"]])):
+        await add_worker(pool, f"names{number}", names=names, health=whole[0], settings=whole[1])
     # The doctor judges neither the first seconds of a worker, nor one without a heartbeat.
     await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 day'")
     return len(rows)
@@ -159,7 +161,11 @@ async def ask_inspector(inspector: Inspector) -> Faults:
         except Exception as error:  # noqa: BLE001 - the other methods are asked too
             faults[name] = repr(error)
         else:
-            faults |= {f"doctor {check.code}": check for check in getattr(answer, "not_made", ())}
+            faults |= {
+                f"doctor {check.code}": check
+                for check in getattr(answer, "not_made", ())
+                if not check.reason.startswith("statistics are off")  # which a worker may report
+            }
     with suppress(ConfigurationError):  # workers report different policies, or none
         await inspector.retention()
     return faults

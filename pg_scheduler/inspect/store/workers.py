@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.jobs.payload import object_from
-from pg_scheduler.jobs.worker_report import ReportedHealth, ReportedSettings
+from pg_scheduler.jobs.worker_report import ReportedHealth, ReportedSettings, reported_names
 
 MAX_WORKERS: Final = 500
 
@@ -121,9 +121,9 @@ class WorkerReadRepository(Repository):
 
 def _worker_from(row: Any) -> InspectedWorker:
     values = dict(row)
-    names: Sequence[str | None] | None = values.pop("names")
+    names = reported_names(values.pop("names"))
     return InspectedWorker(
-        names=None if names is None else frozenset(name for name in names if name is not None),
+        names=None if names is None else frozenset(names),
         aliases=ReportedSettings({"aliases": object_from(values.pop("aliases"))}).aliases,
         health=ReportedHealth.of(object_from(values.pop("health"))),
         **values,
