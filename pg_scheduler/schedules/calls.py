@@ -19,16 +19,15 @@ from pg_scheduler.schedules.definition import Definition
 from pg_scheduler.schedules.job_builder import JobBuilder, JobBuilders
 from pg_scheduler.schedules.own_thread import search_in_own_thread
 from pg_scheduler.schedules.policies import Overlap
-from pg_scheduler.schedules.row import ScheduleRow, next_version, read_trigger
+from pg_scheduler.schedules.row import ScheduleRow, as_edit_of, read_trigger
 from pg_scheduler.schedules.statements import ScheduleRepository
 from pg_scheduler.schedules.timing import (
     find_next_fire,
     fire_times_between,
     is_ahead,
     must_retime,
-    request_search,
+    retime,
 )
-from pg_scheduler.triggers.base import is_quick
 from pg_scheduler.triggers.serialization import kinds_of
 
 MAX_ATTEMPTS = 5
@@ -123,13 +122,9 @@ class ScheduleCalls:
             raise ScheduleOwnedByCodeError(old.schedule_id)
         if old.finished_at is not None:
             row = replace(
-                new,
-                created_at=old.created_at,
-                version=next_version(old),
-                last_fire_at=old.last_fire_at,
-                last_job_id=old.last_job_id,
+                new, created_at=old.created_at, last_fire_at=old.last_fire_at, last_job_id=old.last_job_id
             )
-            row = await _timed(row, now=now, is_new=True)
+            row = await _timed(as_edit_of(old, row, now), now=now, is_new=True)
             await schedules.write(row, _kinds(row), on=on)
             return row, "added"
         if conflict_resolution is ConflictResolution.RAISE:
@@ -150,7 +145,7 @@ class ScheduleCalls:
         """Write an edited schedule; return its row with the next fire time that it now has."""
         if must_retime(row, old, read_trigger(row.trigger), now):
             row = await _timed(row, now=now)
-        row = replace(row, version=next_version(old), updated_at=now)
+        row = as_edit_of(old, row, now)
         await self._schedules.write(row, _kinds(row), on=on)
         return row
 
@@ -271,10 +266,9 @@ class ScheduleCalls:
 
 async def _timed(row: ScheduleRow, *, now: datetime, is_new: bool = False) -> ScheduleRow:
     """Return a row with its next fire time; found in a thread unless the search for it is quick."""
-    trigger = read_trigger(row.trigger)
-    row = request_search(row, trigger, now=now, is_new=is_new)
-    if is_quick(trigger):
-        return find_next_fire(row)
+    row = retime(row, read_trigger(row.trigger), now, is_new=is_new)
+    if row.resume_from is None:
+        return row
     return await search_in_own_thread(row.trigger, partial(find_next_fire, row))
 
 

@@ -23,9 +23,9 @@ from pg_scheduler.jobs.registry import captures_same, catalogue
 from pg_scheduler.jobs.validation import check_kind, check_text
 from pg_scheduler.schedules.definition import Definition, check_trigger, to_seconds
 from pg_scheduler.schedules.policies import LATEST, CatchUp, Overlap
-from pg_scheduler.schedules.row import ScheduleRow, next_version
-from pg_scheduler.schedules.timing import first_to_plan, is_ahead, must_retime, request_search, with_next_fire
-from pg_scheduler.triggers.base import Trigger, is_quick
+from pg_scheduler.schedules.row import ScheduleRow, as_edit_of, blank_row
+from pg_scheduler.schedules.timing import is_ahead, must_retime, retime
+from pg_scheduler.triggers.base import Trigger
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import Every
 from pg_scheduler.triggers.search import FIRST
@@ -338,7 +338,9 @@ def definition_of(config: PeriodicJobConfig) -> Definition:
     )
 
 
-def new_row(config: PeriodicJobConfig, now: datetime, chained: datetime | None = None) -> ScheduleRow:
+def new_row(
+    config: PeriodicJobConfig, now: datetime, chained: datetime | None = None, service: str | None = None
+) -> ScheduleRow:
     """Return the row that a declared schedule has when it is new.
 
     Args:
@@ -346,11 +348,11 @@ def new_row(config: PeriodicJobConfig, now: datetime, chained: datetime | None =
         now: The time of the database.
         chained: Its first fire time, if pg-scheduler 0.2 enqueued jobs for it: the due time of the last
             pending one. None if there is no such job.
+        service: The mark of the service; None for no mark.
     """
-    definition = definition_of(config)
-    row = _with_code_values(definition.new_row(config.dedup_key, now=now), config)
+    row = _with_declaration(config, blank_row(config.dedup_key, now), service)
     row = replace(row, anchor=chained or now, last_fire_at=chained, paused_at=None if config.enabled else now)
-    return _find_or_finish(request_search(row, config.trigger, now=now, is_new=True), config.trigger, now)
+    return retime(row, config.trigger, now, is_new=True, may_end=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,27 +400,44 @@ def plan_sync(
     service = service_among(declarations, rows) or service
     write: list[ScheduleRow] = []
     moved: dict[str, str] = {}
-    for key, config in configs.items():
-        old_row = rows.get(key)
+    for key, old_rows in find_moves(declarations, rows, service, left_ids).items():
+        if len(old_rows) == 1:
+            (old,) = old_rows
+            if old.schedule_id != key:
+                moved[key] = old.schedule_id
+            row = _edited(configs[key], old, now, service)
+            if row != old:
+                write.append(as_edit_of(old, row, now))
+        elif creates or old_rows:
+            write.append(new_row(configs[key], now, chained.get(key), service))
+    return SyncPlan(tuple(write), moved)
+
+
+def find_moves(
+    declarations: Mapping[str, Declaration],
+    rows: Mapping[str, ScheduleRow],
+    service: str | None,
+    left_ids: Collection[str],
+) -> dict[str, list[ScheduleRow]]:
+    """Return by key the row of each schedule, or those that it may have had under other keys.
+
+    The only one under another key is its own, and no other schedule's: it moves. Schedules are left out if
+    one of these rows is to be left.
+    """
+    moves: dict[str, list[ScheduleRow]] = {}
+    taken_keys: set[str] = set()
+    for key, declaration in declarations.items():
         old_rows = (
-            [old_row]
-            if old_row
-            else declarations[key].find_former_rows(declarations, rows, service, moved.values())
+            [rows[key]]
+            if key in rows
+            else declaration.find_former_rows(declarations, rows, service, taken_keys)
         )
         if any(row.schedule_id in left_ids for row in old_rows):
             continue
-        if len(old_rows) != 1:
-            if creates or old_rows:
-                row = new_row(config, now, chained.get(key))
-                write.append(replace(row, module=_marked(config.module, service)))
-            continue
-        (old,) = old_rows
-        if old.schedule_id != key:
-            moved[key] = old.schedule_id
-        new = _edited(config, old, now, service)
-        if new != old:
-            write.append(replace(new, version=next_version(old), updated_at=now))
-    return SyncPlan(tuple(write), moved)
+        if len(old_rows) == 1:
+            taken_keys.add(old_rows[0].schedule_id)
+        moves[key] = old_rows
+    return moves
 
 
 def is_as_declared(config: PeriodicJobConfig, row: ScheduleRow) -> bool:
@@ -468,9 +487,24 @@ def _marked(module: str, service: str | None) -> str:
 
 
 def _with_declaration(config: PeriodicJobConfig, old: ScheduleRow, service: str | None) -> ScheduleRow:
-    """Return the row with the declaration, which keeps the mark of its service."""
-    row = _with_code_values(definition_of(config).applied_to(old, resets_options=True), config)
-    return replace(row, module=_marked(config.module, service_of(old) or service))
+    """Return the row with the definition, and the values that only a schedule of the code has.
+
+    It keeps the mark of its service.
+    """
+    return replace(
+        definition_of(config).applied_to(old, resets_options=True),
+        schedule_id=config.dedup_key,
+        owner="code",
+        # The jobs of a function that @job gives no name keep the job_name of pg-scheduler 0.2, by which
+        # queries of its users find them.
+        job_name=config.job_name if config.task == config.function else None,
+        derived_key=config.derived_key,
+        enabled_in_code=config.enabled,
+        use_advisory_lock=config.use_advisory_lock,
+        module=_marked(config.module, service_of(old) or service),
+        retired_at=None,
+        names=tuple(sorted(config.declaration.names)),
+    )
 
 
 def _edited(
@@ -488,36 +522,7 @@ def _edited(
         row = replace(row, resume_from=now)
     if not must_retime(row, old, config.trigger, now):
         return row
-    return _find_or_finish(request_search(row, config.trigger, now=now), config.trigger, now)
-
-
-def _with_code_values(row: ScheduleRow, config: PeriodicJobConfig) -> ScheduleRow:
-    """Return the row with the values that only a schedule of the code has."""
-    return replace(
-        row,
-        schedule_id=config.dedup_key,
-        owner="code",
-        # The jobs of a function that @job gives no name keep the job_name of pg-scheduler 0.2, by which
-        # queries of its users find them.
-        job_name=config.job_name if config.task == config.function else None,
-        derived_key=config.derived_key,
-        enabled_in_code=config.enabled,
-        use_advisory_lock=config.use_advisory_lock,
-        module=config.module,
-        retired_at=None,
-        names=tuple(sorted(config.declaration.names)),
-    )
-
-
-def _find_or_finish(row: ScheduleRow, trigger: Trigger, now: datetime) -> ScheduleRow:
-    """Return the row with its next fire time; finished without one.
-
-    The planner searches for that of a trigger that may take long or raise, and pauses the schedule then.
-    """
-    if not is_quick(trigger):
-        return row
-    first = first_to_plan(row)
-    return replace(with_next_fire(row, first), finished_at=now if first is None else None)
+    return retime(row, config.trigger, now, may_end=True)
 
 
 class PeriodicCatalogue:

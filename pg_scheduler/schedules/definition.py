@@ -24,7 +24,7 @@ from pg_scheduler.jobs.validation import (
     check_text,
 )
 from pg_scheduler.schedules.policies import MAX_SPAN, CatchUp, Overlap, check_policies
-from pg_scheduler.schedules.row import ScheduleRow, catch_up_of, read_trigger
+from pg_scheduler.schedules.row import ScheduleRow, blank_row, catch_up_of, read_trigger
 from pg_scheduler.triggers.base import Trigger
 
 Encode: TypeAlias = Callable[[Sequence[Any], Mapping[str, Any] | None], str]
@@ -66,19 +66,7 @@ class Definition:
         codec: PayloadCodec | None = None,
     ) -> ScheduleRow:
         """Return the row of a new schedule without a fire time; see ``applied_to()``."""
-        blank = ScheduleRow(
-            schedule_id=schedule_id,
-            owner="api",
-            task="",
-            trigger="",
-            described="",
-            overlap="allow",
-            catch_up="latest",
-            anchor=now,
-            created_at=now,
-            updated_at=now,
-        )
-        return self.applied_to(blank, max_bytes=max_bytes, codec=codec)
+        return self.applied_to(blank_row(schedule_id, now), max_bytes=max_bytes, codec=codec)
 
     def applied_to(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final, Literal
@@ -94,9 +94,25 @@ class ScheduleRow:
         return self.paused_at is None
 
 
-def next_version(row: ScheduleRow) -> int:
-    """Return the version after an edit."""
-    return min(row.version, MAX_VERSION) + 1
+def blank_row(schedule_id: str, now: datetime) -> ScheduleRow:
+    """Return the row to which the definition of a new schedule is applied."""
+    return ScheduleRow(
+        schedule_id=schedule_id,
+        owner="api",
+        task="",
+        trigger="",
+        described="",
+        overlap="allow",
+        catch_up="latest",
+        anchor=now,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def as_edit_of(old: ScheduleRow, row: ScheduleRow, now: datetime) -> ScheduleRow:
+    """Return an edited row as the version that follows the old one."""
+    return replace(row, version=min(old.version, MAX_VERSION) + 1, updated_at=now)
 
 
 @lru_cache(maxsize=1024)

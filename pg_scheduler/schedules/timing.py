@@ -14,6 +14,7 @@ from pg_scheduler.triggers.base import (
     Trigger,
     first_fire_time,
     is_fixed_delay,
+    is_quick,
     next_fire_time,
     restricted_trigger,
 )
@@ -75,6 +76,33 @@ def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger, now: datet
         return not (row.schedule_id == old.schedule_id and is_fixed_delay(trigger) and _follows_jobs(old))
     is_within = row.end_at is None or old.next_fire_at <= row.end_at
     return not (has_same_fire_times and is_within)
+
+
+def retime(
+    row: ScheduleRow, trigger: Trigger, now: datetime, *, is_new: bool = False, may_end: bool = False
+) -> ScheduleRow:
+    """Return a new or edited schedule with its next fire time, by whatever way it comes about.
+
+    The search is only requested where it may take long or raise. A call searches in a thread then; one of the
+    code is left to the planner, which pauses it after an error.
+
+    Args:
+        row: The schedule.
+        trigger: Its trigger. It may be one of an application that cannot be read from the row.
+        now: The time of the database.
+        is_new: Whether it is new, so that a start in the past is its first fire time.
+        may_end: Whether a schedule without a fire time is finished; otherwise that is an error.
+
+    Raises:
+        ValueError: It has none from its start to its end.
+    """
+    row = request_search(row, trigger, now=now, is_new=is_new)
+    if row.resume_from is None or not is_quick(trigger):
+        return row
+    if not may_end:
+        return find_next_fire(row)
+    first = first_to_plan(row)
+    return replace(with_next_fire(row, first), finished_at=now if first is None else None)
 
 
 def request_search(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new: bool = False) -> ScheduleRow:

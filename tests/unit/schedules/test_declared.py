@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
+
+import pytest
 
 from pg_scheduler.jobs.model import JobFunction, JobPriority
 from pg_scheduler.schedules.declared import PeriodicJobConfig, SyncPlan, plan_sync, reported_declarations
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
+from pg_scheduler.triggers import Trigger, trigger_kind
 from pg_scheduler.triggers.cron import Cron
 from pg_scheduler.triggers.interval import FixedDelay
+from pg_scheduler.triggers.search import INSTANT
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
+
+
+@trigger_kind("tests.unreadable")
+@dataclass(frozen=True)
+class Unreadable(Trigger):
+    """A trigger of an application, which cannot be read from its row."""
+
+    text: str
+    is_readable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.is_readable:
+            raise ValueError("made only once")
+
+    def next_after(self, instant: datetime, *, anchor: datetime) -> datetime:
+        return instant + HOUR
 
 
 def make(name: str = "sweep") -> JobFunction:
@@ -274,6 +295,21 @@ def test_schedule_without_a_fire_time_gets_one_when_it_becomes_a_fixed_delay() -
     old = replace(stored(PeriodicJobConfig(make(), interval=HOUR, dedup_key="k")), next_fire_at=None)
     (row,) = write(PeriodicJobConfig(make(), trigger=FixedDelay(MINUTE), dedup_key="k"), rows=(old,)).write
     assert row.next_fire_at is not None
+
+
+def test_declared_trigger_that_cannot_be_read_from_its_row_is_left_to_the_planner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The planner pauses such a schedule. An error here would stop the whole Scheduler."""
+    configs = [
+        PeriodicJobConfig(make(), trigger=Unreadable(text), dedup_key="k", start=NOW - HOUR)
+        for text in ("one", "two")
+    ]
+    monkeypatch.setattr(Unreadable, "is_readable", False)
+    row = stored(configs[0])
+    assert (row.next_fire_at, row.resume_from) == (NOW, NOW - HOUR - INSTANT)
+    (edited,) = write(configs[1], rows=(row,)).write
+    assert (edited.next_fire_at, edited.resume_from) == (NOW, NOW)
 
 
 def test_reports_of_later_releases_are_read_and_those_that_no_release_writes_are_not() -> None:
