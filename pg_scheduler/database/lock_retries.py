@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
+from pg_scheduler.base.backoff import Backoff
 from pg_scheduler.database.blockers import Blocker, Fetch, take_turns, watching
 from pg_scheduler.database.options import DIVIDED_LOCK_TIMEOUT_MS, LOCK_TIMEOUT_MS
 from pg_scheduler.database.session import Connection
@@ -87,7 +87,7 @@ class LockRetries:
         self._name = name
         self._timeout_s = timeout_s
         self._began = time.monotonic()
-        self._pause_s = MIN_PAUSE_S
+        self._backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
         self._blockers: list[Blocker] = []
         self._earlier_blockers: tuple[Blocker, ...] = ()
         self._is_reported = False
@@ -134,9 +134,7 @@ class LockRetries:
         if not self._is_reported and seconds >= report_after_s * (1 if self._look_after_s == math.inf else 2):
             self._is_reported = True
             self._reports.report(self._name, seconds, self._blockers, earlier)
-        pause_s = self._pause_s * random.uniform(0.5, 1)  # noqa: S311 - it only keeps calls apart
-        await asyncio.sleep(min(pause_s, self._timeout_s - seconds))
-        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+        await asyncio.sleep(min(self._backoff.next_delay_s(), self._timeout_s - seconds))
         # An attempt that looks for the holder must wait until that is found.
         is_to_look = not self._is_reported and self._seconds >= self._look_after_s
         self.lock_timeout_ms = LOCK_TIMEOUT_MS if is_to_look else DIVIDED_LOCK_TIMEOUT_MS

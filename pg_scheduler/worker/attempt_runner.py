@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Mapping
 from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from pg_scheduler.base.backoff import Backoff
 from pg_scheduler.base.foreign import message_of
 from pg_scheduler.base.text.numbers import exact, plural
 from pg_scheduler.database.faults import ENDED_WHILE_IDLE
@@ -52,6 +52,9 @@ from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
 from pg_scheduler.worker.runners.places import Place
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 
+FIRST_LOCK_PAUSE_S: Final = 0.1
+LONGEST_LOCK_PAUSE_S: Final = 10.0
+
 LOCK_REPORT_INTERVAL_S: Final = 60.0
 """Seconds between two log records of one outage in which no advisory lock can be taken."""
 
@@ -66,12 +69,8 @@ class LockPause:
     connections, since the claims use a connection that exists.
     """
 
-    first_s = 0.1
-    """Seconds of the first pause of an outage; each is twice the previous one."""
-    longest_s = 10.0
-
     def __init__(self) -> None:
-        self._next_s = self.first_s
+        self._backoff = Backoff(FIRST_LOCK_PAUSE_S, LONGEST_LOCK_PAUSE_S)
         self._ends_at = self._report_at = 0.0
         self._is_outage = False
 
@@ -79,15 +78,14 @@ class LockPause:
         """Wait until connections may be attempted again. Attempts that fail during a pause share it."""
         now = monotonic()
         if now >= self._ends_at:
-            seconds = self._next_s * random.uniform(0.5, 1)  # noqa: S311 - jitter, no secret
+            seconds = self._backoff.next_delay_s()
             self._ends_at = now + seconds
-            self._next_s = min(self._next_s * 2, self.longest_s)
             self._report(fault, seconds, now)
         await asyncio.sleep(self._ends_at - now)
 
     def reset(self) -> None:
         """Begin the next outage with the shortest pause: a connection was obtained."""
-        self._next_s = self.first_s
+        self._backoff.reset()
         self._is_outage = False
 
     def _report(self, fault: DatabaseUnavailableError, seconds: float, now: float) -> None:

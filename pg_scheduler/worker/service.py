@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from pg_scheduler.base.backoff import Backoff
 from pg_scheduler.database.faults import REFUSALS, is_refusal, is_timeout
 from pg_scheduler.errors import (
     ConnectionRejectedError,
@@ -190,7 +191,7 @@ class Service(ABC):
             await self.drain()
 
     async def _loop(self, first_pass: asyncio.Event) -> None:
-        backoff = self.backoff.first_s
+        backoff = Backoff(self.backoff.first_s, self.backoff.longest_s)
         while not self._is_stopping:
             began = time.monotonic()
             sleep = self._wakeup
@@ -201,9 +202,7 @@ class Service(ABC):
             except DatabaseUnavailableError as fault:
                 if isinstance(fault, ConnectionRejectedError) and not first_pass.is_set():
                     raise  # the settings are wrong from the start
-                if is_lock_wait(fault):
-                    backoff = min(backoff, self.backoff.longest_for_lock_s)
-                delay, backoff = self._back_off(backoff)
+                delay = backoff.next_delay_s(self.backoff.longest_for_lock_s if is_lock_wait(fault) else None)
                 holders = await self._holders_of(fault)
                 self._events.publish(ServiceRetrying(self.name, fault, delay, holders))
                 self.outage, self.ended_at = fault, time.monotonic()
@@ -213,23 +212,19 @@ class Service(ABC):
                 if is_mistake or not is_refusal(error):
                     raise  # what the code declares cannot be stored
                 first_pass.set()
-                delay, backoff = self._back_off(backoff)
+                delay = backoff.next_delay_s()
                 self._events.publish(ServiceRetrying(self.name, error, delay))
                 self.ended_at = time.monotonic()
                 sleep = self._backoff_ended
             else:
                 first_pass.set()
-                self.outage, backoff = None, self.backoff.first_s
+                self.outage = None
+                backoff.reset()
                 delay *= 1 + random.uniform(-self.jitter, self.jitter)  # noqa: S311 - jitter, no secret
                 self.ended_at = time.monotonic()
                 self._events.publish(PassFinished(self.name, self.ended_at - began, delay))
             if (delay > 0 or self.yields_between_passes) and not self._is_stopping:
                 await sleep.wait(delay)
-
-    def _back_off(self, backoff: float) -> tuple[float, float]:
-        """Return the delay until the next pass, and the backoff after that."""
-        delay = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, no secret
-        return delay, min(backoff * 2, self.backoff.longest_s)
 
     async def _holders_of(self, fault: DatabaseUnavailableError) -> tuple[str, ...]:
         """Return the sessions for whose locks a pass may have waited; none after another fault."""
