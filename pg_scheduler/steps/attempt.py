@@ -1,15 +1,13 @@
-"""The durable steps of an attempt: store them under its fencing token, and suspend it while its job waits.
+"""The durable steps of an attempt, as the code of the job calls them.
 
-A suspension is an outcome. When all code of the attempt waits for steps, its task is cancelled, and the
-coroutine ends. Only then the row changes, in the batch of the other outcomes, so attempts never overlap.
-Until then a step that ends continues the call that waits for it.
+`LoadedSteps` has the steps that are stored, `CallersTransactions` those that transactions of the caller will
+store, and `AttemptWaits` suspends the attempt while its job waits. This module decides what each call does
+with them, and stores steps under the fencing token of the attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-import threading
 import time
 from collections import Counter
 from collections.abc import (
@@ -23,27 +21,22 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import Context, ContextVar
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
-from operator import attrgetter
-from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
-from weakref import WeakSet
+from typing import Any, Final, ParamSpec, TypeVar
 
 from pg_scheduler.base.foreign import current_task, is_ctrl_c
 from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import (
-    DatabaseUnavailableError,
     DuplicateStepError,
     JobLostError,
     JobResult,
     PayloadError,
-    PoolClosedError,
     SchedulerError,
 )
-from pg_scheduler.events.background import start_in_background
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.payload import value_from
@@ -52,8 +45,6 @@ from pg_scheduler.jobs.step_values import (
     CHILD,
     CURSOR,
     FIRST,
-    MAX_STEP_BYTES,
-    MAX_STEPS,
     NO_TIMEOUT,
     SIGNAL,
     SLEEP,
@@ -70,36 +61,21 @@ from pg_scheduler.jobs.step_values import (
 from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Suspension, Wait, check_waits
 from pg_scheduler.jobs.validation import check_delay, check_execution_time
 from pg_scheduler.queue.passed_results import RESULTS_AT_ONCE
+from pg_scheduler.steps.callers_transactions import CallersTransactions
 from pg_scheduler.steps.child_jobs import EnqueueChild
 from pg_scheduler.steps.children import ChildJob, Children
+from pg_scheduler.steps.loaded import LoadedSteps, persistently
 from pg_scheduler.steps.statements import StepRepository
+from pg_scheduler.steps.waits import AttemptWaits
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
-from pg_scheduler.worker.waiting import (
-    OWN_TASK_PREFIX,
-    continues_after,
-    describe_task,
-    tasks_by_attempt,
-    thread_waits,
-    waits_for_steps,
-)
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-RETRY_DELAY_S: Final = 0.2
-"""Seconds between two attempts to reach the database."""
-
 CURSOR_GAP_S: Final = 1.0
 """Seconds between two writes of a cursor."""
-
-MIN_PAUSE_S: Final = 0.001
-MAX_PAUSE_S: Final = 0.25
-"""The shortest and the longest pause between two looks whether all code of an attempt waits."""
-
-LOOK_INTERVAL_S: Final = 1.0
-"""Seconds between two looks for the ends of steps for which an attempt waits in memory."""
 
 
 @dataclass(slots=True)
@@ -112,47 +88,6 @@ class StepCall:
 
 _called_by: Final[ContextVar[StepCall]] = ContextVar("pg_scheduler_step")
 """The call of a step's function in whose context this code runs."""
-
-
-calling_thread: Final[ContextVar[threading.Thread]] = ContextVar("pg_scheduler_calling_thread")
-"""The thread that calls a step from outside of the event loop."""
-
-
-class OpenTransaction(NamedTuple):
-    """A transaction of the caller that has locked the row of its job, by a step that commits with it."""
-
-    step: str
-    connection: Connection
-    transaction_id: int
-    caller: object
-
-
-class CallersStep(NamedTuple):
-    """A step that was stored or found in a transaction of the caller, whose end is not reported.
-
-    Attributes:
-        connection: That of the transaction.
-        transaction_id: The transaction; of a cursor, the last one.
-        size: The room that the step takes.
-        has_failed: Whether it is a cursor whose block has raised an exception.
-    """
-
-    connection: Connection
-    transaction_id: int
-    size: int
-    has_failed: bool = False
-
-
-class WaitingCall(NamedTuple):
-    """A call that waits for steps, and the task or thread that made it.
-
-    Attributes:
-        since: When it began, by the clock of the event loop.
-    """
-
-    suspensions: tuple[Suspension, ...]
-    caller: object
-    since: float
 
 
 @dataclass(frozen=True)
@@ -182,11 +117,7 @@ class PendingWait:
 
 
 class AttemptSteps(OpenSteps):
-    """The durable steps of one attempt.
-
-    Those of earlier attempts are loaded by the first call, if the job is marked. A call that was cancelled
-    may have stored one, so the next call loads them again.
-    """
+    """The durable steps of one attempt."""
 
     def __init__(
         self, steps: StepRepository, enqueue_child: EnqueueChild, node: Node, attempt: Attempt
@@ -207,25 +138,22 @@ class AttemptSteps(OpenSteps):
         mark = version_of(claim.options)
         self._version = mark or (1 if task is None else task.version)
         self._is_marked = mark is not None
-        self._stored: dict[str, StoredStep] | None = None if self._is_marked else {}
-        self._loading = asyncio.Lock()
-        self._writes = 0
-        self._bytes = 0
+        self._loaded = LoadedSteps(claim, steps, node.lease, is_marked=self._is_marked)
+        self._callers = CallersTransactions(node, steps, claim, self._loaded)
+        self._waits = AttemptWaits(node, steps, attempt, self._loaded.refresh)
         self._names: set[str] = set()
         self._timeouts = Counter[str]()
-        self._in_progress = 0
-        self._waiting: dict[asyncio.Future[None], WaitingCall] = {}
-        self._threads = WeakSet[threading.Thread]()
-        self._pass = node.suspensions
-        self._child_waits = node.child_waits
-        self._is_kept = False
-        self._timer: asyncio.Handle | None = None
-        self._pause_s = MIN_PAUSE_S
-        self._look_at = math.inf
-        self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._open_transaction: OpenTransaction | None = None
-        self._callers_steps: dict[str, CallersStep] = {}
+
+    @property
+    def suspensions(self) -> tuple[Suspension, ...]:
+        """See `OpenSteps`."""
+        return self._waits.suspensions
+
+    @property
+    def has_stored(self) -> bool:
+        """See `OpenSteps`."""
+        return self._loaded.has_stored
 
     @property
     def version(self) -> int:
@@ -261,17 +189,17 @@ class AttemptSteps(OpenSteps):
         async with self._step(name, STEP, connection) as previous_step:
             if (stored := previous_step) is not None:
                 if connection is not None:
-                    await self._note_step(stored, await self._connections.check_transaction(connection))
+                    await self._callers.note(stored, await self._connections.check_transaction(connection))
             else:
                 async with self._transaction(connection) as (func_connection, session):
                     with self._calling(name, func):
                         value = await func(func_connection, *args, **kwargs)
                     stored = await self._store(name, STEP, kind.to_json(name, value), connection=session)
                     if connection is not None:
-                        await self._note_transaction(stored, session)
+                        await self._callers.note_write(stored, session)
                 # With a connection of the caller, it is not yet known whether the transaction commits.
                 if connection is None:
-                    self._keep(stored)
+                    self._loaded.keep(stored)
             result: R = kind.from_json(name, step_value(name, stored.value, self._codec))
         return result
 
@@ -289,8 +217,8 @@ class AttemptSteps(OpenSteps):
             # The value is that of work which was done, so it is stored although the attempt ends.
             with suppress(SchedulerError):
                 await cursor.flush()
-            if name in self._callers_steps:
-                self._callers_steps[name] = self._callers_steps[name]._replace(has_failed=True)
+            if name in self._callers:
+                self._callers.note_failure(name)
             else:
                 self._names.discard(name)
             raise
@@ -457,11 +385,11 @@ class AttemptSteps(OpenSteps):
         async def find() -> StoredStep:
             stored = await self._known(name, CHILD)
             if stored is None or not (stored.has_ended or stored.is_awaited):
-                self._check_room(name, await self._load(), None, count=len(jobs))
+                await self._loaded.check_room(name, None, self._callers.sizes, count=len(jobs))
                 stored = await self._persistently(
                     partial(self._children.insert, self._claim, name, jobs, self._version)
                 )
-                self._keep(stored)
+                self._loaded.keep(stored)
             return stored
 
         async def take(stored: StoredStep) -> list[Any]:
@@ -511,8 +439,8 @@ class AttemptSteps(OpenSteps):
         """Return the first of several waits in their order that has ended, as soon as one has."""
         while (ended := next((wait for wait in waits if wait.stored.has_ended), None)) is None:
             await self._check_open()
-            await self._suspended([wait.stored for wait in waits])
-            with self._progressing():
+            await self._waits.until_one_ends([wait.stored for wait in waits])
+            with self._waits.progressing():
                 for wait in waits:
                     await wait.look()
         return ended
@@ -530,18 +458,21 @@ class AttemptSteps(OpenSteps):
         self, name: str, count: int, seconds: float | None, end: datetime | None
     ) -> StoredStep:
         """Let a wait begin again that has timed out so many times, or that has another kind of end."""
-        await self._check_transaction(name, None)
+        await self._callers.check(name, None)
         repeat = partial(self._repository.repeat_wait, self._worker_id, self._claim, name, count)
         await self._persistently(partial(repeat, delay_s=seconds, until=end))
         steps = await self._persistently(lambda: self._repository.load(self._claim.job_id))
-        self._refresh(steps, {name})
-        return (await self._load())[name]
+        self._loaded.refresh(steps, {name})
+        return (await self._loaded.get())[name]
 
     def close(self) -> None:
         """See `OpenSteps`."""
         self._is_closed = True
-        self._set_timer(None)
-        self._release()
+        self._waits.close()
+
+    def suspend_at_timeout(self) -> bool:
+        """See `OpenSteps`."""
+        return self._waits.suspend_at_timeout()
 
     # -- a step ----------------------------------------------------------------------------------------
 
@@ -555,22 +486,22 @@ class AttemptSteps(OpenSteps):
         check_step_name(name)
         self._connections.check_loop()
         await self._check_open()
-        if (thread := calling_thread.get(None)) is not None:
-            self._threads.add(thread)
-        if name in self._names and name in self._callers_steps:
-            await self._free_rolled_back(name, connection)
+        self._waits.note_thread()
+        is_callers = name in self._names and name in self._callers
+        if is_callers and await self._callers.forget_rolled_back(name, connection):
+            self._names.discard(name)
         await self._take_names([name])
         try:
-            with self._progressing():
+            with self._waits.progressing():
                 stored = await self._known(name, kind)
                 if stored is None or not stored.has_ended:
-                    await self._check_transaction(name, connection)
+                    await self._callers.check(name, connection)
                 yield stored
         except BaseException as error:
             self._names.discard(name)
             # The row of a step that was cancelled while it was written may be committed nevertheless.
             if isinstance(error, asyncio.CancelledError):
-                self._forget_loaded()
+                self._loaded.forget()
             raise
 
     async def _take_names(self, names: Collection[str]) -> None:
@@ -588,7 +519,7 @@ class AttemptSteps(OpenSteps):
 
     async def _known(self, name: str, kind: str) -> StoredStep | None:
         """Return the step that is stored under a name; None if there is none."""
-        return self._checked(kind, (await self._load()).get(name))
+        return self._checked(kind, (await self._loaded.get()).get(name))
 
     def _checked(self, kind: str, stored: StoredStep | None) -> StoredStep | None:
         """Return a step unless it is of another kind. Signals have names of their own."""
@@ -620,29 +551,6 @@ class AttemptSteps(OpenSteps):
             error.add_note("its block of completing() has ended; write steps before the end of the block")
             raise error
 
-    @contextmanager
-    def _progressing(self) -> Iterator[None]:
-        """Delay suspensions until the end of the block."""
-        self._in_progress += 1
-        try:
-            yield
-        finally:
-            self._in_progress -= 1
-            self._look_soon()
-
-    async def _load(self) -> dict[str, StoredStep]:
-        """Return the steps that are stored, by name."""
-        if self._stored is None:
-            async with self._loading:
-                while self._stored is None:
-                    writes = self._writes
-                    steps = await self._persistently(lambda: self._repository.load(self._claim.job_id))
-                    # If a step was committed meanwhile, the rows may lack it, so they are read again.
-                    if writes == self._writes:
-                        self._bytes = sum(map(_size, steps))
-                        self._stored = {step.name: step for step in steps}
-        return self._stored
-
     async def _store(
         self,
         name: str,
@@ -660,15 +568,14 @@ class AttemptSteps(OpenSteps):
         text = None
         if delay_s is None and until is None:
             text = step_text(name, value, self._max_value_bytes, self._codec, self._claim.job_name)
-        stored = await self._load()
         try:
-            self._check_room(name, stored, text)
+            await self._loaded.check_room(name, text, self._callers.sizes)
         except PayloadError:
-            if not self._callers_steps:
+            if not self._callers.sizes:
                 raise
-            await self._count_callers_steps()
-            stored = await self._load()
-            self._check_room(name, stored, text)
+            await self._callers.count_ended()
+            await self._loaded.check_room(name, text, self._callers.sizes)
+        stored = await self._loaded.get()
         store = partial(
             self._repository.store,
             self._worker_id,
@@ -685,17 +592,8 @@ class AttemptSteps(OpenSteps):
         step = await self._persistently(store)
         if (previous_step := stored.get(name)) is not None:
             step = step._replace(timeouts=previous_step.timeouts)
-        self._keep(step)
+        self._loaded.keep(step)
         return step
-
-    def _keep(self, step: StoredStep) -> None:
-        """Count a step that is committed."""
-        self._writes += 1
-        # As long as the steps are not loaded, this one will be loaded with the others.
-        if self._stored is not None:
-            self._bytes += _size(step) - _size(self._stored.get(step.name))
-            self._stored[step.name] = step
-        self.has_stored = True
 
     async def write_cursor(self, name: str, value: Any, connection: Any = None) -> None:
         """Store the value of a cursor, also while the attempt ends.
@@ -706,12 +604,12 @@ class AttemptSteps(OpenSteps):
             connection: That of a caller in a transaction; None to commit the value at once.
         """
         self._check_held()
-        with self._progressing():
+        with self._waits.progressing():
             session = None if connection is None else await self._connections.check_transaction(connection)
-            await self._check_transaction(name, session)
+            await self._callers.check(name, session)
             stored = await self._store(name, CURSOR, value, connection=session)
             if session is not None:
-                await self._note_transaction(stored, session)
+                await self._callers.note_write(stored, session)
 
     def cursor_text(self, name: str, value: Any) -> str:
         """Return the value of a cursor as JSON, which it is compared by.
@@ -730,100 +628,6 @@ class AttemptSteps(OpenSteps):
         async with self._connections.transaction_of_job() as session:
             yield session, session
 
-    async def _note_transaction(self, stored: StoredStep, connection: Connection) -> None:
-        """Note that the transaction of the caller has locked the row of the job by a step."""
-        step = await self._note_step(stored, connection)
-        self._open_transaction = OpenTransaction(stored.name, connection, step.transaction_id, _caller())
-
-    async def _note_step(self, stored: StoredStep, connection: Connection) -> CallersStep:
-        """Note that a step was stored or found in the transaction of the caller, which may be rolled back."""
-        transaction_id = await self._results.transaction_id(connection)
-        step = CallersStep(connection, transaction_id, _size(stored))
-        self._callers_steps[stored.name] = step
-        return step
-
-    async def _free_rolled_back(self, name: str, connection: Any) -> None:
-        """Free the name of a step if the transaction of the caller in which it was used was rolled back.
-
-        That of a cursor whose block has failed is free when the transaction has ended.
-
-        Args:
-            name: The name.
-            connection: That of the caller now, on which a savepoint may have been rolled back.
-        """
-        step, job_id = self._callers_steps[name], self._claim.job_id
-        session = None if connection is None else await self._connections.check_transaction(connection)
-        if session is not step.connection:
-            session = None
-            if await self._repository.is_locked_by(job_id, step.transaction_id):
-                return
-        if not (step.has_failed or await self._repository.has_rolled_back(step.transaction_id)):
-            steps = await self._persistently(partial(self._repository.load, job_id, connection=session))
-            if name in {stored.name for stored in steps}:
-                return
-        self._names.discard(name)
-        del self._callers_steps[name]
-        self._forget_loaded()
-
-    async def _count_callers_steps(self) -> None:
-        """Load the steps that are committed by now, and forget those that were rolled back."""
-        self._forget_loaded()
-        stored = await self._load()
-        for name, step in list(self._callers_steps.items()):
-            size = _size(stored.get(name))
-            if name in stored and size == step.size:
-                continue
-            if not await self._repository.is_locked_by(self._claim.job_id, step.transaction_id):
-                if name in stored:
-                    self._callers_steps[name] = step._replace(size=size)
-                else:
-                    del self._callers_steps[name]
-
-    def _forget_loaded(self) -> None:
-        """Let the next call load the steps again, of which others may have been committed meanwhile."""
-        self._stored = None
-        self._writes += 1
-
-    async def _check_transaction(self, name: str, connection: Any) -> None:
-        """Raise RuntimeError if a step would wait for a transaction whose caller waits for this step.
-
-        Another task or thread of the job may commit it meanwhile. Then the step waits.
-        """
-        noted, caller = self._open_transaction, _caller()
-        if noted is None or not (noted.caller is caller or continues_after(noted.caller, caller)):
-            return
-        session = None if connection is None else await self._connections.check_transaction(connection)
-        if session is noted.connection:
-            return
-        if await self._repository.is_locked_by(self._claim.job_id, noted.transaction_id):
-            raise RuntimeError(
-                f"step {name!r} of job {self._claim.job_id!r} would wait for the transaction with which step "
-                f"{noted.step!r} commits, and which is still open; commit it before, or pass the same "
-                "connection= to this step"
-            )
-        self._open_transaction = None
-
-    def _check_room(
-        self, name: str, stored: dict[str, StoredStep], text: str | None, *, count: int = 1
-    ) -> None:
-        """Raise PayloadError if a step exceeds what one job may store; ``count`` is that of its children."""
-        names = {key for key, step in stored.items() if not step.is_early_signal}
-        count = max(len(names | self._callers_steps.keys() | {name}), count)
-        if count > MAX_STEPS:
-            raise PayloadError(
-                f"step {name!r} is number {count} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
-                "store the values of several steps in one, or divide the work among several jobs"
-            )
-        size = self._bytes + len(text or "") - _size(stored.get(name))
-        size += sum(
-            step.size - _size(stored.get(key)) for key, step in self._callers_steps.items() if key != name
-        )
-        if size > MAX_STEP_BYTES:
-            raise PayloadError(
-                f"with step {name!r} the values of job {self._claim.job_id!r} have {size} bytes of JSON, "
-                f"more than {MAX_STEP_BYTES}; store them elsewhere and return ids or paths"
-            )
-
     async def _end_if_over(self, stored: StoredStep) -> bool:
         """Store the end of a sleep or a wait that has reached it; return whether it has."""
         if stored.has_ended:
@@ -831,18 +635,11 @@ class AttemptSteps(OpenSteps):
         if stored.left_s is None or stored.left_s > 0:
             return False
         await self._persistently(lambda: self._repository.end(self._worker_id, self._claim, stored.name))
-        self._refresh([stored._replace(has_ended=True)], {stored.name})
+        self._loaded.refresh([stored._replace(has_ended=True)], {stored.name})
         return True
 
     async def _persistently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call, and again while the database is unavailable and the lease is trusted."""
-        while True:
-            try:
-                return await call()
-            except DatabaseUnavailableError as fault:
-                if isinstance(fault, PoolClosedError) or not self._lease.is_trusted:
-                    raise
-            await asyncio.sleep(RETRY_DELAY_S)
+        return await persistently(self._lease, call)
 
     @contextmanager
     def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:  # noqa: ARG002 - for a test kit
@@ -870,165 +667,6 @@ class AttemptSteps(OpenSteps):
                 f"step {name!r} waits within the function of step {call.step!r}, which would never end; "
                 "wait between steps"
             )
-
-    async def _suspended(self, steps: Sequence[StoredStep]) -> None:
-        """Wait until one of several steps may have ended, or the attempt is suspended, which cancels this."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        self._waiting[waiter] = WaitingCall(tuple(map(_suspension, steps)), _caller(), loop.time())
-        self._is_kept = False
-        left_s = min(
-            (step.left_s for step in steps if step.kind != CHILD and step.left_s is not None), default=0
-        )
-        self._look_at = min(self._look_at, loop.time() + min(max(left_s, MIN_PAUSE_S), LOOK_INTERVAL_S))
-        self._look_soon()
-        try:
-            await waiter
-        finally:
-            del self._waiting[waiter]
-            self._child_waits.discard(self.key)
-
-    def _release(self) -> None:
-        """Cancel the calls that wait."""
-        for waiter in self._waiting:
-            waiter.cancel()
-
-    @property
-    def _may_end(self) -> bool:
-        """Whether the attempt may be suspended: some of its code waits, and no step is in progress."""
-        return bool(self._waiting) and not (self._in_progress or self.suspensions or self._is_closed)
-
-    def _look_soon(self) -> None:
-        """Look whether all code waits, as soon as what runs now has come to its next wait."""
-        self._pause_s = MIN_PAUSE_S
-        if self._waiting:
-            self._set_timer(asyncio.get_running_loop().call_soon(self._look, context=Context()))
-
-    def _set_timer(self, timer: asyncio.Handle | None) -> None:
-        previous_timer, self._timer = self._timer, timer
-        if previous_timer is not None:
-            previous_timer.cancel()
-
-    def _look(self) -> None:
-        """Suspend the attempt if all of its code waits; else find out what has ended, and look later."""
-        if not self._waiting or self.suspensions or self._is_closed:
-            return
-        if self._may_end and self._attempt.call is None and self._function_waits():
-            self._pass.request(self)
-        elif self._may_end and self._attempt.call is not None and self._all_threads_wait():
-            self._suspend()
-            return
-        else:
-            self._is_kept = True
-        loop = asyncio.get_running_loop()
-        self._set_timer(loop.call_later(self._pause_s, self._look, context=Context()))
-        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
-        if loop.time() >= self._look_at and self._looking is None:
-            if self._is_kept and self._has_awaited_children(loop.time() - LOOK_INTERVAL_S):
-                self._child_waits.add(self.key, self._claim)
-            self._looking = start_in_background(self._find_ends(), f"{OWN_TASK_PREFIX}waits", Context())
-
-    def _has_awaited_children(self, since: float) -> bool:
-        """Return whether a call has waited for children since an instant."""
-        return any(
-            call.since <= since and any(suspension.kind == CHILD for suspension in call.suspensions)
-            for call in self._waiting.values()
-        )
-
-    @property
-    def key(self) -> int:
-        """See `Waiting`."""
-        return id(self._attempt)
-
-    def decide(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """See `Waiting`."""
-        if self._may_end and all(waits_for_steps(task, self._waiting) for task in tasks):
-            self._suspend()
-        else:
-            self._is_kept = True
-
-    def suspend_at_timeout(self) -> bool:
-        """See `OpenSteps`."""
-        if not self._may_end:
-            return False
-        if self._attempt.call is not None:
-            function_thread = self._attempt.call.thread
-            if function_thread is None or not thread_waits(function_thread, self._waiting_threads()):
-                return False
-            descriptions = [
-                repr(thread.name)
-                for thread in self._threads
-                if thread is not function_thread and thread.is_alive()
-            ]
-        else:
-            if not self._function_waits():
-                return False
-            tasks = tasks_by_attempt(asyncio.get_running_loop())[self.key]
-            descriptions = [describe_task(task) for task in tasks if not waits_for_steps(task, self._waiting)]
-        claim = self._claim
-        logger.warning(
-            "job %s (id %s, attempt %s) is suspended at its timeout, since its function only waits; these "
-            "tasks or threads that it has begun were at work, which kept it in memory: %s; let the job await "
-            "or cancel them before it waits",
-            claim.job_name,
-            claim.job_id,
-            claim.attempt,
-            ", ".join(descriptions) or "unknown",
-            extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
-        )
-        self._suspend()
-        return True
-
-    def _function_waits(self) -> bool:
-        task = self._attempt.task
-        return task is not None and waits_for_steps(task, self._waiting)
-
-    def _waiting_threads(self) -> set[threading.Thread]:
-        callers = (call.caller for call in self._waiting.values())
-        return {caller for caller in callers if isinstance(caller, threading.Thread)}
-
-    def _all_threads_wait(self) -> bool:
-        function_thread = self._attempt.call and self._attempt.call.thread
-        waiting = self._waiting_threads()
-        threads = {*self._threads, *([function_thread] if function_thread else [])}
-        return all(thread_waits(thread, waiting) for thread in threads)
-
-    def _suspend(self) -> None:
-        """End the attempt."""
-        suspensions = {suspension for call in self._waiting.values() for suspension in call.suspensions}
-        self.suspensions = tuple(sorted(suspensions, key=attrgetter("until", "kind", "name")))
-        self._set_timer(None)
-        self._attempt.interrupt()
-        # The code of such an attempt runs in a thread, which waits for these calls and cannot be cancelled.
-        if self._attempt.is_unstoppable:
-            self._release()
-
-    async def _find_ends(self) -> None:
-        """Let those calls continue whose steps have ended, while other code keeps the attempt in memory."""
-        try:
-            steps = await self._repository.load(self._claim.job_id)
-        except DatabaseUnavailableError:
-            return
-        finally:
-            self._looking = None
-            self._look_at = asyncio.get_running_loop().time() + LOOK_INTERVAL_S
-        names = {suspension.name for call in self._waiting.values() for suspension in call.suspensions}
-        self._refresh(steps, names)
-        over = {step.name for step in steps if _may_continue(step)}
-        for waiter, call in self._waiting.items():
-            if not waiter.done() and over & {suspension.name for suspension in call.suspensions}:
-                waiter.set_result(None)
-                self._set_timer(None)
-        self._look_soon()
-
-    def _refresh(self, steps: Sequence[StoredStep], names: Collection[str]) -> None:
-        """Replace some of the steps that are loaded."""
-        if self._stored is None:
-            return
-        for step in steps:
-            if step.name in names:
-                self._bytes += _size(step) - _size(self._stored.get(step.name))
-                self._stored[step.name] = step
 
 
 class AttemptCursor(StepCursor):
@@ -1085,26 +723,3 @@ class AttemptCursor(StepCursor):
             raise RuntimeError(
                 f"the block of cursor {self._name!r} has ended; set its value within the block"
             )
-
-
-def _suspension(step: StoredStep) -> Suspension:
-    """Return why a job is suspended by a step. The end of children is no time."""
-    assert step.until is not None  # noqa: S101 - of every step that waits
-    return Suspension(step.kind, step.name, NO_TIMEOUT if step.kind == CHILD else step.until)
-
-
-def _may_continue(step: StoredStep) -> bool:
-    """Return whether a step that waited has ended, or has no more reason to wait."""
-    if step.has_ended or step.kind == CHILD:
-        return step.has_ended or not step.is_awaited
-    return step.left_s is not None and step.left_s <= 0
-
-
-def _caller() -> object:
-    """Return the thread or the task that calls a step."""
-    return calling_thread.get(None) or current_task()
-
-
-def _size(step: StoredStep | None) -> int:
-    """Return the room that a step takes."""
-    return 0 if step is None or step.value is None or step.is_early_signal else len(step.value.encode())

@@ -26,7 +26,7 @@ from pg_scheduler.jobs.context import current_attempt
 from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.step_values import is_coroutine_function
 from pg_scheduler.jobs.steps import Child, First, Sleep, StepCursor, Wait
-from pg_scheduler.steps.attempt import calling_thread
+from pg_scheduler.steps.waits import calling_thread
 from pg_scheduler.worker.runners.jobs_view import CHECK_INTERVAL_S, AttemptInThread, Watch
 
 P = ParamSpec("P")

@@ -72,10 +72,15 @@ class Completion:
 class OpenSteps(Steps):
     """The durable steps of a running attempt, as its worker sees them."""
 
-    suspensions: tuple[Suspension, ...] = ()
-    """Why the attempt ends before its function, the earliest first; empty unless it does."""
-    has_stored = False
-    """Whether the attempt has stored a step."""
+    @property
+    @abstractmethod
+    def suspensions(self) -> tuple[Suspension, ...]:
+        """Why the attempt ends before its function, the earliest first; empty unless it does."""
+
+    @property
+    @abstractmethod
+    def has_stored(self) -> bool:
+        """Whether the attempt has stored a step."""
 
     @abstractmethod
     def predecessors(self) -> AsyncIterator[JobResult]:

@@ -38,7 +38,7 @@ from pg_scheduler.events import JobCompleted, JobReleased, JobRetried, JobSuspen
 from pg_scheduler.inspect import ChangeOutcome, Inspector
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS, StoredStep
-from pg_scheduler.steps import attempt as worker_steps
+from pg_scheduler.steps import attempt, loaded
 from pg_scheduler.steps.statements import StepRepository
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import TestScheduler, job_context
@@ -433,7 +433,7 @@ async def test_two_steps_run_at_once(t: TestScheduler, log: Log) -> None:
 async def test_job_has_at_most_a_thousand_steps(
     t: TestScheduler, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_steps, "MAX_STEPS", 3)
+    monkeypatch.setattr(loaded, "MAX_STEPS", 3)
 
     async def place() -> None:
         steps = current_job().steps
@@ -451,7 +451,7 @@ async def test_job_has_at_most_a_thousand_steps(
 async def test_steps_in_transactions_of_one_attempt_count(
     t: TestScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_steps, "MAX_STEPS", 2)
+    monkeypatch.setattr(loaded, "MAX_STEPS", 2)
 
     async def do_nothing(connection: asyncpg.Connection) -> None: ...
 
@@ -468,7 +468,7 @@ async def test_steps_in_transactions_of_one_attempt_count(
 async def test_values_of_a_job_have_at_most_64_mib(
     t: TestScheduler, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_steps, "MAX_STEP_BYTES", 100)
+    monkeypatch.setattr(loaded, "MAX_STEP_BYTES", 100)
 
     async def place() -> None:
         steps = current_job().steps
@@ -1676,7 +1676,7 @@ async def test_step_found_stored_in_a_transaction_that_was_rolled_back_may_be_re
 async def test_steps_in_transactions_of_the_caller_count_within_their_attempt(
     t: TestScheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_steps, "MAX_STEPS", 3)
+    monkeypatch.setattr(loaded, "MAX_STEPS", 3)
 
     async def write(connection: Connection) -> None: ...
 
@@ -1708,7 +1708,7 @@ async def test_steps_in_transactions_of_the_caller_count_within_their_attempt(
 async def test_cursors_in_transactions_of_the_caller_count_within_their_attempt(
     t: TestScheduler, log: Log, monkeypatch: pytest.MonkeyPatch, bound: tuple[str, int], error: str
 ) -> None:
-    monkeypatch.setattr(worker_steps, *bound)
+    monkeypatch.setattr(loaded, *bound)
 
     async def place() -> int:
         steps = current_job().steps
@@ -1872,7 +1872,7 @@ async def test_cursor_is_written_at_most_once_a_second_and_at_the_end(
             for line in range(3):
                 await cursor.set(line)
             written.append(await read())
-            monkeypatch.setattr(worker_steps, "CURSOR_GAP_S", -1.0)
+            monkeypatch.setattr(attempt, "CURSOR_GAP_S", -1.0)
             await cursor.save()
             written.append(await read())
             await cursor.set("next")

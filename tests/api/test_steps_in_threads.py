@@ -314,7 +314,7 @@ async def test_suspension_waits_for_the_steps_of_other_threads(t: TestScheduler,
             began.set()
             found = running(t.scheduler).steps
             assert isinstance(found, AttemptSteps)
-            while not found._waiting:
+            while not found._waits._calls:
                 pass
             log.append("worked")
 

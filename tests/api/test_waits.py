@@ -520,8 +520,8 @@ async def test_signal_takes_no_name_of_rows_that_are_no_steps(t: TestScheduler, 
 async def test_signals_that_nobody_waits_for_take_no_room_of_steps(
     t: TestScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.steps.attempt.MAX_STEPS", 3)
-    monkeypatch.setattr("pg_scheduler.steps.attempt.MAX_STEP_BYTES", 20)
+    monkeypatch.setattr("pg_scheduler.steps.loaded.MAX_STEPS", 3)
+    monkeypatch.setattr("pg_scheduler.steps.loaded.MAX_STEP_BYTES", 20)
     monkeypatch.setattr("pg_scheduler.steps.signals.MAX_STEPS", 2)
 
     async def work() -> int:

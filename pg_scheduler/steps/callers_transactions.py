@@ -1,0 +1,136 @@
+"""The steps that commit with transactions of the caller, whose ends nothing reports to the attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from pg_scheduler.database.session import Connection
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import StoredStep
+from pg_scheduler.steps.loaded import LoadedSteps, persistently, size_of
+from pg_scheduler.steps.statements import StepRepository
+from pg_scheduler.steps.waits import caller
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.waiting import continues_after
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction of the caller that has locked the row of its job, by a step that commits with it."""
+
+    step: str
+    connection: Connection
+    transaction_id: int
+    caller: object
+
+
+class CallersStep(NamedTuple):
+    """A step that was stored or found in a transaction of the caller.
+
+    Attributes:
+        connection: That of the transaction.
+        transaction_id: The transaction; of a cursor, the last one.
+        size: The room that the step takes.
+        has_failed: Whether it is a cursor whose block has raised an exception.
+    """
+
+    connection: Connection
+    transaction_id: int
+    size: int
+    has_failed: bool = False
+
+
+class CallersTransactions:
+    """The steps that one attempt has stored or found in transactions of its own code."""
+
+    def __init__(self, node: Node, steps: StepRepository, claim: Claim, loaded: LoadedSteps) -> None:
+        self._claim = claim
+        self._repository = steps
+        self._results = node.store.results
+        self._connections = node.store.connections
+        self._loaded = loaded
+        self._lease = node.lease
+        self._steps: dict[str, CallersStep] = {}
+        self._open: OpenTransaction | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._steps
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The room that each step takes, by name."""
+        return {name: step.size for name, step in self._steps.items()}
+
+    async def note_write(self, stored: StoredStep, connection: Connection) -> None:
+        """Note that a transaction of the caller has locked the row of the job by a step."""
+        step = await self.note(stored, connection)
+        self._open = OpenTransaction(stored.name, connection, step.transaction_id, caller())
+
+    async def note(self, stored: StoredStep, connection: Connection) -> CallersStep:
+        """Note that a step was stored or found in a transaction of the caller, which may be rolled back."""
+        transaction_id = await self._results.transaction_id(connection)
+        step = CallersStep(connection, transaction_id, size_of(stored))
+        self._steps[stored.name] = step
+        return step
+
+    def note_failure(self, name: str) -> None:
+        """Note that the block of a cursor has raised an exception."""
+        self._steps[name] = self._steps[name]._replace(has_failed=True)
+
+    async def forget_rolled_back(self, name: str, connection: Any) -> bool:
+        """Forget a step if its transaction was rolled back, and return whether it was.
+
+        That of a cursor whose block has failed counts as rolled back when it has ended.
+
+        Args:
+            name: The name.
+            connection: That of the caller now, on which a savepoint may have been rolled back.
+        """
+        step, job_id = self._steps[name], self._claim.job_id
+        session = None if connection is None else await self._connections.check_transaction(connection)
+        if session is not step.connection:
+            session = None
+            if await self._repository.is_locked_by(job_id, step.transaction_id):
+                return False
+        if not (step.has_failed or await self._repository.has_rolled_back(step.transaction_id)):
+            load = partial(self._repository.load, job_id, connection=session)
+            steps = await persistently(self._lease, load)
+            if name in {stored.name for stored in steps}:
+                return False
+        del self._steps[name]
+        self._loaded.forget()
+        return True
+
+    async def count_ended(self) -> None:
+        """Load the steps that are committed by now, and forget those that were rolled back."""
+        self._loaded.forget()
+        stored = await self._loaded.get()
+        for name, step in list(self._steps.items()):
+            size = size_of(stored.get(name))
+            if name in stored and size == step.size:
+                continue
+            if not await self._repository.is_locked_by(self._claim.job_id, step.transaction_id):
+                if name in stored:
+                    self._steps[name] = step._replace(size=size)
+                else:
+                    del self._steps[name]
+
+    async def check(self, name: str, connection: Any) -> None:
+        """Raise RuntimeError if a step would wait for a transaction whose caller waits for this step.
+
+        Another task or thread of the job may commit it meanwhile. Then the step waits.
+        """
+        noted, this_caller = self._open, caller()
+        if noted is None or not (noted.caller is this_caller or continues_after(noted.caller, this_caller)):
+            return
+        session = None if connection is None else await self._connections.check_transaction(connection)
+        if session is noted.connection:
+            return
+        if await self._repository.is_locked_by(self._claim.job_id, noted.transaction_id):
+            raise RuntimeError(
+                f"step {name!r} of job {self._claim.job_id!r} would wait for the transaction with which step "
+                f"{noted.step!r} commits, and which is still open; commit it before, or pass the same "
+                "connection= to this step"
+            )
+        self._open = None

@@ -1,0 +1,118 @@
+"""The steps of a job as one of its attempts knows them: loaded once, and changed by what it stores itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, TypeVar
+
+from pg_scheduler.errors import DatabaseUnavailableError, PayloadError, PoolClosedError
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS, StoredStep
+from pg_scheduler.steps.statements import StepRepository
+from pg_scheduler.worker.lease import Lease
+
+T = TypeVar("T")
+
+RETRY_DELAY_S: Final = 0.2
+"""Seconds between two attempts to reach the database."""
+
+
+async def persistently(lease: Lease, call: Callable[[], Awaitable[T]]) -> T:
+    """Call, and again while the database is unavailable and the lease is trusted."""
+    while True:
+        try:
+            return await call()
+        except DatabaseUnavailableError as fault:
+            if isinstance(fault, PoolClosedError) or not lease.is_trusted:
+                raise
+        await asyncio.sleep(RETRY_DELAY_S)
+
+
+def size_of(step: StoredStep | None) -> int:
+    """Return the room that a step takes."""
+    return 0 if step is None or step.value is None or step.is_early_signal else len(step.value.encode())
+
+
+class LoadedSteps:
+    """The stored steps of the job of one attempt, by name.
+
+    Those of earlier attempts are loaded by the first call, if the job is marked. A call that was cancelled
+    may have stored one, so the next call loads them again.
+
+    Attributes:
+        has_stored: Whether the attempt has stored a step.
+    """
+
+    def __init__(self, claim: Claim, steps: StepRepository, lease: Lease, *, is_marked: bool) -> None:
+        self._claim = claim
+        self._repository = steps
+        self._lease = lease
+        self._steps: dict[str, StoredStep] | None = None if is_marked else {}
+        self._loading = asyncio.Lock()
+        self._writes = 0
+        self._bytes = 0
+        self.has_stored = False
+
+    async def get(self) -> dict[str, StoredStep]:
+        """Return the steps that are stored, by name."""
+        if self._steps is None:
+            async with self._loading:
+                while self._steps is None:
+                    writes = self._writes
+                    steps = await persistently(self._lease, lambda: self._repository.load(self._claim.job_id))
+                    # If a step was committed meanwhile, the rows may lack it, so they are read again.
+                    if writes == self._writes:
+                        self._bytes = sum(map(size_of, steps))
+                        self._steps = {step.name: step for step in steps}
+        return self._steps
+
+    def keep(self, step: StoredStep) -> None:
+        """Count a step that is committed."""
+        self._writes += 1
+        # As long as the steps are not loaded, this one will be loaded with the others.
+        if self._steps is not None:
+            self._bytes += size_of(step) - size_of(self._steps.get(step.name))
+            self._steps[step.name] = step
+        self.has_stored = True
+
+    def forget(self) -> None:
+        """Let the next call load the steps again, of which others may have been committed meanwhile."""
+        self._steps = None
+        self._writes += 1
+
+    def refresh(self, steps: Sequence[StoredStep], names: Collection[str]) -> None:
+        """Replace some of the steps that are loaded."""
+        if self._steps is None:
+            return
+        for step in steps:
+            if step.name in names:
+                self._bytes += size_of(step) - size_of(self._steps.get(step.name))
+                self._steps[step.name] = step
+
+    async def check_room(
+        self, name: str, text: str | None, uncommitted: Mapping[str, int], *, count: int = 1
+    ) -> None:
+        """Raise PayloadError if a step exceeds what one job may store.
+
+        Args:
+            name: The name of the step.
+            text: Its value as JSON; None for a step that waits.
+            uncommitted: The sizes of the steps that open transactions of the caller have stored, by name.
+            count: How many children it has.
+        """
+        stored = await self.get()
+        names = {key for key, step in stored.items() if not step.is_early_signal}
+        count = max(len(names | uncommitted.keys() | {name}), count)
+        if count > MAX_STEPS:
+            raise PayloadError(
+                f"step {name!r} is number {count} of job {self._claim.job_id!r}, more than {MAX_STEPS}; "
+                "store the values of several steps in one, or divide the work among several jobs"
+            )
+        size = self._bytes + len(text or "") - size_of(stored.get(name))
+        size += sum(size - size_of(stored.get(key)) for key, size in uncommitted.items() if key != name)
+        if size > MAX_STEP_BYTES:
+            raise PayloadError(
+                f"with step {name!r} the values of job {self._claim.job_id!r} have {size} bytes of JSON, "
+                f"more than {MAX_STEP_BYTES}; store them elsewhere and return ids or paths"
+            )

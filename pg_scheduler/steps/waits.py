@@ -1,0 +1,275 @@
+"""Suspend an attempt while its job waits: find out when all of its code waits, and what has ended meanwhile.
+
+A suspension is an outcome. When all code of the attempt waits for steps, its task is cancelled, and the
+coroutine ends. Only then the row changes, in the batch of the other outcomes, so attempts never overlap.
+Until then a step that ends continues the call that waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import Context, ContextVar
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias
+from weakref import WeakSet
+
+from pg_scheduler.base.foreign import current_task
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events.background import start_in_background
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, StoredStep
+from pg_scheduler.jobs.steps import Suspension
+from pg_scheduler.steps.statements import StepRepository
+from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.waiting import (
+    OWN_TASK_PREFIX,
+    describe_task,
+    tasks_by_attempt,
+    thread_waits,
+    waits_for_steps,
+)
+
+MIN_PAUSE_S: Final = 0.001
+MAX_PAUSE_S: Final = 0.25
+"""The shortest and the longest pause between two looks whether all code of an attempt waits."""
+
+LOOK_INTERVAL_S: Final = 1.0
+"""Seconds between two looks for the ends of steps for which an attempt waits in memory."""
+
+Refresh: TypeAlias = Callable[[Sequence[StoredStep], Collection[str]], None]
+"""Replaces those of the loaded steps whose names are given."""
+
+calling_thread: Final[ContextVar[threading.Thread]] = ContextVar("pg_scheduler_calling_thread")
+"""The thread that calls a step from outside of the event loop."""
+
+
+def caller() -> object:
+    """Return the thread or the task that calls a step."""
+    return calling_thread.get(None) or current_task()
+
+
+class WaitingCall(NamedTuple):
+    """A call that waits for steps, and the task or thread that made it.
+
+    Attributes:
+        since: When it began, by the clock of the event loop.
+    """
+
+    suspensions: tuple[Suspension, ...]
+    caller: object
+    since: float
+
+
+class AttemptWaits:
+    """The calls of one attempt that wait for steps.
+
+    Attributes:
+        suspensions: Why the attempt ends before its function, the earliest first; empty unless it does.
+    """
+
+    def __init__(self, node: Node, steps: StepRepository, attempt: Attempt, refresh: Refresh) -> None:
+        self._repository = steps
+        self._pass = node.suspensions
+        self._child_waits = node.child_waits
+        self._attempt = attempt
+        self._claim = attempt.claim
+        self._refresh = refresh
+        self.suspensions: tuple[Suspension, ...] = ()
+        self._calls: dict[asyncio.Future[None], WaitingCall] = {}
+        self._threads = WeakSet[threading.Thread]()
+        self._in_progress = 0
+        self._is_kept = False
+        self._is_closed = False
+        self._timer: asyncio.Handle | None = None
+        self._pause_s = MIN_PAUSE_S
+        self._look_at = math.inf
+        self._looking: asyncio.Task[None] | None = None
+
+    def note_thread(self) -> None:
+        """Note the thread that calls a step, if it is one: the attempt is not suspended while it works."""
+        if (thread := calling_thread.get(None)) is not None:
+            self._threads.add(thread)
+
+    def close(self) -> None:
+        """Cancel the calls that wait: the attempt has ended."""
+        self._is_closed = True
+        self._set_timer(None)
+        self._release()
+
+    @contextmanager
+    def progressing(self) -> Iterator[None]:
+        """Delay suspensions until the end of the block."""
+        self._in_progress += 1
+        try:
+            yield
+        finally:
+            self._in_progress -= 1
+            self._look_soon()
+
+    async def until_one_ends(self, steps: Sequence[StoredStep]) -> None:
+        """Wait until one of several steps may have ended, or the attempt is suspended, which cancels this."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._calls[waiter] = WaitingCall(tuple(map(_suspension, steps)), caller(), loop.time())
+        self._is_kept = False
+        left_s = min(
+            (step.left_s for step in steps if step.kind != CHILD and step.left_s is not None), default=0
+        )
+        self._look_at = min(self._look_at, loop.time() + min(max(left_s, MIN_PAUSE_S), LOOK_INTERVAL_S))
+        self._look_soon()
+        try:
+            await waiter
+        finally:
+            del self._calls[waiter]
+            self._child_waits.discard(self.key)
+
+    def _release(self) -> None:
+        """Cancel the calls that wait."""
+        for waiter in self._calls:
+            waiter.cancel()
+
+    @property
+    def _may_end(self) -> bool:
+        """Whether the attempt may be suspended: some of its code waits, and no step is in progress."""
+        return bool(self._calls) and not (self._in_progress or self.suspensions or self._is_closed)
+
+    def _look_soon(self) -> None:
+        """Look whether all code waits, as soon as what runs now has come to its next wait."""
+        self._pause_s = MIN_PAUSE_S
+        if self._calls:
+            self._set_timer(asyncio.get_running_loop().call_soon(self._look, context=Context()))
+
+    def _set_timer(self, timer: asyncio.Handle | None) -> None:
+        previous_timer, self._timer = self._timer, timer
+        if previous_timer is not None:
+            previous_timer.cancel()
+
+    def _look(self) -> None:
+        """Suspend the attempt if all of its code waits; else find out what has ended, and look later."""
+        if not self._calls or self.suspensions or self._is_closed:
+            return
+        if self._may_end and self._attempt.call is None and self._function_waits():
+            self._pass.request(self)
+        elif self._may_end and self._attempt.call is not None and self._all_threads_wait():
+            self._suspend()
+            return
+        else:
+            self._is_kept = True
+        loop = asyncio.get_running_loop()
+        self._set_timer(loop.call_later(self._pause_s, self._look, context=Context()))
+        self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+        if loop.time() >= self._look_at and self._looking is None:
+            if self._is_kept and self._has_awaited_children(loop.time() - LOOK_INTERVAL_S):
+                self._child_waits.add(self.key, self._claim)
+            self._looking = start_in_background(self._find_ends(), f"{OWN_TASK_PREFIX}waits", Context())
+
+    def _has_awaited_children(self, since: float) -> bool:
+        """Return whether a call has waited for children since an instant."""
+        return any(
+            call.since <= since and any(suspension.kind == CHILD for suspension in call.suspensions)
+            for call in self._calls.values()
+        )
+
+    @property
+    def key(self) -> int:
+        """See `Waiting`."""
+        return id(self._attempt)
+
+    def decide(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
+        """See `Waiting`."""
+        if self._may_end and all(waits_for_steps(task, self._calls) for task in tasks):
+            self._suspend()
+        else:
+            self._is_kept = True
+
+    def suspend_at_timeout(self) -> bool:
+        """See `OpenSteps`."""
+        if not self._may_end:
+            return False
+        if self._attempt.call is not None:
+            function_thread = self._attempt.call.thread
+            if function_thread is None or not thread_waits(function_thread, self._waiting_threads()):
+                return False
+            descriptions = [
+                repr(thread.name)
+                for thread in self._threads
+                if thread is not function_thread and thread.is_alive()
+            ]
+        else:
+            if not self._function_waits():
+                return False
+            tasks = tasks_by_attempt(asyncio.get_running_loop())[self.key]
+            descriptions = [describe_task(task) for task in tasks if not waits_for_steps(task, self._calls)]
+        claim = self._claim
+        logger.warning(
+            "job %s (id %s, attempt %s) is suspended at its timeout, since its function only waits; these "
+            "tasks or threads that it has begun were at work, which kept it in memory: %s; let the job await "
+            "or cancel them before it waits",
+            claim.job_name,
+            claim.job_id,
+            claim.attempt,
+            ", ".join(descriptions) or "unknown",
+            extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+        )
+        self._suspend()
+        return True
+
+    def _function_waits(self) -> bool:
+        task = self._attempt.task
+        return task is not None and waits_for_steps(task, self._calls)
+
+    def _waiting_threads(self) -> set[threading.Thread]:
+        callers = (call.caller for call in self._calls.values())
+        return {caller for caller in callers if isinstance(caller, threading.Thread)}
+
+    def _all_threads_wait(self) -> bool:
+        function_thread = self._attempt.call and self._attempt.call.thread
+        waiting = self._waiting_threads()
+        threads = {*self._threads, *([function_thread] if function_thread else [])}
+        return all(thread_waits(thread, waiting) for thread in threads)
+
+    def _suspend(self) -> None:
+        """End the attempt."""
+        suspensions = {suspension for call in self._calls.values() for suspension in call.suspensions}
+        self.suspensions = tuple(sorted(suspensions, key=attrgetter("until", "kind", "name")))
+        self._set_timer(None)
+        self._attempt.interrupt()
+        # The code of such an attempt runs in a thread, which waits for these calls and cannot be cancelled.
+        if self._attempt.is_unstoppable:
+            self._release()
+
+    async def _find_ends(self) -> None:
+        """Let those calls continue whose steps have ended, while other code keeps the attempt in memory."""
+        try:
+            steps = await self._repository.load(self._claim.job_id)
+        except DatabaseUnavailableError:
+            return
+        finally:
+            self._looking = None
+            self._look_at = asyncio.get_running_loop().time() + LOOK_INTERVAL_S
+        names = {suspension.name for call in self._calls.values() for suspension in call.suspensions}
+        self._refresh(steps, names)
+        over = {step.name for step in steps if _may_continue(step)}
+        for waiter, call in self._calls.items():
+            if not waiter.done() and over & {suspension.name for suspension in call.suspensions}:
+                waiter.set_result(None)
+                self._set_timer(None)
+        self._look_soon()
+
+
+def _suspension(step: StoredStep) -> Suspension:
+    """Return why a job is suspended by a step. The end of children is no time."""
+    assert step.until is not None  # noqa: S101 - of every step that waits
+    return Suspension(step.kind, step.name, NO_TIMEOUT if step.kind == CHILD else step.until)
+
+
+def _may_continue(step: StoredStep) -> bool:
+    """Return whether a step that waited has ended, or has no more reason to wait."""
+    if step.has_ended or step.kind == CHILD:
+        return step.has_ended or not step.is_awaited
+    return step.left_s is not None and step.left_s <= 0
