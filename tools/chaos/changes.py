@@ -6,6 +6,7 @@ With such a publication the server refuses changes of tables without a replica i
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
@@ -27,6 +28,7 @@ LEFT: Final = """
 """
 PAUSE_S: Final = 0.5
 READ_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 300.0
 
 
 class ChangeReader:
@@ -40,6 +42,7 @@ class ChangeReader:
         self._dsn = dsn
         self._task: asyncio.Task[None] | None = None
         self.changes = 0
+        self._position: object = None
 
     async def start(self) -> None:
         """Create publication and slot, and begin to read."""
@@ -68,14 +71,24 @@ class ChangeReader:
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait([self._task])
-        connection = await asyncpg.connect(self._dsn)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            # The verdict on the jobs must not depend on this connection, so a lost one is replaced.
+            with suppress(*REFUSED):
+                return await self._read_rest()
+            await asyncio.sleep(PAUSE_S)
+        return [f"the changes could not be read within {STOP_TIMEOUT_S:g} s"]
+
+    async def _read_rest(self) -> Sequence[str]:
+        connection = await asyncpg.connect(self._dsn, timeout=2)
         try:
-            position = await connection.fetchval("SELECT pg_current_wal_flush_lsn()")
+            if self._position is None:
+                self._position = await connection.fetchval("SELECT pg_current_wal_flush_lsn()")
             # A machine that reads more slowly than it writes loses the slot, but not the verdict on the jobs.
             with suppress(asyncpg.ObjectNotInPrerequisiteStateError):
                 while count := await connection.fetchval(READ, timeout=READ_TIMEOUT_S):
                     self.changes += count
-            [(left, status)] = await connection.fetch(LEFT, position)
+            [(left, status)] = await connection.fetch(LEFT, self._position)
             return [f"{left:,.0f} bytes of changes were not read; the slot is {status}"] if left > 0 else []
         finally:
-            await connection.close()
+            connection.terminate()
