@@ -111,16 +111,17 @@ def request_search(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new:
     A start is the anchor, and the first fire time of a new schedule, even if it has passed. An edited one
     fires after now. One whose runs have run out is finished.
     """
+    after, start = now, row.start_at
+    if start is not None:
+        # Also without further runs, since backfill() counts from the anchor.
+        row = replace(row, anchor=_anchor_for(trigger, start))
+        after = not_before(trigger, start) if is_new else now
     if _has_run_out(row):
         return replace(row, next_fire_at=None, resume_from=None, finished_at=now)
     if is_ahead(row, now) and row.last_fire_at is not None:  # the clock was set back
         row = replace(row, last_fire_at=min(row.last_fire_at, now))
-    anchor, after, start = row.anchor, now, row.start_at
-    if start is not None:
-        anchor = _anchor_for(trigger, start)
-        after = not_before(trigger, start) if is_new else now
     # Due now: the planner searches in its next pass, unless the caller does.
-    return replace(row, anchor=anchor, next_fire_at=now, resume_from=after, finished_at=None)
+    return replace(row, next_fire_at=now, resume_from=after, finished_at=None)
 
 
 def find_next_fire(row: ScheduleRow) -> ScheduleRow:

@@ -759,6 +759,22 @@ class Story(RuleBasedStateMachine):
         await self.world.compare()
 
 
+async def test_backfill_of_a_schedule_without_further_runs_counts_from_its_new_start(
+    pool: asyncpg.Pool,
+) -> None:
+    async def run() -> None: ...
+
+    begin = BEGINS[1]
+    async with TestScheduler(pool, now=begin) as t:
+        schedules = t.scheduler.schedules
+        await schedules.add(run, Every(hours=1), schedule_id="a", max_runs=1)
+        await t.run_until(2 * HOUR)
+        start = begin + timedelta(minutes=10)
+        await schedules.update("a", start=start)
+        job_ids = await schedules.backfill("a", start, start + 2 * HOUR)
+        assert job_ids == [f"schedule:a:{(start + hours * HOUR).isoformat()}" for hours in range(2)]
+
+
 @pytest.mark.timeout(7200 if LONG else 600)
 def test_random_stories_of_schedules_keep_each_fire_time_once(dsn: str) -> None:
     run_stories(dsn, examples=300 if LONG else 5, steps=60 if LONG else 20)
