@@ -65,8 +65,9 @@ class BulkInserter:
 
         async def write(within: Connection | Transaction | None) -> list[str | None]:
             if conflict_resolution is ConflictResolution.REPLACE:
-                unique = await self._writer.replace(chosen, within, batch_size=batch_size)
-                return [unique.get(job.unique_key, job).job_id for job in jobs]
+                # A unique job has the id of the row that it replaced, and not the one that it came with.
+                unique_jobs = await self._writer.replace(chosen, within, batch_size=batch_size)
+                return [unique_jobs.get(job.unique_key, job).job_id for job in jobs]
             inserted = await self._writer.insert(chosen, within, batch_size=batch_size)
             ids: list[str | None] = []
             # Of several jobs with one id, the first one was inserted.
@@ -75,14 +76,16 @@ class BulkInserter:
                 inserted.discard(job.job_id)
             return ids
 
-        if dependents:  # all or none: a parent whose unique key is taken is not inserted
+        # A parent is not inserted if its unique key is taken. The insert of the job that waits for it fails
+        # then, and the transaction undoes that of all other jobs of the call.
+        if dependents:
             return await self._store.statements.run_retrying(write, within=connection, reserved=False)
         return await write(connection)
 
     async def _insert_or_raise(
         self, jobs: Sequence[AnyJob], batch_size: int, connection: Connection | None
     ) -> None:
-        """Insert all jobs in one transaction; first those that wait for none, which may be their parents."""
+        """Insert all jobs in one transaction, and the parents before the jobs that wait for them."""
         if not jobs:
             return
         independents = [job for job in jobs if not _waits(job)]
@@ -126,10 +129,10 @@ def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> 
             chosen[job.job_id] = job
         elif conflict_resolution is ConflictResolution.RAISE:
             raise JobConflictError(job.job_id, None)
-    return [*sorted(chosen.values(), key=_place), *generated]
+    return [*sorted(chosen.values(), key=_sort_key), *generated]
 
 
-def _place(job: AnyJob) -> tuple[str, str]:
+def _sort_key(job: AnyJob) -> tuple[str, str]:
     """Return what jobs are sorted by. Those with one unique key keep their order: the first is inserted."""
     key = job.unique_key
     return ("", job.job_id) if key is None else (key, "")

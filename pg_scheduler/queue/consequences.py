@@ -76,8 +76,8 @@ class Consequences:
 
     def set_handlers(self, **handlers: Handler) -> None:
         """Set what applies the consequences of these keys. The rooms that have them are joined one by one."""
-        known = self._handlers | handlers
-        self._handlers = {key: known[key] for key in ORDER if key in known}
+        all_handlers = self._handlers | handlers
+        self._handlers = {key: all_handlers[key] for key in ORDER if key in all_handlers}
 
     async def run(self, job_ids: Collection[str], transaction: Transaction) -> None:
         """Apply the consequences of those jobs that have ended.
@@ -95,7 +95,8 @@ class Consequences:
             if jobs:
                 ids = [job.job_id for job in jobs]
                 cleared = await self._statements.fetch("clear_consequences", ids, on=connection)
-                if len(cleared) < len(ids):  # they would be applied again and again
+                # If a trigger keeps them in the row, every scan would apply them again.
+                if len(cleared) < len(ids):
                     raise SuppressedChangeError
             for key, handler in self._handlers.items():
                 if affected := [job for job in jobs if key in job.on_end]:
@@ -110,7 +111,11 @@ class Consequences:
         locked: set[str] = set()
 
         async def run_unlocked(part: Sequence[str], transaction: Transaction) -> None:
-            """Leave out jobs of which a row is locked: thousands of them may precede one that is."""
+            """Apply the consequences of those jobs of which no row is locked.
+
+            No statement of the transaction then waits for a row. Otherwise thousands of locked jobs could
+            keep a scan from one that is free.
+            """
             rows = await self._statements.fetch("lock_settled", part, part, on=transaction.connection)
             locked.update(row["job_id"] for row in rows)
             await self.run([job_id for job_id in part if job_id not in locked], transaction)

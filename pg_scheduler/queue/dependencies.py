@@ -117,9 +117,9 @@ class DependencyRepository:
         await self._statements.fetch("delete_edges", children, on=connection)
         parents = list(dict.fromkeys(parent for job in jobs for parent in job.after))
         rows = await self._lock_parents(parents, transaction)
-        status = {row["job_id"]: JobStatus(row["status"]) for row in rows}
+        statuses = {row["job_id"]: JobStatus(row["status"]) for row in rows}
         ended = {row["job_id"] for row in rows if row["has_ended"]}
-        if missing_parents := [parent for parent in parents if parent not in status]:
+        if missing_parents := [parent for parent in parents if parent not in statuses]:
             raise JobNotFoundError(missing_parents[0])
         if readers := [job for job in jobs if job.passes_results]:
             check_kept(readers, {row["job_id"] for row in rows if row["keeps_result"]})
@@ -134,8 +134,8 @@ class DependencyRepository:
             for parent in job.after:
                 if parent not in ended:
                     edges.append((parent, job.job_id, job.after_outcome))
-                elif job.after_outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
-                    failed.setdefault(job.job_id, NOT_COMPLETED.format(parent, status[parent].value))
+                elif job.after_outcome == COMPLETED and statuses[parent] is not JobStatus.COMPLETED:
+                    failed.setdefault(job.job_id, NOT_COMPLETED.format(parent, statuses[parent].value))
         if edges:
             await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=connection)
             unfinished = {parent for parent, _, _ in edges}
@@ -187,6 +187,7 @@ class DependencyRepository:
         """
         rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
         if any(row["parent_id"] not in locked for row in rows):
+            # The statement takes an advisory lock for a text, here the one that all such checks share.
             await self._statements.fetch("lock_limits", LOCK_CLASS, [AFTER], on=connection)
             rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
         return [(row["parent_id"], row["child_id"]) for row in rows]
@@ -269,21 +270,23 @@ class DependencyRepository:
         Their results are passed first, to those that read them, and to the jobs whose children they are.
         """
         connection = transaction.connection
-        status = {parent.job_id: parent.status for parent in parents}
+        statuses = {parent.job_id: parent.status for parent in parents}
         marked_edges = [edge for parent in parents if (edge := _edge_of_child(parent)) is not None]
         jobs_of_steps = [edge.child_id for edge in marked_edges]
-        locked = await self._statements.fetch("lock_children", list(status), jobs_of_steps, on=connection)
+        locked = await self._statements.fetch("lock_children", list(statuses), jobs_of_steps, on=connection)
         failed: dict[str, str] = {}
         children: set[str] = set()
-        rows = await self._statements.fetch("take_edges", list(status), on=connection)
+        rows = await self._statements.fetch("take_edges", list(statuses), on=connection)
         edges = dict.fromkeys(_edges(rows))
         # The edge of an older release has no definition, but it leads from the same child to the same job.
         edges |= dict.fromkeys(edge for edge in marked_edges if edge._replace(definition=None) not in edges)
         await self._pass_results(edges, locked, connection)
-        for parent, child, outcome, _ in rows:
-            children.add(child)
-            if outcome == COMPLETED and status[parent] is not JobStatus.COMPLETED:
-                failed.setdefault(child, NOT_COMPLETED.format(parent, status[parent].value))
+        for row in rows:
+            parent_id, child_id = row["parent_id"], row["child_id"]
+            status = statuses[parent_id]
+            children.add(child_id)
+            if row["outcome"] == COMPLETED and status is not JobStatus.COMPLETED:
+                failed.setdefault(child_id, NOT_COMPLETED.format(parent_id, status.value))
         ended = await self._decide(sorted(children - failed.keys()), failed, transaction)
         return ended + await self._end_awaited(locked, connection)
 
@@ -327,10 +330,15 @@ class DependencyRepository:
         if suspects:
             # Jobs that are locked are left to the next scan.
             await self._statements.run_divided(suspects, self.resolve)
-        last = page[-1] if len(page) == jobs else None
+        # A page that is not full is the last one, so the next scan begins at the first job again.
+        last_row = page[-1] if len(page) == jobs else None
         return ScanPosition(
-            end if end < size else 0,
-            ScanPosition().job if last is None else (last["priority"], last["due"], last["job_id"]),
+            block=end if end < size else 0,
+            job=(
+                ScanPosition().job
+                if last_row is None
+                else (last_row["priority"], last_row["due"], last_row["job_id"])
+            ),
         )
 
     async def _end_awaited(self, locked: Sequence[Record], connection: Connection) -> list[str]:

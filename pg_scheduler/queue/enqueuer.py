@@ -96,8 +96,9 @@ class Enqueuer:
         if is_delayed and publishes:
             due_job = await self.at_due_time(job, connection)
         if replaces:
-            unique = await self._writer.replace([job], connection)
-            job = unique.get(job.unique_key, job)
+            unique_jobs = await self._writer.replace([job], connection)
+            # A unique job has the id of the row that it replaced.
+            job = unique_jobs.get(job.unique_key, job)
             await self._outbox.notify_due(job.execution_time, connection, notify)
         else:
             insert = self._statement_of(job, is_delayed=is_delayed)
@@ -118,10 +119,10 @@ class Enqueuer:
         return job.due_at(now + (job.execution_time - EPOCH))
 
     def _delay_of(self, job: AnyJob) -> timedelta | None:
-        """Return the delay of a job that is still to come by the clock of this host, but not by the server's.
+        """Return the delay until a due time that has passed by the server's clock, but not by this host's.
 
         The caller has most likely added it to the time of this host, which is behind. The job would be late
-        when it is added, and might expire at once.
+        when it is added, and might expire at once. The result is None for any other due time.
         """
         behind_s = -self._store.statements.clock_offset_s
         if behind_s <= 0:
@@ -199,7 +200,8 @@ class Enqueuer:
             _check_notify(notify, connection)
         jobs = await self._bulk.prepare(specs)
         first_due = _first_due(jobs)
-        if first_due is not None and first_due <= EPOCH:  # some may be due now
+        # A job without a due time has EPOCH so far. It is due now, by the clock of the database.
+        if first_due is not None and first_due <= EPOCH:
             now = await self._store.inserts.clock(connection=connection)
             jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]
             first_due = _first_due(jobs)
@@ -231,9 +233,9 @@ class Enqueuer:
         """Publish the jobs that were inserted, each id once, and yield to the event loop at intervals."""
         # Of several jobs with one id under REPLACE, the last one was stored.
         stored = {job_id: job for job, job_id in zip(jobs, ids, strict=True) if job_id is not None}
-        for place, (job_id, job) in enumerate(stored.items(), start=1):
+        for number, (job_id, job) in enumerate(stored.items(), start=1):
             self._events.publish(JobScheduled(job_id, job.job_name, 0, job.execution_time))
-            if place % PREPARE_BATCH == 0:
+            if number % PREPARE_BATCH == 0:
                 await asyncio.sleep(0)
 
 

@@ -157,13 +157,13 @@ class InsertBatcher:
         return inserted
 
     def _wait_of(self, jobs: Sequence[AnyJob], wait: LockWait) -> LockWait:
-        """Return how long a statement waits for locks.
+        """Return how long a statement waits for locks: longer if it is unlikely to meet one.
 
         No other transaction has inserted generated ids, so only a trigger of the application can wait for a
         lock then. While calls wait for such a lock, the next one is likely to wait too.
         """
-        is_rare = wait is SHARED_WAIT and not self._locked.names
-        if is_rare and all(isinstance(job, GeneratedIdJob) for job in jobs):
+        no_call_waits = wait is SHARED_WAIT and not self._locked.names
+        if no_call_waits and all(isinstance(job, GeneratedIdJob) for job in jobs):
             return GENERATED_WAIT
         return wait
 
@@ -172,6 +172,7 @@ class InsertBatcher:
 
     async def _insert_waiting(self) -> None:
         is_shared = False
+        # After a shared statement, the callers get a chance to call again before the batcher is idle.
         while self._waiting or is_shared:
             await asyncio.sleep(0)
             self._batch = self._take()

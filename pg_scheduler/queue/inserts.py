@@ -199,9 +199,20 @@ class InsertRepository(Repository):
     async def _enqueue_generated(
         self, row: PlainJob, extras: Extras, message: str | None, connection: Connection
     ) -> dict[str, datetime] | set[str]:
-        statements, now = self._statements, self._statements.now
-        values = (*row[:2], *row[3:6], row.timeout_seconds, now, extras.options, extras.on_end)
+        statements = self._statements
+        values = (
+            row.job_id,
+            row.task_data,
+            row.job_name,
+            row.priority,
+            row.max_retries,
+            row.timeout_seconds,
+            statements.now,
+            extras.options,
+            extras.on_end,
+        )
         if message is None:
+            # The only column that the statement returns is the time of the call.
             rows = await statements.fetch("enqueue_due_job", *values, on=connection)
             return {row.job_id: rows[0][0]} if rows else {}
         await statements.fetch("enqueue_generated_job", *values, message, on=connection)
@@ -312,26 +323,29 @@ _double = Struct(">id").pack
 
 async def packed(jobs: Sequence[PlainJob], created_at: datetime | None) -> AsyncIterator[bytes]:
     """Yield the COPY stream in chunks."""
-    columns = _count(len(COLUMNS) + (created_at is not None))
-    end = b"" if created_at is None else _instant(_microseconds(created_at))
-    shared: object = None
-    tail = b""
+    column_count = _count(len(COLUMNS) + (created_at is not None))
+    created_at_column = b"" if created_at is None else _instant(_microseconds(created_at))
+    shared_values: object = None
+    shared_columns = b""
     yield HEADER
     for start in range(0, len(jobs), CHUNK_ROWS):
         rows: list[bytes] = []
         for job in jobs[start : start + CHUNK_ROWS]:
-            if job[2:] != shared:  # neighbours often differ in id and arguments only
-                shared = job[2:]
-                tail = _tail(job) + end
+            # Neighbours often differ only in their ids and arguments, which are the first two fields.
+            if job[2:] != shared_values:
+                shared_values = job[2:]
+                shared_columns = _shared_columns(job) + created_at_column
             job_id, task_data = job.job_id.encode(), job.task_data.encode()
-            # version 1 of jsonb is text
-            rows += (columns, _size(len(job_id)), job_id, _size(len(task_data) + 1), b"\1", task_data, tail)
+            # The byte before the arguments is the version of the format of jsonb, of which 1 is text.
+            jsonb_size = _size(len(task_data) + 1)
+            rows += (column_count, _size(len(job_id)), job_id, jsonb_size, b"\1", task_data, shared_columns)
         yield b"".join(rows)
         await asyncio.sleep(0)
     yield TRAILER
 
 
-def _tail(job: PlainJob) -> bytes:
+def _shared_columns(job: PlainJob) -> bytes:
+    """Return the columns of a row after its id and its arguments."""
     due, grace = _microseconds(job.execution_time), job.misfire_grace_time
     return b"".join(
         (

@@ -165,13 +165,15 @@ class JobRepository(Repository):
             JobConflictError: Another unfinished job has its unique key.
         """
         fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now)
+        # The last parameter is whether the statement may also change the child of a step.
+        retry_others, retry_any = partial(fetch, False), partial(fetch, True)
         rows = await self._unique_keys.restart(
-            job_id, partial(fetch, False, on=connection), within=connection
+            job_id, partial(retry_others, on=connection), within=connection
         )
 
         async def retry_child(transaction: Transaction) -> list[Record]:
             inner = transaction.connection
-            child_rows = await self._unique_keys.restart(job_id, partial(fetch, True, on=inner), within=inner)
+            child_rows = await self._unique_keys.restart(job_id, partial(retry_any, on=inner), within=inner)
             await self._dependencies.wait_again([job_id], [row["parent"] for row in child_rows], inner)
             return child_rows
 
@@ -225,6 +227,8 @@ class JobRepository(Repository):
             SuppressedChangeError: The job was not changed.
         """
         connection = within.connection if isinstance(within, Transaction) else within
+        # The last parameter is whether the same transaction applies the consequences afterwards. If it does
+        # not, and the job has some, the statement leaves the job unchanged.
         rows = await self._statements.fetch(name, job_id, *args, False, on=connection)
         if rows and not rows[0]["changed"]:
 
@@ -273,6 +277,7 @@ class JobRepository(Repository):
         now, run = self._statements.now, self._statements.fetch_retrying
         if within is not None:
             await self._statements.fetch("mark_awaited", ids, on=within)
+        # As in _change(), the last parameter is whether the consequences are applied afterwards.
         rows = await run("cancel_jobs", ids, now, reason, *filters, False, on=within)
         if refused := [row["job_id"] for row in rows if not row["changed"]]:
 
@@ -340,8 +345,8 @@ class JobRepository(Repository):
         self, worker_id: str, names: Sequence[str], limit: int, now: datetime | None
     ) -> list[Record]:
         """Expire those jobs that the table accepts, and leave the others out from now on."""
-        late = await self._statements.fetch("find_late", limit, now, list(self._refused))
-        parts, expired = deque([[row["job_id"] for row in late]]), []
+        late_rows = await self._statements.fetch("find_late", limit, now, list(self._refused))
+        parts, expired = deque([[row["job_id"] for row in late_rows]]), []
         while parts:
             part = parts.popleft()
             try:
@@ -386,7 +391,8 @@ class JobRepository(Repository):
         filters = JobFilters(status_values, names, worker_id, due_from, due_before, metadata)
         if metadata is not None:
             return await self._find_jobs(after, limit, filters)
-        rows = await self._statements.fetch("list_jobs", after, *filters[:5], limit + 1)
+        filters_in_columns = filters[: JobFilters._fields.index("metadata")]
+        rows = await self._statements.fetch("list_jobs", after, *filters_in_columns, limit + 1)
         jobs = [job_from(row, self._statements.codec) for row in rows[:limit]]
         return Page(jobs, next=jobs[-1].job_id if len(rows) > limit else None)
 

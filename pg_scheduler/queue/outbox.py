@@ -183,7 +183,7 @@ class Outbox:
     def notify_due_after(
         self, connection: Connection, due: datetime | None, notify: Notify | None = None
     ) -> None:
-        """Notify workers of a due job once the transaction of the caller has ended, unless never."""
+        """Notify workers of a due job once the transaction of the caller has ended, if ``notify`` is hint."""
         read = transaction_of(connection)
         if (notify or self._notify) != "hint" or read is None:
             return
@@ -205,7 +205,9 @@ class Outbox:
     def _look(self, watch: Watch) -> None:
         """Notify workers if the transaction of a caller has ended, else ask once more later."""
         current = guarded(watch.read, lambda _: None)  # a released or closed connection may raise anything
-        has_ended = not current or (current is not watch.transaction and current is not True)
+        # A library without an object for its transactions returns True while one is open.
+        is_another = current is not watch.transaction and current is not True
+        has_ended = not current or is_another
         if has_ended:
             self._queue_due(watch.due)
             self._announce_message(0.0)
@@ -258,7 +260,7 @@ class Outbox:
             texts = [due_message(self.mark, due) if message == DUE else message for message in messages]
             try:
                 await self._store.locks.notify(texts)
-            except BaseException:  # not sent
+            except BaseException:  # a cancellation too: the messages go with the next ones
                 if DUE in messages:
                     self._due = _earliest(due, self._due) if DUE in self._messages else due
                 self._messages = messages | self._messages

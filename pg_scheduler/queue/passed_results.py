@@ -128,7 +128,7 @@ def _digest(text: str) -> str:
 
 
 def _passed_from(row: Any, codec: PayloadCodec | None) -> ChildResult | None:
-    """Return a result; None for one that was written by hand and is none."""
+    """Return a result; None if it was written by hand and has no terminal status."""
     end = object_from(row["described"])
     status, attempts, error = terminal(end.get("status")), end.get("attempts"), end.get("error")
     if status is None:

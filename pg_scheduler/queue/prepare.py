@@ -169,7 +169,8 @@ class JobPreparer:
         kinds = [*map(type, values)]
         key = None if task is None else task.name, spec.execution_time is None
         derivation = self._derivations.get(key)
-        # The values of the call of this task before have been validated. True equals 1, but is none.
+        # If the values are those of the last call of this task, they have been validated. Their types are
+        # compared too, because True equals 1.
         if (
             derivation is None
             or task is not derivation.task
@@ -245,7 +246,7 @@ def rule_of(unique: object, task: Task | None) -> Uniqueness | None:
 VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
 """The digit of the variant, two bits of which the RFC fixes."""
 
-_last_stamp = 0
+_last_timestamp = 0
 
 
 def new_job_id() -> str:
@@ -255,13 +256,14 @@ def new_job_id() -> str:
 
 def new_job_ids(count: int) -> Iterator[str]:
     """Yield ``count`` new ids, with one read of the clock and of the entropy source."""
-    global _last_stamp  # noqa: PLW0603 - the counter that keeps ids of one tick in order
+    global _last_timestamp  # noqa: PLW0603 - the counter that keeps ids of one tick in order
+    # A timestamp has 48 bits of milliseconds and 12 of their fractions: 15 hexadecimal digits.
     now = time.time_ns() * 4096 // 1_000_000
     noise = os.urandom(8 * count).hex()
-    for at in range(0, 16 * count, 16):
-        _last_stamp = stamp = max(_last_stamp + 1, now)
-        high = f"{stamp:015x}"
+    for start in range(0, 16 * count, 16):
+        _last_timestamp = timestamp = max(_last_timestamp + 1, now)
+        time_digits, random_digits = f"{timestamp:015x}", noise[start : start + 16]
         yield (
-            f"{high[:8]}-{high[8:12]}-7{high[12:]}-{VARIANTS[noise[at]]}{noise[at + 1 : at + 4]}"
-            f"-{noise[at + 4 : at + 16]}"
+            f"{time_digits[:8]}-{time_digits[8:12]}-7{time_digits[12:]}"
+            f"-{VARIANTS[random_digits[0]]}{random_digits[1:4]}-{random_digits[4:]}"
         )

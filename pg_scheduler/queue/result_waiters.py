@@ -37,7 +37,8 @@ class ResultWaiters:
         self.failures = EventBus()
         """Receives the final failures of this process before they are written."""
         self._waiting: dict[str, asyncio.Future[JobResult]] = {}
-        self._numbers: dict[str, int] = {}
+        # How many callers wait for the result of each job.
+        self._caller_counts: dict[str, int] = {}
         self._interval_s = FIRST_INTERVAL_S
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -54,7 +55,7 @@ class ResultWaiters:
         future = self._waiting.get(job_id)
         if future is None:
             self._waiting[job_id] = future = asyncio.get_running_loop().create_future()
-        self._numbers[job_id] = self._numbers.get(job_id, 0) + 1
+        self._caller_counts[job_id] = self._caller_counts.get(job_id, 0) + 1
         self._interval_s = FIRST_INTERVAL_S
         self._wake.set()
         if self._task is None or self._task.done():
@@ -68,9 +69,9 @@ class ResultWaiters:
                 raise TimeoutError(NOT_ENDED.format(job_id, timeout_s)) from error
             raise
         finally:
-            self._numbers[job_id] -= 1
-            if not self._numbers[job_id]:
-                del self._numbers[job_id]
+            self._caller_counts[job_id] -= 1
+            if not self._caller_counts[job_id]:
+                del self._caller_counts[job_id]
                 if self._waiting.get(job_id) is future:
                     del self._waiting[job_id]
 

@@ -92,7 +92,8 @@ class UniqueKeyRepository(Repository):
                     async with self._statements.transaction(within=within):
                         return await change()
             except UniqueKeyTakenError:
-                rows = await self._statements.fetch("find_key_holder", job_id, on=within)
-                for row in rows:
-                    raise JobConflictError(*row) from None
+                holder_rows = await self._statements.fetch("find_key_holder", job_id, on=within)
+                if holder_rows:
+                    holder = holder_rows[0]
+                    raise JobConflictError(holder["job_id"], holder["status"], holder["unique_key"]) from None
         raise JobConflictError(job_id, ENDED)

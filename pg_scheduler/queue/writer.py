@@ -160,6 +160,8 @@ class JobWriter:
         for extended in _batches(kinds.extended, batch_size):
             await inserts.replace_extended(extended, connection=connection)
         await inserts.copy(kinds.copied, batch_size, connection=connection)
+        # The other jobs may wait for unique ones, so these are written first. If a unique job waits itself,
+        # it may be for one of the others, which are then first.
         unique_first = not any(job.after for job in unique.values())
         if unique_first:
             unique = await self._replace_unique(unique, within, batch_size)
@@ -178,15 +180,15 @@ class JobWriter:
             JobNotFoundError: A parent does not exist.
             ValueError: A parent keeps no result, but a job reads it.
         """
-        keeps = {job.job_id: isinstance(job, ExtendedJob) and job.keeps_result for job in inserted}
-        parents = {parent: None for job in jobs for parent in job.after if parent not in keeps}
+        keeps_by_id = {job.job_id: isinstance(job, ExtendedJob) and job.keeps_result for job in inserted}
+        parents = {parent: None for job in jobs for parent in job.after if parent not in keeps_by_id}
         if parents:
             statuses = await self._store.jobs.statuses_of(parents, connection=connection)
             for parent in parents:
                 if parent not in statuses:
                     raise JobNotFoundError(parent)
         if readers := [job for job in jobs if job.passes_results]:
-            keeping = {job_id for job_id, keeps_result in keeps.items() if keeps_result}
+            keeping = {job_id for job_id, keeps_result in keeps_by_id.items() if keeps_result}
             check_kept(readers, keeping | await self._store.dependencies.keeping(parents, connection))
 
     async def conflict(
@@ -360,14 +362,16 @@ def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[Exten
     the newest job of the schedule too.
     """
     linked_jobs: list[ExtendedJob] = []
-    before = newest = queue.last_job_id
+    # The job of the fire time before, which may have existed, and the newest one that is inserted here.
+    previous_id = newest_id = queue.last_job_id
     for job in queue.jobs:
         job_id = job.row.job_id
         if inserted is None or job_id in inserted:
-            parents = tuple(dict.fromkeys(parent for parent in (before, newest) if parent is not None))
+            ids = (previous_id, newest_id)
+            parents = tuple(dict.fromkeys(parent_id for parent_id in ids if parent_id is not None))
             linked_jobs.append(job.queued_after(parents) if queue.is_ordered and parents else job)
-            newest = job_id
-        before = job_id
+            newest_id = job_id
+        previous_id = job_id
     return linked_jobs
 
 

@@ -53,7 +53,7 @@ def test_job_ids_of_two_processes_differ_when_made_at_the_same_instant(
     monkeypatch.setattr(time, "time_ns", lambda: 10**18)
     made = set()
     for _ in range(100):
-        monkeypatch.setattr(prepare, "_last_stamp", 0)
+        monkeypatch.setattr(prepare, "_last_timestamp", 0)
         made.add(new_job_id())
     assert len(made) == 100
     assert len({each[:18] for each in made}) == 1
