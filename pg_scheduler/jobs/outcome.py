@@ -275,12 +275,13 @@ class Substitute(NamedTuple):
 
     Attributes:
         outcome: The outcome.
-        follows: Whether the consequences of the end are written with it; if not, a scan applies them later.
+        with_consequences: Whether the consequences of the end are written with it; if not, a scan applies
+            them later.
         description: What it is, for people.
     """
 
     outcome: Outcome
-    follows: bool
+    with_consequences: bool
     description: str
 
 
@@ -317,7 +318,10 @@ def substitutes(
             choices.append(Substitute(reduced, False, choices[-1].description))
     for text in (reason, f"outcome refused by the table, SQLSTATE {state}"):
         failed = Outcome.fail(text, error, history_entry("refused", message=text))
-        choices += [Substitute(failed, follows, "the job failed instead") for follows in (True, False)]
+        choices += [
+            Substitute(failed, with_consequences, "the job failed instead")
+            for with_consequences in (True, False)
+        ]
     return choices
 
 

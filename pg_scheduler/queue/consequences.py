@@ -136,15 +136,20 @@ class Consequences:
                 )
 
     async def report_ends(
-        self, attempts: Mapping[str, int], worker_id: str, transaction: Transaction, *, follows: bool = True
+        self,
+        attempts: Mapping[str, int],
+        worker_id: str,
+        transaction: Transaction,
+        *,
+        with_consequences: bool = True,
     ) -> None:
         """Apply consequences that wait for the real end of attempts, which are given by job id.
 
-        Where ``follows`` is False, they no longer wait for it, and a scan applies them later.
+        Where ``with_consequences`` is False, they no longer wait for it, and a scan applies them later.
         """
         args = list(attempts), list(attempts.values()), worker_id
         rows = await self._statements.fetch("report_ends", *args, on=transaction.connection)
-        if follows:
+        if with_consequences:
             await self.run([row["job_id"] for row in rows], transaction)
 
     async def report_gone(self, worker_id: str, attempts: Mapping[str, int], limit: int) -> int:

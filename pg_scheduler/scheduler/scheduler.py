@@ -83,8 +83,8 @@ from pg_scheduler.statistics.service import new_meter
 from pg_scheduler.steps.attempt import AttemptSteps
 from pg_scheduler.steps.child_jobs import ChildEnqueuer
 from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.runners.executors import check_executors
 from pg_scheduler.worker.runners.jobs_view import SchedulerOfJobs
-from pg_scheduler.worker.runners.places import check_executors
 from pg_scheduler.worker.vacuum import Vacuum
 
 F = TypeVar("F", bound=JobFunction)

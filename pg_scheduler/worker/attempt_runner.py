@@ -1,7 +1,7 @@
 """Run one attempt: find its function, decode its arguments, and call it within its time limit.
 
 Coroutine functions run in the task of the attempt, all others in the executor that they name. A full executor
-makes a claimed attempt wait for its place. Its timeout begins with its code.
+makes a claimed attempt wait for room in it. Its timeout begins with its code.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from pg_scheduler.worker.completing import Completions
 from pg_scheduler.worker.in_flight import Attempt, Durability
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.progress_writer import ProgressWriter
+from pg_scheduler.worker.runners.executors import LazyExecutor
 from pg_scheduler.worker.runners.jobs_view import AttemptInThread
 from pg_scheduler.worker.runners.middleware import run_in_executor, run_in_loop
-from pg_scheduler.worker.runners.places import Place
 from pg_scheduler.worker.runners.timeouts import TimeoutQueue
 
 FIRST_LOCK_PAUSE_S: Final = 0.1
@@ -115,7 +115,7 @@ class AttemptRunner:
         self._get_scheduler = node.get_scheduler
         self._report_progress = progress.report
         self._middleware = tuple(node.middleware)
-        self._places = {name: Place(name, executor) for name, executor in node.executors.items()}
+        self._executors = {name: LazyExecutor(name, executor) for name, executor in node.executors.items()}
         self._stop_grace = node.config.stop_grace
         self._max_crashes = node.config.max_crashes
         self._lock_pause = LockPause()
@@ -165,7 +165,8 @@ class AttemptRunner:
                 self._lock_pause.reset()
                 result = await self.run(attempt) if has_lock else SkippedResult(LOCK_TAKEN)
         except DatabaseUnavailableError as fault:
-            if result is not None:  # the lock was not released, but ended with its session
+            # Only the release of the lock failed if the code has ended. The lock ends with its session.
+            if result is not None:
                 return result
             await self._lock_pause.wait(fault)
             return InterruptResult()  # the job has not run
@@ -176,8 +177,8 @@ class AttemptRunner:
     async def stop(self) -> None:
         """Stop watching time limits, and stop the executors."""
         self._timeouts.close()
-        for place in self._places.values():
-            await place.stop(self._stop_grace)
+        for lazy_executor in self._executors.values():
+            await lazy_executor.stop(self._stop_grace)
 
     @staticmethod
     def time_out(attempt: Attempt) -> None:
@@ -191,14 +192,14 @@ class AttemptRunner:
         self, attempt: Attempt, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Result:
         """Run an attempt in its executor, as soon as that has room."""
-        place = self._places.get(task.executor)
-        if place is None:
+        lazy_executor = self._executors.get(task.executor)
+        if lazy_executor is None:
             error = ConfigurationError(f"this Scheduler has no executor {task.executor!r}; pass executors=")
             return UnrunnableResult(error)
-        async with place.room:
+        async with lazy_executor.room:
             try:
-                await place.start()
-                return await self._call(attempt, task, args, kwargs, place.executor)
+                await lazy_executor.start()
+                return await self._call(attempt, task, args, kwargs, lazy_executor.executor)
             except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
                 return error_result(attempt, error)
 

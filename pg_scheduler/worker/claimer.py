@@ -25,8 +25,8 @@ from pg_scheduler.worker.pacing import ClaimSize, Pacing
 from pg_scheduler.worker.service import NEVER, Service
 
 ISOLATED_FROM: Final = 2
-"""The crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one death of their
-worker, jobs run again together: it may have been the machine."""
+"""The number of crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one
+death of their worker, jobs run again together: it may have been the machine."""
 
 COUNT_INTERVAL_S: Final = 1.0
 """Seconds between two claims that count the index entries that they read: a count costs a 20th of a claim."""
@@ -69,7 +69,7 @@ class Claimer(Service):
         self.isolated_from: Final = (
             ISOLATED_FROM if max_crashes is None else min(max(max_crashes - 1, 1), ISOLATED_FROM)
         )
-        """The crashes from which jobs run one at a time."""
+        """The number of crashes from which jobs run one at a time."""
         self._pacing = Pacing(polling)
         self.cursor: Final = ClaimCursor(polling.max_interval)
         """Where claims begin."""
@@ -307,7 +307,7 @@ class Claimer(Service):
         return True
 
     def _start_over(self) -> None:
-        """Begin the next claim at the start of the index, and leave out no job as the cheaper statement does.
+        """Let the next claim begin at the start of the index, by the statement that leaves out no job.
 
         The claim also counts the entries that it reads: there may be many.
         """
@@ -331,8 +331,8 @@ class Claimer(Service):
     async def _quarantine(self) -> bool:
         """Fail the due jobs whose rows cannot be read, and leave out those whose claim the table refuses.
 
-        So are those for which a trigger waits for a lock. Each would end every claim. Return whether there
-        were any.
+        Jobs for which a trigger waits for a lock are left out too. Any of these jobs would make every claim
+        fail. Return whether there were any.
         """
         self._start_over()
         await self._release_unacknowledged()
@@ -374,9 +374,9 @@ class Claimer(Service):
         if self._may_have_unacknowledged:
             await self._release_unacknowledged()
         names = self._names()
-        left_out = self.isolated_from if self._in_flight.has_crashed_job else None
+        isolated_from = self.isolated_from if self._in_flight.has_crashed_job else None
         failed_jobs, are_left = await self._claims.quarantine_oversized(
-            names, self._size.limit, isolated_from=left_out
+            names, self._size.limit, isolated_from=isolated_from
         )
         for job in failed_jobs:
             self._events.publish(JobFailed(*job))

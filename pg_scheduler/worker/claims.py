@@ -115,7 +115,7 @@ class Quarantine(NamedTuple):
     waiting: dict[str, DatabaseUnavailableError]
 
 
-class _TriedError(Exception):
+class _TrialClaimError(Exception):
     """Rolls back a claim that was only an attempt."""
 
 
@@ -162,42 +162,48 @@ class ClaimRepository:
         now = self._statements.now
         ids = [claim.job_id for claim in completed]
         attempt = completed[0].attempt if completed else 0
-        about = worker_id, names, limit, now
+        claim_args = worker_id, names, limit, now
         index = (self._index or await self._claim_index()) if counts else None
         options = *since, keep, after, crashed, index, isolated_from
         locked: set[str] = set()
         try:
             rows = await self._statements.fetch(
-                "exchange_jobs", *about, ids, attempt, *options, left_out=left_out
+                "exchange_jobs", *claim_args, ids, attempt, *options, left_out=left_out
             )
         except DatabaseUnavailableError as fault:
             if not (ids and is_lock_timeout(fault)):
                 raise
             locked = await self.complete(worker_id, completed, keep=keep)
-            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options, left_out=left_out)
+            rows = await self._statements.fetch(
+                "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out
+            )
         except REFUSALS as error:
             if not (ids and is_refusal(error)):
                 raise
             # A completion or a claim: the claim is refused again if it was that one.
             locked = {*ids}
-            rows = await self._statements.fetch("exchange_jobs", *about, [], 0, *options, left_out=left_out)
+            rows = await self._statements.fetch(
+                "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out
+            )
         totals = rows.pop()
         jobs: list[Claim] = []
         expired: list[Claim] = []
         for row in rows:
+            # The columns of a row begin with those of a claim.
             claim = Claim._make(row[:CLAIM_COLUMNS])
-            (expired if row[CLAIM_COLUMNS] else jobs).append(claim)
+            (expired if row["expired"] else jobs).append(claim)
         jobs.sort(key=START_ORDER)
         refused = locked.union(totals["refused"] or ())
+        # The last row has no claim, so the time of the server travels in the column of the due time.
         return ExchangeResult(
             jobs,
             expired,
-            totals["due"],
-            refused,
-            totals["silence"],
-            totals["crashed"],
-            totals["read"] or 0,
-            totals["execution_time"],
+            due_in=totals["due"],
+            refused=refused,
+            silence=totals["silence"],
+            crashed=totals["crashed"],
+            read=totals["read"] or 0,
+            at=totals["execution_time"],
         )
 
     async def find_claimable(
@@ -343,12 +349,12 @@ class ClaimRepository:
         """
         quarantine = Quarantine([], {}, {})
         waits: Counter[str] = Counter()
-        about = self._statements.now, isolated_from
+        claim_args = self._statements.now, isolated_from
         async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
             connection = transaction.connection
             await self._statements.execute("lock_for_claims", on=connection)
             rows = await self._statements.fetch(
-                "lock_due", names, limit, *about, list(left_out), on=connection
+                "lock_due", names, limit, *claim_args, list(left_out), on=connection
             )
             for job_id, name in rows:
                 if waits[name] >= MAX_WAITS_OF_NAME:
@@ -370,7 +376,7 @@ class ClaimRepository:
                 first_fault = next(iter(quarantine.waiting.values()))
                 examined = [*left_out, *quarantine.waiting, *quarantine.refused]
                 rows = await self._statements.fetch(
-                    "lock_due", waiting_names, MAX_WAITING, *about, examined, on=connection
+                    "lock_due", waiting_names, MAX_WAITING, *claim_args, examined, on=connection
                 )
                 quarantine.waiting.update((job_id, first_fault) for job_id, _ in rows[:MAX_WAITING])
         await self._results.consequences.apply([job.job_id for job in quarantine.unreadable])
@@ -389,12 +395,12 @@ class ClaimRepository:
 
     async def _try_claim(self, worker_id: str, job_id: str, transaction: Transaction) -> None:
         """Claim a job and roll that back; raise the error if the table refuses it."""
-        with suppress(_TriedError):
+        with suppress(_TrialClaimError):
             async with self._statements.transaction(within=transaction) as savepoint:
                 now = self._statements.now
                 await self._statements.fetch("try_claim", worker_id, job_id, now, on=savepoint.connection)
                 await self._statements.execute("apply_deferred", on=savepoint.connection)
-                raise _TriedError
+                raise _TrialClaimError
 
     async def quarantine_oversized(
         self, names: Sequence[str], limit: int, *, isolated_from: int | None = None

@@ -67,7 +67,8 @@ class Completer(Service):
         self._signals = node.signals
         self._failures = node.waiters.failures
         self._report_at = 0.0
-        self._follows = True
+        # Whether outcomes are written with the consequences of their jobs. Only a shutdown turns this off.
+        self._with_consequences = True
 
     async def run_once(self) -> float:
         """Write one batch of completions, one of all other outcomes, and those late ones whose turn it is."""
@@ -109,7 +110,7 @@ class Completer(Service):
                 self._divide(batch)
             else:
                 await self._substitute(batch, error)
-        written = [outcome for outcome in batch.outcomes if outcome[0].job_id not in batch.late]
+        written = [(claim, outcome) for claim, outcome in batch.outcomes if claim.job_id not in batch.late]
         if written:
             due_at = _due(written, self._store.statements.server_now)
             if any(outcome.make_event is JobReleased for _, outcome in written):
@@ -121,9 +122,9 @@ class Completer(Service):
         """Write outcomes together, or if rows are locked, those whose rows are not."""
         repository, buffer = self._store.results, self._result_buffer
         deleted = None if buffer.keeps_completed else buffer.deleted
-        follows = self._follows
+        with_consequences = self._with_consequences
         if batch.last_group is not None:
-            follows = follows and batch.last_group.follows
+            with_consequences = with_consequences and batch.last_group.with_consequences
         else:
             try:
                 batch.accepted = await repository.settle(self._worker_id, batch.outcomes, deleted=deleted)
@@ -133,12 +134,14 @@ class Completer(Service):
             else:
                 return
         settled = await repository.settle_unlocked(
-            self._worker_id, batch.outcomes, deleted=deleted, follows=follows
+            self._worker_id, batch.outcomes, deleted=deleted, with_consequences=with_consequences
         )
-        locked = [outcome for outcome in batch.outcomes if outcome[0].job_id in settled.locked]
-        self._postpone(batch, locked)
-        batch.accepted, batch.late = settled
-        if not follows and settled.accepted:
+        locked_outcomes = [
+            (claim, outcome) for claim, outcome in batch.outcomes if claim.job_id in settled.locked
+        ]
+        self._postpone(batch, locked_outcomes)
+        batch.accepted, batch.late = settled.accepted, settled.locked
+        if not with_consequences and settled.accepted:
             self._signals.end_overlooked()
 
     def _postpone(
@@ -186,7 +189,7 @@ class Completer(Service):
             outcomes = [(claim, substitute.outcome)]
             try:
                 settled = await self._store.results.settle_unlocked(
-                    self._worker_id, outcomes, deleted=None, follows=substitute.follows
+                    self._worker_id, outcomes, deleted=None, with_consequences=substitute.with_consequences
                 )
             except REFUSALS as again:
                 if not is_refusal(again):
@@ -207,8 +210,8 @@ class Completer(Service):
         self._publish_refusal(claim, error, "nothing else was accepted either, so it waits")
 
     def _publish_refusal(self, claim: Claim, error: str, effect: str) -> None:
-        about = (claim.job_id, claim.job_name, claim.attempt)
-        self._events.publish(OutcomeRefused(*about, error=error, effect=effect))
+        event_args = (claim.job_id, claim.job_name, claim.attempt)
+        self._events.publish(OutcomeRefused(*event_args, error=error, effect=effect))
 
     async def _report_late(self) -> None:
         """Publish for which sessions outcomes have waited for some seconds, from time to time."""
@@ -247,7 +250,7 @@ class Completer(Service):
         deadline = time.monotonic() + self._flush_timeout
         pause = Wakeup()
         self._result_buffer.late.hurry()
-        self._follows = True
+        self._with_consequences = True
         while self._result_buffer.has_results:
             fault: DatabaseUnavailableError | None = None
             delay = RETRY_DELAY_S
@@ -258,10 +261,10 @@ class Completer(Service):
             # Outcomes that were not tried yet get their turn. There is an end of them, but not of late ones.
             if fault is None and (self._result_buffer.has_new or not self._result_buffer.late.groups):
                 continue
-            is_over = time.monotonic() >= deadline or (delay > 0 and not self._follows)
-            if is_over and fault is None and self._follows:
+            is_over = time.monotonic() >= deadline or (delay > 0 and not self._with_consequences)
+            if is_over and fault is None and self._with_consequences:
                 # The job does not run again if its row is free and only those of others are locked.
-                self._follows = False
+                self._with_consequences = False
                 deadline = time.monotonic() + LAST_TURNS_S
                 self._result_buffer.late.hurry()
                 continue

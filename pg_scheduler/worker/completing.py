@@ -58,10 +58,8 @@ class Completions:
         try:
             if passed_connection is None:
                 async with connections.transaction_of_job() as connection:
-                    transaction, first_transaction = (
-                        Transaction(connection, []),
-                        _open_transaction(connection),
-                    )
+                    transaction = Transaction(connection, [])
+                    first_transaction = _open_transaction(connection)
                     yield connection
                     with terminate_unanswered(connection):
                         is_plain = await self._write(
@@ -76,9 +74,9 @@ class Completions:
                 is_plain = await self._write(
                     attempt, completion, transaction, first_transaction, is_own=False
                 )
-                number = await self._results.transaction_id(connection)
+                transaction_id = await self._results.transaction_id(connection)
                 completion.find_end = partial(
-                    self._find_end, attempt, completion, transaction, number, is_plain=is_plain
+                    self._find_end, attempt, completion, transaction, transaction_id, is_plain=is_plain
                 )
         except BaseException as error:  # whatever it was, the transaction is rolled back, or has no answer
             # If the commit has no answer, the end of the attempt needs the fault. Otherwise it is as if the

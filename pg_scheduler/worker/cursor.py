@@ -54,8 +54,10 @@ class ClaimCursor:
         self.after: Sequence[str] = NO_IDS
         """The id to begin at, at each instant of ``since()``: many jobs may be due at one instant."""
         self._since: ClaimPosition = FROM_THE_START
+        # When the position was last set to the start of the index, by the monotonic clock; None to do so now.
         self._reset_at: float | None = None
-        self._earlier: datetime | None = None
+        # The earliest due time that was announced since the last claim.
+        self._announced_due: datetime | None = None
 
     def since(self) -> ClaimPosition:
         """Return where the next claim begins; the object ``FROM_THE_START`` if nothing is skipped."""
@@ -64,9 +66,9 @@ class ClaimCursor:
         ):
             self.is_kept = False
             self._since, self.after, self._reset_at = FROM_THE_START, NO_IDS, time.monotonic()
-        elif self._earlier is not None and self._since is not FROM_THE_START:
-            self._move_back(self._earlier)
-        self._earlier = None
+        elif self._announced_due is not None and self._since is not FROM_THE_START:
+            self._move_back(self._announced_due)
+        self._announced_due = None
         return self._since
 
     @property
@@ -76,15 +78,15 @@ class ClaimCursor:
 
     def return_to(self, due: datetime) -> None:
         """Begin the next claim at this instant or earlier, even if a claim in progress moves the position."""
-        self._earlier = due if self._earlier is None else min(self._earlier, due)
+        self._announced_due = due if self._announced_due is None else min(self._announced_due, due)
 
     def reset(self) -> None:
         """Begin at the start of the index, even if a claim in progress moves the position."""
         self._reset_at = None
 
-    def is_crowded(self, read: int) -> bool:
+    def is_crowded(self, unclaimed_entries: int) -> bool:
         """Return whether a claim or a search from the start read many entries of jobs that it left."""
-        return read > self.many_entries
+        return unclaimed_entries > self.many_entries
 
     def advance(self, claims: Sequence[Claim]) -> None:
         """Continue after these claims, which are sorted by time within each priority."""

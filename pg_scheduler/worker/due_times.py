@@ -33,13 +33,13 @@ class DueTimeCorrector(Service):
         self._signals = node.signals
         self._must_correct = False
         self._pause_s = self.first_pause_s
-        self._open_until: int | None = None
-        """The id of the transaction of the first pass; None before it."""
+        self._first_xid: int | None = None
+        """The id of the newest transaction at the first pass; None before it. All older ones have to end."""
 
     def correct(self) -> None:
         """Let the next pass correct due times."""
         self._must_correct = True
-        self._open_until = None
+        self._first_xid = None
         self._pause_s = self.first_pause_s
         self.wake()
 
@@ -64,9 +64,9 @@ class DueTimeCorrector(Service):
             self._signals.due()
             self._must_correct = True
             return 0
-        if self._open_until is None:
-            self._open_until = uncorrected.newest
-        if not (uncorrected.is_left or uncorrected.is_open or uncorrected.oldest < self._open_until):
+        if self._first_xid is None:
+            self._first_xid = uncorrected.newest
+        if not (uncorrected.is_left or uncorrected.is_open or uncorrected.oldest < self._first_xid):
             return NEVER
         self._must_correct = True
         pause_s = self._pause_s

@@ -87,7 +87,7 @@ class Executor:
         self._policy = node.retry_policy
         self._slots = config.max_concurrent_jobs
         self._shutdown_timeout = config.shutdown_timeout
-        self._patience: asyncio.Timeout | None = None
+        self._shutdown_timer: asyncio.Timeout | None = None
         self._max_result_bytes = config.max_result_bytes
         self._codec = node.store.statements.codec
         self._stop_grace = config.stop_grace
@@ -152,13 +152,14 @@ class Executor:
 
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
         """Reserve a slot for a claimed job."""
-        # The job was lost and claimed again before this worker has noticed that.
-        if old := self._attempts.get(claim.job_id):
-            if old.end is None:
-                old.revoke(Revocation.LOST)
+        # If there is an older attempt, this worker lost the job and has claimed it again, before a heartbeat
+        # noticed that.
+        if older_attempt := self._attempts.get(claim.job_id):
+            if older_attempt.end is None:
+                older_attempt.revoke(Revocation.LOST)
             else:
                 # Its code has written the end of the job by completing(), and continues.
-                self.in_flight.outlived.add(old)
+                self.in_flight.outlived.add(older_attempt)
         self._attempts[claim.job_id] = attempt = Attempt(claim, measured_for)
         return attempt
 
@@ -242,18 +243,18 @@ class Executor:
     def hurry(self) -> None:
         """End the time that running jobs get to finish at shutdown: one in progress cancels them now."""
         self._shutdown_timeout = 0
-        if self._patience is not None:
-            self._patience.reschedule(asyncio.get_running_loop().time())
+        if self._shutdown_timer is not None:
+            self._shutdown_timer.reschedule(asyncio.get_running_loop().time())
 
     async def _wait(self, tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
         """Wait until jobs have finished, but not longer than the shutdown timeout; return those that run."""
         try:
-            async with asyncio.timeout(self._shutdown_timeout) as self._patience:
+            async with asyncio.timeout(self._shutdown_timeout) as self._shutdown_timer:
                 await asyncio.wait(tasks)
         except TimeoutError:
             pass
         finally:
-            self._patience = None
+            self._shutdown_timer = None
         return {task for task in tasks if not task.done()}
 
     async def _run(self, attempt: Attempt) -> None:
@@ -295,9 +296,10 @@ class Executor:
             result = final_result
         job_id = attempt.claim.job_id
         revocation = attempt.revocation
-        is_taken = revocation is Revocation.CANCELLED or revocation is Revocation.LOST
-        if is_taken:
-            self._events.publish(_event(attempt))
+        # Then the row of the job is no longer this worker's, so it must not write the outcome.
+        has_lost_row = revocation is Revocation.CANCELLED or revocation is Revocation.LOST
+        if has_lost_row:
+            self._events.publish(_event_of_revocation(attempt))
         if self._attempts.get(job_id) is not attempt:
             return  # left at the shutdown, or replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
@@ -305,9 +307,9 @@ class Executor:
         if revocation is Revocation.LOST:
             self._signals.attempt_lost()
         try:
-            if is_taken and attempt.is_awaited:
+            if has_lost_row and attempt.is_awaited:
                 self._result_buffer.put(attempt.claim, REVOKED)
-            elif not is_taken:
+            elif not has_lost_row:
                 result = _with_evidence(attempt, result)
                 self._put(attempt.claim, result, attempt.steps, apart=completion is not None)
         finally:
@@ -422,8 +424,8 @@ def _in_stored_form(claim: Claim, task: Task, result: ReturnResult) -> ReturnRes
     return ReturnResult(task.form_of_result(result.value))
 
 
-def _event(attempt: Attempt) -> JobCancelled | JobLost:
-    about = (attempt.claim.job_id, attempt.claim.job_name, attempt.claim.attempt)
+def _event_of_revocation(attempt: Attempt) -> JobCancelled | JobLost:
+    event_args = (attempt.claim.job_id, attempt.claim.job_name, attempt.claim.attempt)
     if attempt.revocation is Revocation.CANCELLED:
-        return JobCancelled(*about, reason=BY_CALLER)
-    return JobLost(*about)
+        return JobCancelled(*event_args, reason=BY_CALLER)
+    return JobLost(*event_args)

@@ -136,8 +136,9 @@ class Heartbeat(Service):
         if answer.obstacle is None and self._audience.update(subscriptions):
             self._signals.subscriptions_changed()
         await self._revoke({job_id: held[job_id] for job_id in answer.lost if job_id in held})
+        # The row of the worker has its former state until the next heartbeat, which follows at once.
         if has_new_state:
-            return 0  # the next heartbeat reports it
+            return 0
         if answer.obstacle is not None or answer.late or (held and not self._signals.notifications_up.is_set):
             return min(interval, POLL_INTERVAL_S)
         return interval

@@ -130,10 +130,10 @@ class LeaseKeeper:
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._keep(ready, ended))
         except Exception as error:  # noqa: BLE001 - a bug: nothing else would report it from this thread
-            self._call(self._events.publish, ServiceFaulted("keeper", error))
+            self._call_in_loop(self._events.publish, ServiceFaulted("keeper", error))
         finally:
-            self._call(ready.set)
-            self._call(ended.set)
+            self._call_in_loop(ready.set)
+            self._call_in_loop(ended.set)
 
     async def _keep(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
         self._task = asyncio.current_task()
@@ -141,7 +141,7 @@ class LeaseKeeper:
             while not self._is_stopping and self._watchdog.ping():
                 await self._poll()
                 if not ready.is_set():
-                    self._call(ready.set)
+                    self._call_in_loop(ready.set)
                 await asyncio.sleep(self.poll_interval_s)
                 if self._is_lingering:
                     break
@@ -149,7 +149,7 @@ class LeaseKeeper:
                 await self._linger()
         finally:
             await self._disconnect()
-            self._call(ended.set)  # the rest is the thread's own: it may wait for a name server
+            self._call_in_loop(ended.set)  # the rest is the thread's own: it may wait for a name server
 
     async def _linger(self) -> None:
         """After the shutdown, keep the lease while the code of attempts that were left still runs."""
@@ -213,11 +213,11 @@ class LeaseKeeper:
         self._has_reported_loss = False
         if self._connection.key is None and not self._has_reported_no_lock:
             self._has_reported_no_lock = True
-            self._call(
+            self._call_in_loop(
                 partial(logger.warning, NO_LOCK, extra=record_fields(worker_id=self._connection.worker_id))
             )
-        self._call(self._signals.database_up)  # after an outage, it is the first to notice
-        self._call(self._events.publish, KeeperConnected(has_lock=self._connection.key is not None))
+        self._call_in_loop(self._signals.database_up)  # after an outage, it is the first to notice
+        self._call_in_loop(self._events.publish, KeeperConnected(has_lock=self._connection.key is not None))
 
     async def _renew(self) -> None:
         self._renewed_at = requested_at = time.monotonic()
@@ -261,14 +261,14 @@ class LeaseKeeper:
         self._connect_at = time.monotonic() + delay
         if not self._has_reported_loss:
             self._has_reported_loss = True
-            is_ours = is_transient or isinstance(error, (ConfigurationError, *REFUSALS))
-            # The text of an exception of user code may quote a password.
-            reason = str(error) if is_ours else type(error).__name__
-            self._call(self._events.publish, KeeperLost(reason))
+            # Any other exception is one of user code, whose text may quote a password.
+            has_safe_text = is_transient or isinstance(error, (ConfigurationError, *REFUSALS))
+            reason = str(error) if has_safe_text else type(error).__name__
+            self._call_in_loop(self._events.publish, KeeperLost(reason))
 
     async def _disconnect(self) -> None:
         self._lease.lock_lost()
         await self._connection.close()
 
-    def _call(self, call: Callable[..., object], *args: object) -> None:
+    def _call_in_loop(self, call: Callable[..., object], *args: object) -> None:
         call_in_loop(self._loop, call, *args)

@@ -48,7 +48,7 @@ class LateGroup:
         since: When they were to be written first, by the monotonic clock.
         due_at: When their next turn is, by the same clock.
         pause_s: The pause before that turn; 0 for a part of a group that is being divided.
-        follows: Whether that turn applies their consequences too.
+        with_consequences: Whether that turn applies their consequences too.
         is_refused: Whether they wait because the table refuses them, and not for a lock.
         is_alone: Whether it is one outcome that failed although no row of it was locked.
     """
@@ -57,7 +57,7 @@ class LateGroup:
     since: float
     due_at: float
     pause_s: float
-    follows: bool = True
+    with_consequences: bool = True
     is_refused: bool = False
     is_alone: bool = False
 
@@ -72,7 +72,7 @@ class LateGroup:
         Args:
             late_count: How many outcomes are late, of all groups.
         """
-        return self.follows and late_count > MAX_WAITING
+        return self.with_consequences and late_count > MAX_WAITING
 
 
 class LateOutcomes:
@@ -129,21 +129,45 @@ class LateOutcomes:
                 number = sum(group.is_alone for group in self.groups) + 1
                 pause_s = max(pause_s, number / LONE_TURNS_PER_S)
             since = _since(last_group, now)
-            group = LateGroup(outcomes, since, now + pause_s, pause_s, True, is_refused, is_alone)
+            group = LateGroup(
+                outcomes,
+                since,
+                due_at=now + pause_s,
+                pause_s=pause_s,
+                with_consequences=True,
+                is_refused=is_refused,
+                is_alone=is_alone,
+            )
             self.groups.append(group)
 
     def divide(self, outcomes: Sequence[AttemptOutcome], *, last_group: LateGroup | None) -> None:
         """Let each half of outcomes that failed together have a turn at once; see ``postpone()``."""
         now, middle = time.monotonic(), len(outcomes) // 2
-        follows = last_group is None or last_group.follows
+        with_consequences = last_group is None or last_group.with_consequences
         for half in (outcomes[:middle], outcomes[middle:]):
-            self.groups.append(LateGroup(half, _since(last_group, now), now, 0.0, follows))
+            self.groups.append(
+                LateGroup(
+                    half,
+                    _since(last_group, now),
+                    due_at=now,
+                    pause_s=0.0,
+                    with_consequences=with_consequences,
+                )
+            )
 
     def leave_consequences(self, outcomes: Sequence[AttemptOutcome], *, last_group: LateGroup) -> None:
         """Let outcomes have a turn at once that does not apply their consequences; see ``postpone()``."""
         if outcomes:
             now = time.monotonic()
-            self.groups.append(LateGroup(outcomes, last_group.since, now, last_group.pause_s, follows=False))
+            self.groups.append(
+                LateGroup(
+                    outcomes,
+                    last_group.since,
+                    due_at=now,
+                    pause_s=last_group.pause_s,
+                    with_consequences=False,
+                )
+            )
 
     def due_groups(self, size: int) -> list[LateGroup]:
         """Return the groups that have a turn now: one that is being divided, or some that wait for locks.
@@ -161,7 +185,7 @@ class LateOutcomes:
             if due_groups and not (
                 due_groups[0].may_merge
                 and group.may_merge
-                and due_groups[0].follows == group.follows
+                and due_groups[0].with_consequences == group.with_consequences
                 and len(job_ids) + len(ids) <= size
             ):
                 continue
@@ -181,10 +205,10 @@ def merge(groups: Sequence[LateGroup]) -> LateGroup:
     """Return one group of those that have a turn at the same time."""
     return LateGroup(
         [outcome for group in groups for outcome in group.outcomes],
-        min(group.since for group in groups),
-        0.0,
-        max(group.pause_s for group in groups),
-        all(group.follows for group in groups),
+        since=min(group.since for group in groups),
+        due_at=0.0,
+        pause_s=max(group.pause_s for group in groups),
+        with_consequences=all(group.with_consequences for group in groups),
     )
 
 

@@ -93,16 +93,24 @@ class ServerClock:
     once the server's clock has been set.
     """
 
-    __slots__ = ("_is_off", "_least", "_most", "_set_back", "_stepped", "offset_s")
+    __slots__ = (
+        "_highest_difference",
+        "_is_offset_large",
+        "_lowest_difference",
+        "_set_back",
+        "_stepped",
+        "offset_s",
+    )
 
     def __init__(self, stepped: Signal, set_back: Signal) -> None:
         self._stepped = stepped
         self._set_back = set_back
-        self._is_off = False
+        self._is_offset_large = False
         self.offset_s: float | None = None
         """Seconds by which the clock of this host is ahead of that of the server; None before a heartbeat."""
-        self._least = float("-inf")
-        self._most = float("inf")
+        # The bounds of the difference between the server's clock and the monotonic one of this process.
+        self._lowest_difference = float("-inf")
+        self._highest_difference = float("inf")
 
     @property
     def correction_s(self) -> float:
@@ -110,7 +118,7 @@ class ServerClock:
 
         If the clocks are hours apart, that of the server may be the wrong one, and be set back soon.
         """
-        if self.offset_s is None or not self._is_off or abs(self.offset_s) > MAX_CORRECTION_S:
+        if self.offset_s is None or not self._is_offset_large or abs(self.offset_s) > MAX_CORRECTION_S:
             return 0.0
         return self.offset_s
 
@@ -121,15 +129,16 @@ class ServerClock:
         clock was set if the bounds contradict those of earlier answers, however long each answer took.
         """
         server_time = now.timestamp()
-        least, most = server_time - time.monotonic(), server_time - requested_at
-        was_set_back = most < self._least - TOLERANCE_S
-        if was_set_back or least > self._most + TOLERANCE_S:
-            self._least, self._most = least, most
+        lowest, highest = server_time - time.monotonic(), server_time - requested_at
+        was_set_back = highest < self._lowest_difference - TOLERANCE_S
+        if was_set_back or lowest > self._highest_difference + TOLERANCE_S:
+            self._lowest_difference, self._highest_difference = lowest, highest
             self._stepped()
             if was_set_back:
                 self._set_back()
         else:
-            self._least, self._most = max(self._least, least), min(self._most, most)
+            self._lowest_difference = max(self._lowest_difference, lowest)
+            self._highest_difference = min(self._highest_difference, highest)
 
     def compare(self, now: datetime, requested_at: float) -> None:
         """Measure by how much the clock of this host differs, from a time of the server as in ``read()``.
@@ -139,8 +148,8 @@ class ServerClock:
         """
         error = (time.monotonic() - requested_at) / 2
         self.offset_s = offset = time.time() - error - now.timestamp()
-        if abs(offset) - error > MAX_OFFSET_S and not self._is_off:
-            self._is_off = True
+        if abs(offset) - error > MAX_OFFSET_S and not self._is_offset_large:
+            self._is_offset_large = True
             direction = "ahead of" if offset > 0 else "behind"
             logger.warning(
                 "the clock of this host is %.1f s %s that of the server; due times that jobs and callers "
@@ -149,6 +158,6 @@ class ServerClock:
                 direction,
                 extra=record_fields(),
             )
-        elif abs(offset) + error <= MAX_OFFSET_S and self._is_off:
-            self._is_off = False
+        elif abs(offset) + error <= MAX_OFFSET_S and self._is_offset_large:
+            self._is_offset_large = False
             logger.info("the clock of this host agrees with that of the server again", extra=record_fields())

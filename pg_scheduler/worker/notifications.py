@@ -47,8 +47,8 @@ NOT_RECEIVING: Final = (
 class NodeEvents(Protocol):
     """What receives the events of other nodes; see ``cluster_events/relay.py``."""
 
-    def receive(self, about: str) -> None:
-        """Read the message of another node, after its kind."""
+    def receive(self, message: str) -> None:
+        """Read the message of another node, without the kind at its begin."""
 
     def missed(self, since: datetime) -> None:
         """Report that messages since then may have been lost."""
@@ -213,26 +213,26 @@ class Listener(Service):
             return
         if self._node.meter is not None:
             self._node.meter.count("notifications_received")
-        kind, _, about = message.partition(" ")
+        kind, _, content = message.partition(" ")
         if kind == DUE:
-            mark, _, times = about.partition(" ")
+            mark, _, times = content.partition(" ")
             if mark != self._node.outbox.mark:
                 self._node.signals.due(earliest_due(times))
-        elif kind == HEARTBEAT_REQUEST and about == self._node.worker_id:
+        elif kind == HEARTBEAT_REQUEST and content == self._node.worker_id:
             self._node.signals.heartbeat_requested()
         elif kind == PERIODIC:
             self._node.signals.schedules_changed()
         elif kind == TASKS:
             self._node.signals.tasks_changed()
         elif kind == EVENTS:
-            self._relay.receive(about)
-        elif kind == SUBSCRIPTIONS and about != self._node.worker_id:
+            self._relay.receive(content)
+        elif kind == SUBSCRIPTIONS and content != self._node.worker_id:
             # The next heartbeat reads the subscriptions of other workers.
             self._node.signals.heartbeat_requested()
         elif kind == ENDED:
             self._node.signals.end_overlooked()
         elif kind == RESULT:
-            self._node.waiters.announce(about)
+            self._node.waiters.announce(content)
 
     def _broken(self) -> None:
         self._node.signals.notifications_up.clear()

@@ -127,19 +127,23 @@ class ResultRepository:
         outcomes: Sequence[tuple[Claim, Outcome]],
         *,
         deleted: Counter[JobStatus] | None = None,
-        follows: bool = True,
+        with_consequences: bool = True,
     ) -> Settled:
         """Write those outcomes of which no other transaction has locked a row; see ``settle()``.
 
         Rows that an outcome changes are those of its job, of jobs that wait for it, and of its schedule. The
         transaction may still meet other locks, such as that of a unique key, and then it fails soon. Where
-        ``follows`` is False, the consequences of jobs that end are left to the deadline scanner.
+        ``with_consequences`` is False, the consequences of jobs that end are left to the deadline scanner.
         """
         changes = _changes_of(outcomes)
         try:
-            return await self._write_unlocked(changes, worker_id, deleted, follows=follows)
+            return await self._write_unlocked(
+                changes, worker_id, deleted, with_consequences=with_consequences
+            )
         except UnstorableTextError:
-            return await self._write_unlocked(_in_ascii(changes), worker_id, deleted, follows=follows)
+            return await self._write_unlocked(
+                _in_ascii(changes), worker_id, deleted, with_consequences=with_consequences
+            )
 
     async def find_blockers(self, worker_id: str, claim: Claim, outcome: Outcome) -> list[Blocker]:
         """Return the sessions for whose locks an outcome waits, and write nothing."""
@@ -206,30 +210,36 @@ class ResultRepository:
         self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
     ) -> set[str]:
         async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
-            accepted, number = await self._write(changes, worker_id, transaction, deletes=deleted is not None)
+            accepted, deleted_count = await self._write(
+                changes, worker_id, transaction, deletes=deleted is not None
+            )
         if deleted is not None:
-            deleted[JobStatus.COMPLETED] += number
+            deleted[JobStatus.COMPLETED] += deleted_count
         return accepted
 
     async def _write_unlocked(
-        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, follows: bool
+        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, with_consequences: bool
     ) -> Settled:
         """Write the changes of rows that are free, and return which are locked. See ``settle_unlocked()``."""
         ending = [
             job_id
             for (job_id, _), change in changes.items()
-            if follows and change.status is not JobStatus.PENDING
+            if with_consequences and change.status is not JobStatus.PENDING
         ]
         async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
             locked = await self._lock_unlocked([job_id for job_id, _ in changes], ending, transaction)
             unlocked = {key: change for key, change in changes.items() if key[0] not in locked}
-            accepted, number = set[str](), 0
+            accepted, deleted_count = set[str](), 0
             if unlocked:
-                accepted, number = await self._write(
-                    unlocked, worker_id, transaction, deletes=deleted is not None, follows=follows
+                accepted, deleted_count = await self._write(
+                    unlocked,
+                    worker_id,
+                    transaction,
+                    deletes=deleted is not None,
+                    with_consequences=with_consequences,
                 )
         if deleted is not None:
-            deleted[JobStatus.COMPLETED] += number
+            deleted[JobStatus.COMPLETED] += deleted_count
         return Settled(accepted, locked)
 
     async def _lock_unlocked(
@@ -251,10 +261,12 @@ class ResultRepository:
         transaction: Transaction,
         *,
         deletes: bool,
-        follows: bool = True,
+        with_consequences: bool = True,
     ) -> tuple[set[str], int]:
         """Write changes; return the accepted ids, and the number of completed jobs that were deleted."""
-        accepted = await self.settle_within(changes, worker_id, transaction, follows=follows)
+        accepted = await self.settle_within(
+            changes, worker_id, transaction, with_consequences=with_consequences
+        )
         completed = [
             job_id
             for (job_id, _), change in changes.items()
@@ -266,7 +278,7 @@ class ResultRepository:
         return accepted, len(rows)
 
     async def settle_within(
-        self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool = True
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, with_consequences: bool = True
     ) -> set[str]:
         """Write changes in the caller's transaction, with the consequences of the jobs that end.
 
@@ -276,15 +288,19 @@ class ResultRepository:
             changes: The changes.
             worker_id: The worker whose attempts ended.
             transaction: The transaction.
-            follows: Whether the consequences are applied. If not, a scan applies them later.
+            with_consequences: Whether the consequences are applied. If not, a scan applies them later.
 
         Returns:
             The ids that were accepted.
         """
-        accepted = await self._settle_held(changes, worker_id, transaction, follows=follows)
+        accepted = await self._settle_held(
+            changes, worker_id, transaction, with_consequences=with_consequences
+        )
         if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
             # Consequences of a job that was cancelled meanwhile may wait for this.
-            await self.consequences.report_ends(ended, worker_id, transaction, follows=follows)
+            await self.consequences.report_ends(
+                ended, worker_id, transaction, with_consequences=with_consequences
+            )
         if open_changes := _unaccepted(changes, accepted):
             accepted |= await self._find_settled(open_changes, worker_id, transaction)
         return accepted
@@ -302,16 +318,19 @@ class ResultRepository:
                 raise
         accepted: set[str] = set()
         for (job_id, attempt), change in changes.items():
-            for follows in (True, False):
+            for with_consequences in (True, False):
                 try:
                     async with self._statements.transaction(within=transaction) as savepoint:
                         accepted |= await self.settle_within(
-                            {(job_id, attempt): change}, worker_id, savepoint, follows=follows
+                            {(job_id, attempt): change},
+                            worker_id,
+                            savepoint,
+                            with_consequences=with_consequences,
                         )
                 except (DatabaseUnavailableError, *REFUSALS) as error:
                     if not (is_locked_out(error) or is_refusal(error)):
                         raise
-                    if not follows:
+                    if not with_consequences:
                         logger.warning(
                             "job %s of worker %s not reclaimed yet: %s",
                             job_id,
@@ -324,7 +343,7 @@ class ResultRepository:
         return accepted
 
     async def _settle_held(
-        self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool = True
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, with_consequences: bool = True
     ) -> set[str]:
         """Write changes of jobs that the worker holds. A replacement may wait.
 
@@ -338,7 +357,9 @@ class ResultRepository:
         held: list[Record] = []
         for _ in range(2):
             if open_changes := _unaccepted(changes, accepted):
-                accepted |= await self._change_rows(open_changes, worker_id, transaction, follows=follows)
+                accepted |= await self._change_rows(
+                    open_changes, worker_id, transaction, with_consequences=with_consequences
+                )
             if open_changes := _unaccepted(changes, accepted):
                 accepted |= await self._replace(open_changes, worker_id, transaction)
             if not (open_changes := _unaccepted(changes, accepted)):
@@ -350,7 +371,7 @@ class ResultRepository:
         raise SuppressedChangeError(held[0]["triggers"])
 
     async def _change_rows(
-        self, changes: Changes, worker_id: str, transaction: Transaction, *, follows: bool
+        self, changes: Changes, worker_id: str, transaction: Transaction, *, with_consequences: bool
     ) -> set[str]:
         """Write the rows, keep the results, then apply the consequences, which may pass results to others."""
         suspended = {key: change for key, change in changes.items() if change.suspensions}
@@ -370,7 +391,7 @@ class ResultRepository:
         }
         if results:
             await self._kept_results.keep(results, transaction.connection)
-        if follows:
+        if with_consequences:
             ended = [row["job_id"] for row in rows if row["has_consequences"]]
             await self.consequences.run(ended, transaction)
         if waits := _waits(changes, settled):

@@ -54,36 +54,36 @@ class DeadlineScanner(Service):
 
     async def run_once(self) -> float:
         """Scan once, and attend to what was found; return the seconds until the next deadline."""
-        moved = random.uniform(-self.horizon_jitter, self.horizon_jitter)  # noqa: S311 - jitter, no secret
-        horizon = self._interval * (1 + moved)
-        ahead = await self._node.store.workers.scan_deadlines(
+        jitter = random.uniform(-self.horizon_jitter, self.horizon_jitter)  # noqa: S311 - jitter, no secret
+        horizon = self._interval * (1 + jitter)
+        scan = await self._node.store.workers.scan_deadlines(
             horizon, self._node.config.heartbeat_threshold, self._node.worker_id
         )
-        if ahead.has_overdue and self._node.config.runs_jobs:
+        if scan.has_overdue and self._node.config.runs_jobs:
             await self._report_names()
-        if ahead.has_blocked:
+        if scan.has_blocked:
             self._node.signals.limits_blocked()
-        if ahead.has_queued:
+        if scan.has_queued:
             self._node.signals.tenants_waiting()
-        waits = []
-        if ahead.has_ended:
+        delays = []
+        if scan.has_ended:
             if await self._apply_consequences():
-                waits.append(0.0)
+                delays.append(0.0)
             elif (pause_s := self._node.store.consequences.next_attempt_in()) is not None:
-                waits.append(pause_s)
-        if ahead.has_waiting:
+                delays.append(pause_s)
+        if scan.has_waiting:
             await self._repair_waiting()
-        deadlines = (
-            (ahead.lapse_in, self._node.signals.lease_expired),
-            (ahead.expiry_in, self._node.signals.grace_expired),
+        signals_of_ends = (
+            (scan.lapse_in, self._node.signals.lease_expired),
+            (scan.expiry_in, self._node.signals.grace_expired),
         )
-        for ends_in, expired in deadlines:
+        for ends_in, signal in signals_of_ends:
             if ends_in is not None and ends_in <= 0:
-                expired()
-                waits.append(self.retry_interval_s)
+                signal()
+                delays.append(self.retry_interval_s)
             elif ends_in is not None:
-                waits.append(ends_in + random.uniform(0, self.spread_s))  # noqa: S311 - the same
-        return min(horizon, *waits) if waits else horizon
+                delays.append(ends_in + random.uniform(0, self.spread_s))  # noqa: S311 - the same
+        return min(horizon, *delays) if delays else horizon
 
     async def _report_names(self) -> None:
         """Publish the unregistered names of overdue jobs, unless the last report is recent."""
@@ -91,25 +91,30 @@ class DeadlineScanner(Service):
         if self._reported_at is not None and now < self._reported_at + self.report_interval_s:
             return
         names = self._node.tasks.lists.names
-        overdue = await self._node.store.jobs.overdue_names(self._node.worker_id, names, self.max_overdue)
-        self._reported_at, tasks = now, [task.name for task in self._node.tasks.tasks()]
-        for place, name in enumerate(overdue[: self.max_names], start=1):
+        overdue_names = await self._node.store.jobs.overdue_names(
+            self._node.worker_id, names, self.max_overdue
+        )
+        self._reported_at, task_names = now, [task.name for task in self._node.tasks.tasks()]
+        for number, overdue in enumerate(overdue_names[: self.max_names], start=1):
             self._events.publish(
                 UnregisteredName(
-                    job_name=name.name,
-                    jobs=name.jobs,
-                    due_since=name.due_since,
-                    suggestion=await run_in_thread(likely_new_name, name.name, tasks),
-                    busy_workers=name.busy_workers,
-                    more_names=len(overdue) - place if place == self.max_names else 0,
+                    job_name=overdue.name,
+                    jobs=overdue.jobs,
+                    due_since=overdue.due_since,
+                    suggestion=await run_in_thread(likely_new_name, overdue.name, task_names),
+                    busy_workers=overdue.busy_workers,
+                    more_names=len(overdue_names) - number if number == self.max_names else 0,
                 )
             )
 
     async def _apply_consequences(self) -> bool:
         """Apply the consequences that a crash left behind; return whether there may be more."""
         consequences, limit = self._node.store.consequences, self.max_ended
-        count = await consequences.report_gone(self._node.worker_id, self._node.in_flight.unreported(), limit)
-        return limit in {count, await consequences.apply_lost(limit)}
+        reported_count = await consequences.report_gone(
+            self._node.worker_id, self._node.in_flight.unreported(), limit
+        )
+        applied_count = await consequences.apply_lost(limit)
+        return limit in {reported_count, applied_count}
 
     async def _repair_waiting(self) -> None:
         """Read a part of the jobs that wait for others, and correct what does not agree with other rows."""

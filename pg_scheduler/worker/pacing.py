@@ -15,13 +15,13 @@ from typing import Final
 
 from pg_scheduler.base.settings import PollingConfig
 
-SMALL: Final = 10
+SMALL_CLAIM: Final = 10
 """Jobs of a claim while the queue is short."""
 
-WHOLE: Final = 128
+MAX_FILLED_SLOTS: Final = 128
 """Slots that one claim may fill. A worker with more fills half of them while jobs run in the others."""
 
-LARGE: Final = 500
+LARGEST_CLAIM: Final = 500
 """Jobs of the largest claim: larger ones were slower."""
 
 POLL_JITTER: Final = 0.1
@@ -54,8 +54,10 @@ class ClaimSize:
     """
 
     def __init__(self, fixed_limit: int | None, slots: int) -> None:
-        self._small = fixed_limit or SMALL
-        self._large = fixed_limit or max(min(slots // 2, LARGE), min(slots, WHOLE), SMALL)
+        self._small = fixed_limit or SMALL_CLAIM
+        self._large = fixed_limit or max(
+            min(slots // 2, LARGEST_CLAIM), min(slots, MAX_FILLED_SLOTS), SMALL_CLAIM
+        )
         self.limit = self._small
         """The jobs that the next claim may return, if as many slots are free."""
 
@@ -91,8 +93,8 @@ class Pacing:
         poll = min(max(self._idle_s, polling.min_interval), polling.max_interval)
         self._idle_s = min(self._idle_s * polling.backoff_multiplier, polling.max_interval)
         if polling.jitter:
-            moved = poll * (1 + random.uniform(-POLL_JITTER, POLL_JITTER))  # noqa: S311 - jitter, no secret
-            poll = min(moved, polling.max_interval)
+            factor = 1 + random.uniform(-POLL_JITTER, POLL_JITTER)  # noqa: S311 - jitter, no secret
+            poll = min(poll * factor, polling.max_interval)
         return poll
 
     def seconds_until(self, due_at: float, poll: float) -> float:

@@ -61,9 +61,9 @@ class ProgressWriter(Service):
         """Take the progress of an attempt, from any thread."""
         with self._changing:
             is_first = not self.reports
-            previous_report = self.reports.get(claim.job_id)
-            # A lost attempt may run on.
-            if previous_report is None or previous_report[0].attempt <= claim.attempt:
+            previous_claim, _ = self.reports.get(claim.job_id, (claim, progress))
+            # An attempt that was lost may run on, and must not replace the report of a later one.
+            if previous_claim.attempt <= claim.attempt:
                 self.reports[claim.job_id] = (claim, progress)
         if is_first and (loop := self._event_loop) is not None:
             with suppress(RuntimeError):  # the event loop has ended
@@ -87,15 +87,24 @@ class ProgressWriter(Service):
             written = await self._progress.write_progress(self._worker_id, batch)
             self._forget(batch, written)
         if self._events.wants(JobProgressed):
-            for claim, it in (batch[job_id] for job_id in batch if job_id in written):
-                about = (claim.job_id, claim.job_name, claim.attempt)
-                self._events.publish(JobProgressed(*about, done=it.done, total=it.total, note=it.note))
+            for claim, progress in (batch[job_id] for job_id in batch if job_id in written):
+                self._events.publish(
+                    JobProgressed(
+                        claim.job_id,
+                        claim.job_name,
+                        claim.attempt,
+                        done=progress.done,
+                        total=progress.total,
+                        note=progress.note,
+                    )
+                )
 
     def _forget(self, batch: dict[str, tuple[Claim, JobProgress]], written: set[str]) -> None:
         """Drop what is written or never will be; keep newer reports and locked rows."""
         held = self._in_flight.held()
         with self._changing:
             for job_id, report in batch.items():
-                is_over = job_id in written or held.get(job_id) != report[0].attempt
+                claim, _ = report
+                is_over = job_id in written or held.get(job_id) != claim.attempt
                 if is_over and self.reports.get(job_id) is report:
                     del self.reports[job_id]

@@ -73,18 +73,19 @@ COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata
 def worker_of(node: Node) -> Worker:
     """Return the row of a worker that starts now."""
     config = node.config
-    now = datetime.now(UTC)  # the table's instants are the database's; these are never read
+    # The statement that registers a worker writes times of the database, and reads none of these.
+    now = datetime.now(UTC)
     return Worker(
-        node.worker_id,
-        platform.node(),
-        os.getpid(),
-        __version__,
-        config.max_concurrent_jobs,
-        0,
-        now,
-        now,
-        now,
-        True,
+        worker_id=node.worker_id,
+        hostname=platform.node(),
+        pid=os.getpid(),
+        version=__version__,
+        max_concurrent_jobs=config.max_concurrent_jobs,
+        running_jobs=0,
+        started_at=now,
+        last_beat=now,
+        lease_until=now,
+        is_alive=True,
         role=config.role,
         identity=config.identity,
         metadata=config.metadata or {},
@@ -221,6 +222,7 @@ class Reporter:
         self._reported: tuple[list[str], int] | None = None
         """The names of the last report, and the version of the declared schedules."""
         self._written: tuple[list[str], int] | None = None
+        """The same of the last report that is known to be in the row."""
         self._lag_s = 0.0
         self.wanted: str | None = DRAIN if node.starts_draining else None
         """The request to this worker, as read by the last heartbeat; None for no request."""
@@ -284,9 +286,9 @@ class Reporter:
         return True
 
     def _health(self) -> dict[str, Any]:
-        size, idle, most = self._connections.pool_use()
+        size, idle, max_size = self._connections.pool_use()
         return {
-            "pool": {"size": size, "idle": idle, "max": most},
+            "pool": {"size": size, "idle": idle, "max": max_size},
             "loop_lag_s": round(self._lag_s, 4),
             "is_listening": self._signals.notifications_up.is_set,
             "has_liveness_lock": self._lease.liveness_key is not None,
@@ -314,8 +316,8 @@ class Reporter:
     def _last_blocked(self) -> dict[str, Any]:
         if self._watchdog.last_blocked is None:
             return {}
-        at, event = self._watchdog.last_blocked
-        if time.monotonic() - at > RECENT_S:
+        resumed_at, event = self._watchdog.last_blocked
+        if time.monotonic() - resumed_at > RECENT_S:
             return {}
         job = {"job_id": event.job_id, "job_name": event.job_name}
         return {"last_blocked": {"seconds": round(event.seconds, 1), **job}}

@@ -17,11 +17,23 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from pg_scheduler.events import JobFailed, JobsReclaimed
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
+
+
+class Suspicion(NamedTuple):
+    """A worker that may be dead, of which a heartbeat was requested.
+
+    Attributes:
+        state: Its last lease and lock; it is alive if another value follows.
+        requested_at: When the heartbeat was requested, by the monotonic clock.
+    """
+
+    state: object
+    requested_at: float
 
 
 class Rescuer(Service):
@@ -45,7 +57,7 @@ class Rescuer(Service):
         self._lock_scan_interval_s = None if config.runs_jobs else config.polling.max_interval
         self._scans_locks = False
         self._scans_jobs = True
-        self._suspects: dict[str, tuple[object, float]] = {}  # last heartbeat and lock, time of the request
+        self._suspicions: dict[str, Suspicion] = {}
 
     def scan_jobs(self) -> None:
         """Scan for running jobs whose lease expired, since the deadline scanner found one."""
@@ -107,30 +119,31 @@ class Rescuer(Service):
         return self._next_delay()
 
     def _next_delay(self) -> float:
-        if self._suspects:
+        if self._suspicions:
             return self.answer_timeout_s
         return NEVER if self._lock_scan_interval_s is None else self._lock_scan_interval_s
 
     async def _find_dead(self) -> list[str]:
         """Return the suspect workers that sent no heartbeat in time, and request one from new suspects."""
-        previous_suspects, self._suspects = self._suspects, {}
-        suspects = await self._node.store.workers.suspect_workers(
+        previous_suspicions, self._suspicions = self._suspicions, {}
+        states = await self._node.store.workers.suspect_workers(
             self._node.worker_id, silence=self._scans_locks
         )
         new_suspects = [
             worker_id
-            for worker_id, sign in suspects.items()
-            if previous_suspects.get(worker_id, (None, 0.0))[0] != sign
+            for worker_id, state in states.items()
+            if worker_id not in previous_suspicions or previous_suspicions[worker_id].state != state
         ]
         if new_suspects:
             await self._node.outbox.request_heartbeats(new_suspects)
-        now = time.monotonic()  # their time counts from here, however long the request took
+        # The time of new suspects counts from here, however long the request took.
+        now = time.monotonic()
         dead = []
-        for worker_id, sign in suspects.items():
-            asked_at = now if worker_id in new_suspects else previous_suspects[worker_id][1]
-            if worker_id in new_suspects or now - asked_at < self.answer_timeout_s:
-                self._suspects[worker_id] = (sign, asked_at)
+        for worker_id, state in states.items():
+            requested_at = now if worker_id in new_suspects else previous_suspicions[worker_id].requested_at
+            if worker_id in new_suspects or now - requested_at < self.answer_timeout_s:
+                self._suspicions[worker_id] = Suspicion(state, requested_at)
             else:
                 dead.append(worker_id)
-        self._scans_locks = self._scans_locks and bool(self._suspects)
+        self._scans_locks = self._scans_locks and bool(self._suspicions)
         return dead

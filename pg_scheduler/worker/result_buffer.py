@@ -180,7 +180,8 @@ class ResultBuffer:
         self._in_batches[batch] = claims
         del self._completed[attempt]
         if len(claims) > self.batch_size:
-            self._completed[attempt] = claims[self.batch_size :]  # behind those of other numbers
+            # As the last entry of the dict, they have their turn after those of other attempt numbers.
+            self._completed[attempt] = claims[self.batch_size :]
             del claims[self.batch_size :]
         if self._completed:
             self._signals.results_waiting()
@@ -240,7 +241,7 @@ class ResultBuffer:
         """Publish accepted outcomes, and refused ones as lost; keep those that are late."""
         outcomes = batch.outcomes
         if batch.late:
-            outcomes = [outcome for outcome in outcomes if outcome[0].job_id not in batch.late]
+            outcomes = [(claim, outcome) for claim, outcome in outcomes if claim.job_id not in batch.late]
         self._end(batch, len(self._in_batches[batch]) - len(batch.late))
         if self.on_settled is not None:
             self.on_settled(claim for claim, _ in outcomes)

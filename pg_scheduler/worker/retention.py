@@ -19,7 +19,7 @@ from pg_scheduler.events.log import log_refusal
 Cutoffs: TypeAlias = Mapping[JobStatus, datetime]
 """For each status whose jobs are deleted by age, the instant before which they finished."""
 
-Place: TypeAlias = tuple[int, int]
+RowPosition: TypeAlias = tuple[int, int]
 """A place of the table: the number of a block, and that of a row within it."""
 
 MAX_ROWS_OF_BLOCK: Final = 2048
@@ -122,7 +122,9 @@ class RetentionRepository(Repository):
                 deleted[status] = count
         return deleted
 
-    async def _delete_between(self, low: Place, high: Place, status: JobStatus, cutoff: datetime) -> int:
+    async def _delete_between(
+        self, low: RowPosition, high: RowPosition, status: JobStatus, cutoff: datetime
+    ) -> int:
         """Delete the jobs of a status between two places of the table, besides rows that cannot be deleted.
 
         A part with a row that a trigger or a foreign key of the application refuses to delete is halved until
@@ -130,24 +132,27 @@ class RetentionRepository(Repository):
         """
         parts, count, refusals = [(low, high)], 0, 0
         while parts:
-            low, high = parts.pop()
-            args = low, high, status.value, cutoff
+            part_low, part_high = parts.pop()
+            args = part_low, part_high, status.value, cutoff
             try:
                 count += await self._delete_unlocked(*args)
             except REFUSALS as error:
                 if not is_refusal(error):
                     raise
-                if middle := _middle(low, high):
-                    parts += [(middle, high), (low, middle)]
+                if middle := _middle(part_low, part_high):
+                    parts += [(middle, part_high), (part_low, middle)]
                     continue
                 refusals += 1
-                problem = f"finished job in row {low[1]} of block {low[0]} not deleted"
+                block, row_number = part_low
+                problem = f"finished job in row {row_number} of block {block} not deleted"
                 log_refusal(problem, error)
                 if refusals == MAX_REFUSALS:
                     break
         return count
 
-    async def _delete_unlocked(self, low: Place, high: Place, status: str, cutoff: datetime) -> int:
+    async def _delete_unlocked(
+        self, low: RowPosition, high: RowPosition, status: str, cutoff: datetime
+    ) -> int:
         args = low, high, status, cutoff
         try:
             return await self._statements.change("vacuum_blocks", *args, lock_timeout_ms=LOCK_TIMEOUT_MS)
@@ -201,12 +206,13 @@ def _cutoffs(cutoffs: Cutoffs) -> Iterator[datetime | None]:
     return (cutoffs.get(status) for status in TERMINAL)
 
 
-def _middle(low: Place, high: Place) -> Place | None:
+def _middle(low: RowPosition, high: RowPosition) -> RowPosition | None:
     """Return a place that halves the rows between two places; None if they have one row at most."""
-    if high[0] - low[0] > 1:
-        return (low[0] + high[0]) // 2, 0
-    after = high[1] if high[0] == low[0] else MAX_ROWS_OF_BLOCK
-    return (low[0], (low[1] + after) // 2) if after - low[1] > 1 else None
+    (low_block, low_row), (high_block, high_row) = low, high
+    if high_block - low_block > 1:
+        return (low_block + high_block) // 2, 0
+    end_row = high_row if high_block == low_block else MAX_ROWS_OF_BLOCK
+    return (low_block, (low_row + end_row) // 2) if end_row - low_row > 1 else None
 
 
 def _due(row: Record) -> frozenset[JobStatus]:

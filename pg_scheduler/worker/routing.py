@@ -36,12 +36,13 @@ class Routing:
         self._worker_id = worker_id
         self._paused: frozenset[str] = frozenset()
         self._is_draining = False
-        self._registered: list[str] | None = None
+        # Each result is computed again when the registry has another list of names than at the last time.
         self._names: list[str] = []
-        self._known: list[str] | None = None
+        self._source_of_names: list[str] | None = None
         self._claimable: list[str] = []
-        self._checked: list[str] | None = None
+        self._source_of_claimable: list[str] | None = None
         self._missing: dict[str, str] = {}
+        self._source_of_missing: list[str] | None = None
         self._warned: set[tuple[str, str]] = set()
 
     @property
@@ -52,8 +53,8 @@ class Routing:
     def names(self) -> list[str]:
         """Return the names to claim. The list is the same object until it changes."""
         registered = self._tasks.lists.names
-        if registered is not self._registered:
-            self._registered = registered
+        if registered is not self._source_of_names:
+            self._source_of_names = registered
             paused = {task.identity for name in self._paused if (task := self._tasks.resolve(name))}
             names = [name for name in registered if not self._is_draining and self._is_claimed(name, paused)]
             self._names = registered if len(names) == len(registered) else names
@@ -63,16 +64,16 @@ class Routing:
     def claimable(self) -> list[str]:
         """Return the names to claim while nothing is paused. The list is the same object until it changes."""
         registered = self._tasks.lists.names
-        if registered is not self._known:
-            self._known = registered
+        if registered is not self._source_of_claimable:
+            self._source_of_claimable = registered
             self._claimable = [name for name in registered if self._is_claimed(name, ())]
         return self._claimable
 
     def missing_executors(self) -> Mapping[str, str]:
         """Return which executors are missing here, by the names of the functions that run in them."""
         registered = self._tasks.lists.names
-        if registered is not self._checked:
-            self._checked = registered
+        if registered is not self._source_of_missing:
+            self._source_of_missing = registered
             executors = {name: self._executor_of(name) for name in registered if self._is_selected(name)}
             self._missing = {
                 name: executor for name, executor in executors.items() if executor not in self._executors
@@ -81,17 +82,17 @@ class Routing:
 
     def drain(self, *, is_draining: bool) -> bool:
         """Leave out all jobs while the worker is draining; return whether it claims jobs again."""
-        before, self._is_draining = self._is_draining, is_draining
-        if before != is_draining:
-            self._registered = None  # the next call of names() returns another list
-        return before and not is_draining
+        was_draining, self._is_draining = self._is_draining, is_draining
+        if was_draining != is_draining:
+            self._source_of_names = None  # the next call of names() returns another list
+        return was_draining and not is_draining
 
     def pause(self, names: Collection[str]) -> bool:
         """Leave out the jobs of these tasks, under all of their names; return whether others are resumed."""
-        before, self._paused = self._paused, frozenset(names)
-        if before != self._paused:
-            self._registered = None  # the next call of names() returns another list
-        return not before <= self._paused
+        previously_paused, self._paused = self._paused, frozenset(names)
+        if previously_paused != self._paused:
+            self._source_of_names = None  # the next call of names() returns another list
+        return not previously_paused <= self._paused
 
     def warn_of_patterns(self) -> None:
         """Log which patterns match no registered name."""

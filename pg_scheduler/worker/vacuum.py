@@ -99,7 +99,7 @@ class Vacuum(Service):
         self._config = config
         self._worker_id = worker_id
         self._walk: AsyncIterator[VacuumStep] | None = None
-        self._last_first = -1
+        self._last_first_block = -1
         self._key = _key(config)
         self._deleted: Counter[JobStatus] = Counter() if deleted is None else deleted
         self._policies: Mapping[JobStatus, VacuumPolicy] = {
@@ -129,7 +129,7 @@ class Vacuum(Service):
         except DatabaseUnavailableError:
             self._walk = None  # the generator has ended: the next one continues the pass
             raise
-        self._walk, self._last_first = None, -1
+        self._walk, self._last_first_block = None, -1
         await self._store.retention.end_pass(self._key, self._worker_id)
         return 0
 
@@ -181,9 +181,9 @@ class Vacuum(Service):
         if skip:
             ranges = [block_range for block_range in ranges if block_range.may_have_due]
             # After a range in which a row was locked, the others come first.
-            ranges.sort(key=lambda block_range: block_range.first <= self._last_first)
+            ranges.sort(key=lambda block_range: block_range.first <= self._last_first_block)
         for block_range in ranges:
-            self._last_first = block_range.first
+            self._last_first_block = block_range.first
             deleted = await self._vacuum_range(block_range, cutoffs)
             yield VacuumStep(min(block_range.first + step, blocks), blocks, deleted)
         async for other in self._delete_others():

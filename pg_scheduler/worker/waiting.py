@@ -334,7 +334,8 @@ def _has_timer(task: Task, frames: Iterable[Any]) -> bool:
             return True
         # The values of the code of a job may be large lists of anything; the attributes of a manager are not.
         has_containers = type(holder) not in CODE_KINDS
-        holders += [thing for thing in gc.get_referents(holder) if _may_hold(thing, has_containers)]
+        referents = gc.get_referents(holder)
+        holders += [thing for thing in referents if _may_hold(thing, has_containers=has_containers)]
     return False
 
 
@@ -347,8 +348,13 @@ def _times(manager: Any, task: Task) -> bool:
     return not any(isinstance(other, asyncio.Task) and other is not task for other in timed)
 
 
-def _may_hold(thing: Any, has_containers: bool) -> bool:
-    """Return whether a timer may be found behind something that code or a context manager has."""
+def _may_hold(thing: Any, *, has_containers: bool) -> bool:
+    """Return whether a timer may be found behind something that code or a context manager has.
+
+    Args:
+        thing: An object to which the code or the context manager refers.
+        has_containers: Whether the timer may be in a container.
+    """
     kind = type(thing)
     if kind in CONTAINERS:
         return has_containers and len(thing) <= MAX_ITEMS

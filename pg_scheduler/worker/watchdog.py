@@ -25,17 +25,17 @@ from pg_scheduler.worker.in_flight import InFlight
 class _Ping:
     """One callback that the event loop is to run."""
 
-    __slots__ = ("is_answered", "is_logged", "place", "sent_at")
+    __slots__ = ("blocking_code", "is_answered", "is_logged", "sent_at")
 
     def __init__(self) -> None:
         self.sent_at = time.monotonic()
         self.is_answered = False
         self.is_logged = False
-        self.place: _Place | None = None
+        self.blocking_code: _BlockingCode | None = None
 
 
-class _Place:
-    """Where the event loop was found blocked."""
+class _BlockingCode:
+    """The code in which the event loop was found blocked."""
 
     __slots__ = ("claim", "found_at", "stack")
 
@@ -97,10 +97,10 @@ class LoopWatchdog:
     def check(self) -> None:
         """Measure how long the last ping has been unanswered, and note what blocks the event loop."""
         ping = self._ping
-        self._was_blocked = ping.place is not None
+        self._was_blocked = ping.blocking_code is not None
         self._blocked_s = 0.0 if ping.is_answered else time.monotonic() - ping.sent_at
-        if self.is_blocked and ping.place is None:
-            ping.place = self._find_place()
+        if self.is_blocked and ping.blocking_code is None:
+            ping.blocking_code = self._find_blocking_code()
 
     def find_blockage(self) -> Blockage | None:
         """Return for how long the event loop has been blocked and by what; None if it is not.
@@ -117,15 +117,15 @@ class LoopWatchdog:
         now = time.monotonic()
         if now - ping.sent_at <= after_s:
             return None
-        place = ping.place
-        if place is None:
-            place = ping.place = self._find_place()
-        return Blockage(max(now - place.found_at, 0.0) + after_s, place.claim)
+        blocking_code = ping.blocking_code
+        if blocking_code is None:
+            blocking_code = ping.blocking_code = self._find_blocking_code()
+        return Blockage(max(now - blocking_code.found_at, 0.0) + after_s, blocking_code.claim)
 
-    def _find_place(self) -> _Place:
+    def _find_blocking_code(self) -> _BlockingCode:
         task = asyncio.current_task(self.loop)
         frame = sys._current_frames().get(self._thread_id)
-        return _Place(frame, self._in_flight.claim_of(task) if task else None)
+        return _BlockingCode(frame, self._in_flight.claim_of(task) if task else None)
 
     def report(self) -> None:
         """Log once what blocks the event loop.
@@ -133,15 +133,21 @@ class LoopWatchdog:
         This may wait for a disk that holds source files, so the lease is renewed first.
         """
         ping = self._ping
-        if ping.place is not None and not ping.is_logged:
+        if ping.blocking_code is not None and not ping.is_logged:
             ping.is_logged = True
-            report = ping.place.describe(0.0)
+            report = ping.blocking_code.describe(0.0)
             culprit = (
                 "not by a job" if report.job_id is None else f"by job {report.job_name} (id {report.job_id})"
             )
             message = "event loop blocked for %.1f s, %s:\n%s"
-            about = self._blocked_s, culprit, report.stack
-            log_in_thread(logging.WARNING, message, *about, extra=event_fields(report) | {"event_type": None})
+            log_in_thread(
+                logging.WARNING,
+                message,
+                self._blocked_s,
+                culprit,
+                report.stack,
+                extra=event_fields(report) | {"event_type": None},
+            )
 
     @property
     def is_blocked(self) -> bool:
@@ -157,7 +163,7 @@ class LoopWatchdog:
 
     def _answer(self, ping: _Ping) -> None:
         ping.is_answered = True
-        if ping.place is not None:
+        if ping.blocking_code is not None:
             now = time.monotonic()
-            self.last_blocked = now, ping.place.describe(now - ping.sent_at)
+            self.last_blocked = now, ping.blocking_code.describe(now - ping.sent_at)
             self._events.publish(self.last_blocked[1])

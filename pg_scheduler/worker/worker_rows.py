@@ -176,7 +176,7 @@ class WorkerRepository:
             worker.identity,
             json.dumps(dict(worker.metadata)) if worker.metadata else None,
             json.dumps(dict(worker.settings)) if worker.settings else None,
-            *_columns(report),
+            *_report_columns(report),
             wanted,
             release_of(worker.metadata),
         )
@@ -219,11 +219,15 @@ class WorkerRepository:
         attempts = worker_id, list(numbers), json.dumps(numbers)
         lease = lease_s, now, liveness_key, len(held), extension_s
         try:
-            (row,) = await self._statements.fetch("renew_lease", *attempts, *lease, *_columns(report), on=on)
+            (row,) = await self._statements.fetch(
+                "renew_lease", *attempts, *lease, *_report_columns(report), on=on
+            )
         except (DatabaseUnavailableError, *REFUSALS) as error:
             if not (is_lock_timeout(error) or is_refusal(error)):
                 raise
-            rows = await self._statements.fetch("renew_worker", worker_id, *lease, *_columns(report), on=on)
+            rows = await self._statements.fetch(
+                "renew_worker", worker_id, *lease, *_report_columns(report), on=on
+            )
             if not rows:
                 raise
             lost: list[str] = []
@@ -241,9 +245,9 @@ class WorkerRepository:
             row["alive"],
             row["lost"],
             row["now"],
-            row["late"],
-            row["subscriptions"] or (),
-            row["wanted"],
+            late=row["late"],
+            subscriptions=row["subscriptions"] or (),
+            wanted=row["wanted"],
             is_server_time=now is None,
         )
 
@@ -285,7 +289,7 @@ class WorkerRepository:
         """
         grace_s, now = self._server_start_grace_s, self._statements.now
         rows = await self._statements.fetch("suspect_workers", worker_id, grace_s, silence, now)
-        return {row[0]: (row[1], row[2]) for row in rows}
+        return {row["worker_id"]: (row["liveness_key"], row["lease_until"]) for row in rows}
 
     async def ended_namesakes(self, worker_id: str, identity: str, hostname: str) -> list[str]:
         """Return other workers of this identity and host whose process has ended."""
@@ -310,11 +314,11 @@ class WorkerRepository:
         return Deadlines(
             row["lapse_in"],
             row["expiry_in"],
-            row["overdue"],
-            row["ended"],
-            row["waiting"],
-            row["blocked"],
-            row["queued"],
+            has_overdue=row["overdue"],
+            has_ended=row["ended"],
+            has_waiting=row["waiting"],
+            has_blocked=row["blocked"],
+            has_queued=row["queued"],
         )
 
     async def next_instants(self, worker_id: str) -> NextInstants:
@@ -346,7 +350,7 @@ class WorkerRepository:
             known_attempts: Returns the attempts of the jobs that it knows, by id.
         """
         changes: dict[str, RowChange] = {}
-        by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
+        changes_by_worker: dict[str, dict[tuple[str, int], RowChange]] = defaultdict(dict)
         rescued: set[str] = set()
         now = self._statements.now
         async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
@@ -364,8 +368,8 @@ class WorkerRepository:
                 )
                 change = replace(change, retries=-row["past_retries"])
                 changes[row["job_id"]] = change
-                by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
-            for holder, holder_changes in by_worker.items():
+                changes_by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
+            for holder, holder_changes in changes_by_worker.items():
                 rescued |= await self._results.settle_divided(holder_changes, holder, transaction)
         await self._record(rows, orphans, rescued)
         quarantined = [
@@ -403,7 +407,10 @@ class WorkerRepository:
                 )
 
 
-def _columns(report: WorkerReport | None) -> tuple[str | None, str | None, list[str] | None, str | None]:
+def _report_columns(
+    report: WorkerReport | None,
+) -> tuple[str | None, str | None, list[str] | None, str | None]:
+    """Return the state, health, names and declared schedules of a report, as statements take them."""
     if report is None:
         return None, None, None, None
     names = None if report.names is None else list(report.names)

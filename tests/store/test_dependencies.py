@@ -362,7 +362,7 @@ async def test_replacement_of_an_ended_job_waits_for_no_scan_of_its_consequences
     a, b, c = await running(store, new_job("a"), new_job("b"), new_job("c"))
     await add(store, child("after a", "a"), child("after b", "b"), child("after c", "c"))
     outcomes = [(a, COMPLETE), (b, Outcome.fail("no")), (c, COMPLETE)]
-    await store.results.settle_unlocked("w1", outcomes, follows=False)
+    await store.results.settle_unlocked("w1", outcomes, with_consequences=False)
     assert await state(pool, "after a", "after b", "after c") == [BLOCKED] * 3
     await store.inserts.replace([new_job("a", priority=1), new_job("new")])
     async with pool.acquire() as connection, connection.transaction():

@@ -90,7 +90,7 @@ async def test_result_whose_lifetime_has_ended_is_kept_until_it_is_passed(
     """The rows of those that wait were locked, so the outcome was written without what follows from it."""
     (a,) = await keeping(store, "a")
     await add(store, reader("b", "a"))
-    await store.results.settle_unlocked("w1", [(a, completed(1))], follows=False)
+    await store.results.settle_unlocked("w1", [(a, completed(1))], with_consequences=False)
     clock.advance(DAY)
     assert await store.kept_results.vacuum(10) == 0
     await store.consequences.apply_lost(10)

@@ -352,7 +352,7 @@ async def test_row_that_is_locked_is_corrected_when_it_is_free(
         await connection.fetch("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", job_id)
         assert await corrector.run_once() == 0
         assert await due(pool, other_id) == NOON
-        corrector._open_until = 0  # as if the transaction had begun after the first pass
+        corrector._first_xid = 0  # as if the transaction had begun after the first pass
         pauses = [await corrector.run_once() for _ in range(12)]
         assert pauses[:3] == [1, 2, 4]
         assert pauses[-1] == corrector.longest_pause_s

@@ -29,7 +29,7 @@ from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.runners import child as child_module
 from pg_scheduler.worker.runners import process as process_module
-from pg_scheduler.worker.runners.places import Place
+from pg_scheduler.worker.runners.executors import LazyExecutor
 from pg_scheduler.worker.runners.protocol import pack
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, new_job, statuses
@@ -298,7 +298,7 @@ async def test_executor_that_needs_all_of_the_grace_has_stopped(caplog: pytest.L
         async def stop(self, grace: float) -> None:
             await asyncio.sleep(grace)
 
-    place = Place("slow", KillsAfterTheGrace())
+    place = LazyExecutor("slow", KillsAfterTheGrace())
     await place.start()
     await place.stop(0.01)
     assert caplog.messages == []

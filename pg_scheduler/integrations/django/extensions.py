@@ -21,7 +21,7 @@ from pg_scheduler.jobs.call import JobExecutor
 from pg_scheduler.jobs.codec import Codec, check_codec
 from pg_scheduler.jobs.executors import PROCESS, THREAD
 from pg_scheduler.jobs.middleware import Middleware, check_middleware
-from pg_scheduler.worker.runners.places import check_executors
+from pg_scheduler.worker.runners.executors import check_executors
 from pg_scheduler.worker.runners.process import ProcessExecutor
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 

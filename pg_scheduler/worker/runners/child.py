@@ -145,8 +145,8 @@ class _Child:
             cancellation.set(self._flag)
             if self._invoke is None:
                 path = self._start["path"]
-                self._invoke = _found(*path.split(":"))(self._start["parameters"]) if path else invoke
-            func = _found(message["module"], message["path"])
+                self._invoke = _import_member(*path.split(":"))(self._start["parameters"]) if path else invoke
+            func = _import_member(message["module"], message["path"])
             args, kwargs = decode(claim.task_data)
             typed = TypedArguments(func) if message["typed"] else None
             if typed is not None:
@@ -174,7 +174,8 @@ class _Handler(logging.Handler):
             self.handleError(record)
 
 
-def _found(module: str, path: str) -> Any:
+def _import_member(module: str, path: str) -> Any:
+    """Return the function or class of a module at a path such as ``Class.method``."""
     member: Any = import_module(module)
     for part in path.split("."):
         member = getattr(member, part)

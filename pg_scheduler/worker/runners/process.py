@@ -131,7 +131,9 @@ def _request(call: JobCall) -> bytes:
     added_kwargs = json.loads(encode_object("kwargs that middleware added", call.added_kwargs))
     return pack(
         {
-            "claim": claim_to(call.claim if call.codec is None else _decoded(call.claim, call.codec)),
+            "claim": claim_to(
+                call.claim if call.codec is None else _decode_arguments(call.claim, call.codec)
+            ),
             "module": module,
             "path": path,
             "typed": call.is_typed,
@@ -140,7 +142,7 @@ def _request(call: JobCall) -> bytes:
     )
 
 
-def _decoded(claim: Claim, codec: PayloadCodec) -> Claim:
+def _decode_arguments(claim: Claim, codec: PayloadCodec) -> Claim:
     """Return a claim with decoded arguments: the process has no codec."""
     args, kwargs = decode(claim.task_data, codec, claim.job_name)
     return claim._replace(task_data=with_metadata(encode(args, kwargs), metadata_of(claim.task_data), None))

@@ -94,7 +94,7 @@ def error_from(values: dict[str, Any]) -> BaseException:
         return cast("BaseException", group)
     if "snooze" in values:
         return Snooze(values["snooze"])
-    error = _derived(values)
+    error = _new_error(values)
     if "retry" in values and not is_a(error, Retry):
         retry = Retry(values["retry"])
         retry.__cause__ = error
@@ -131,12 +131,12 @@ def _classes_of(error: BaseException) -> list[list[str]]:
     return [[cls.__module__, cls.__qualname__] for cls in type(error).__mro__]
 
 
-def _derived(values: dict[str, Any]) -> RemoteError:
+def _new_error(values: dict[str, Any]) -> RemoteError:
     for module, path in values["classes"]:
         derive = partial(_derive, values, module, path)
         if (error := guarded(derive, lambda _: None)) is not None:
             return error
-    return _filled(RemoteError(), values)
+    return _fill(RemoteError(), values)
 
 
 def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | None:
@@ -155,10 +155,10 @@ def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | Non
         attributes["delay"] = timedelta(seconds=values["retry"])
     kind: Any = type(name, (RemoteError, base), attributes)
     error = kind.__new__(kind)
-    return _filled(error, values) if is_a(error, RemoteError) else None
+    return _fill(error, values) if is_a(error, RemoteError) else None
 
 
-def _filled(error: RemoteError, values: dict[str, Any]) -> RemoteError:
+def _fill(error: RemoteError, values: dict[str, Any]) -> RemoteError:
     error.text = values["text"]
     error.remote_traceback = values["traceback"]
     remote = RemoteTraceback(values["traceback"])

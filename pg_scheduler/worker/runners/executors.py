@@ -41,7 +41,7 @@ def check_executors(executors: Mapping[str, JobExecutor] | None) -> dict[str, Jo
     return {THREAD: ThreadExecutor(), PROCESS: ProcessExecutor(), **executors}
 
 
-class Place:
+class LazyExecutor:
     """An executor of a worker, started by its first job."""
 
     def __init__(self, name: str, executor: JobExecutor) -> None:
