@@ -146,7 +146,8 @@ class Admission(Service):
         except BaseException:  # whatever it was, no claim is kept without a decision
             self._release_all(attempts)
             raise
-        lost_lease = sent_at < trusted_until < time.monotonic()  # the event loop was blocked meanwhile
+        # Then the event loop was blocked meanwhile.
+        lost_lease = sent_at < trusted_until < time.monotonic()
         for request in requests:
             attempt = attempts[request.claim.job_id]
             blocked_on = decisions.get(request.claim.job_id, "")
@@ -161,7 +162,9 @@ class Admission(Service):
                 if self._refused:
                     for key, _ in request.limits:
                         self._refused.pop(key, None)
-            else:  # changed since the claim: the release is refused, or makes way for the new definition
+            # The job was changed since its claim, or the lease was lost. The table refuses the release if the
+            # row is no longer this worker's, and a release lets a new definition that waits take effect.
+            else:
                 self._release(attempt)
 
     async def _decide_one_by_one(
@@ -209,7 +212,11 @@ class Admission(Service):
         job_ids = None
         if not is_shared_by_all(task.limits, task.name, key):
             jobs = await self._limits.read_surplus(names, position, SURPLUS_SIZE, MAX_KEYED_BYTES)
-            job_ids = [job_id for job_id, *job in jobs if key in self._keys_of(task, *job)]
+            job_ids = [
+                job_id
+                for job_id, name, task_data in jobs
+                if key in self._limits_by_key(task, name, task_data)
+            ]
         blocked = await self._limits.block_surplus(key, names, position, SURPLUS_SIZE, job_ids)
         for job in blocked:
             self._events.publish(JobBlocked(job.job_id, job.job_name, job.attempt, key))
@@ -220,7 +227,7 @@ class Admission(Service):
             position = SurplusPosition(position.priority, last_job.execution_time, last_job.job_id)
             self._surplus.setdefault(key, (task, position))
 
-    def _keys_of(self, task: Task, job_name: str, task_data: str) -> dict[str, LimitRow]:
+    def _limits_by_key(self, task: Task, job_name: str, task_data: str) -> dict[str, LimitRow]:
         """Return the limits of a job; none if they cannot be computed, as its attempt will report."""
         try:
             args, kwargs = decode(task_data, self._codec, job_name)

@@ -29,7 +29,7 @@ class Feeder(BlockedJobs):
     gap_s = 0.005
     """Seconds between two passes, at least."""
     rest = 1.0
-    """The rest after a pass that moved no job, in durations of it."""
+    """The pause after a pass that moved no job, as a multiple of the duration of that pass."""
     batch_size = 1000
     """Tenants of one pass."""
     locked_pause_s = 1.0
@@ -39,18 +39,24 @@ class Feeder(BlockedJobs):
 
     def __init__(self, node: Node, limits: LimitRepository, shares: ShareRepository) -> None:
         super().__init__(node, limits)
-        self._shares_of = shares
+        self._share_statements = shares
         self._names = node.routing.names
-        self._known: tuple[Sequence[str], Mapping[str, Sequence[str]]] = ((), {})
+        # The names of tasks that are claimed here, by share, and the list of names that they come from.
+        self._names_by_share: Mapping[str, Sequence[str]] = {}
+        self._source_of_shares: Sequence[str] = ()
         self._position = BLOCKED_BY_SHARE
-        self._ends_left = 0  # of the index, until each tenant has been met since the wake-up
+        # How often passes have yet to reach the end of the index until each tenant has been read since the
+        # last wake-up.
+        self._ends_left = 0
         self._is_woken = True
         self.has_moved = False
         """Whether the last pass moved a job."""
-        self._scanned: str | None = None  # where the scan continues; None while there is none
+        # The tenant after which the scan continues; None while there is no scan.
+        self._scan_position: str | None = None
         self._next_pass = 0.0
         self._left_out: set[str] = set()
-        self._look_at = NEVER  # when the locks of these jobs are looked at, by the monotonic clock
+        # When a pass finds out again whether the jobs that are left out are locked, by the monotonic clock.
+        self._check_locks_at = NEVER
 
     def wake(self) -> None:
         """Start the next pass now, and go round all tenants unless the room is filled before."""
@@ -64,24 +70,24 @@ class Feeder(BlockedJobs):
 
     def request_scan(self) -> None:
         """Scan for jobs of shares that may be gone from the code."""
-        self._scanned = self._scanned or BLOCKED_BY_SHARE
+        self._scan_position = self._scan_position or BLOCKED_BY_SHARE
         self.wake()
 
     async def run_once(self) -> float:
         """Move jobs of a number of tenants; scan all tenants if it is time to."""
         shares = self._shares()
-        if not shares and self._scanned is None:
+        if not shares and self._scan_position is None:
             return NEVER
         began = time.monotonic()
         if began < self._next_pass:
             return self._next_pass - began
         if shares and began >= self._next_scan:
             self._is_woken = True
-            self._scanned = self._scanned or BLOCKED_BY_SHARE
+            self._scan_position = self._scan_position or BLOCKED_BY_SHARE
         self.has_moved = False
         is_behind = bool(shares) and await self._feed(shares)
-        if self._scanned is not None:
-            is_behind = await self._scan(self._scanned) or is_behind
+        if self._scan_position is not None:
+            is_behind = await self._scan(self._scan_position) or is_behind
         ended = time.monotonic()
         rest_s = 0.0 if self.has_moved else self.rest * (ended - began)
         self._next_pass = ended + max(self.gap_s, rest_s)
@@ -89,56 +95,57 @@ class Feeder(BlockedJobs):
             return self._next_pass - ended
         if not shares:
             return NEVER
-        return max(min(self._next_scan, self._look_at) - ended, 0)
+        return max(min(self._next_scan, self._check_locks_at) - ended, 0)
 
     def _shares(self) -> Mapping[str, Sequence[str]]:
         """Return the names of tasks that this worker claims, by their shares."""
         names = self._names()
-        if names is not self._known[0]:
+        if names is not self._source_of_shares:
             names_by_share: defaultdict[str, list[str]] = defaultdict(list)
             shared = self._tasks.lists.shared
             for name in names:
                 task = shared.get(name)
                 if task is not None and task.share is not None:
                     names_by_share[share_prefix(task.share, task.name)].append(name)
-            self._known = (names, names_by_share)
-        return self._known[1]
+            self._source_of_shares, self._names_by_share = names, names_by_share
+        return self._names_by_share
 
     async def _feed(self, shares: Mapping[str, Sequence[str]]) -> bool:
         """Move jobs of the next tenants; return whether others may follow at once."""
-        await self._look_at_locks()
-        page = await self._shares_of.tenants(self._position, self.batch_size)
+        await self._check_locks()
+        page = await self._share_statements.tenants(self._position, self.batch_size)
         if self._is_woken:
             self._is_woken = False
             self._ends_left = 1 if self._position == BLOCKED_BY_SHARE else 2
-        self._ends_left -= len(page) < self.batch_size
-        self._position = BLOCKED_BY_SHARE if len(page) < self.batch_size else page[-1]
+        is_at_end = len(page) < self.batch_size
+        self._ends_left -= is_at_end
+        self._position = BLOCKED_BY_SHARE if is_at_end else page[-1]
         tenants = [key for key in page if prefix_of(BLOCKED_BY_SHARE, key) in shares]
         if not tenants:
             return self._ends_left > 0
-        fed = await self._shares_of.feed(tenants, shares, self._names(), left_out=self._left_out)
+        fed = await self._share_statements.feed(tenants, shares, self._names(), left_out=self._left_out)
         can_leave_out = len(self._left_out) < self.max_left_out
         if can_leave_out and fed.locked:
             self._left_out.update(fed.locked)
-            self._look_at = min(self._look_at, time.monotonic() + self.locked_pause_s)
+            self._check_locks_at = min(self._check_locks_at, time.monotonic() + self.locked_pause_s)
         self._report(fed.jobs, 0, fed.due)
         self.has_moved = fed.jobs > 0
         if self.has_moved or not fed.is_complete or (can_leave_out and fed.locked):
             self._is_woken = True  # these tenants may have more
         return not fed.is_complete or (fed.room > 0 and (self._is_woken or self._ends_left > 0))
 
-    async def _look_at_locks(self) -> None:
+    async def _check_locks(self) -> None:
         """Look from time to time which of the jobs that are left out are locked no more."""
-        if time.monotonic() < self._look_at:
+        if time.monotonic() < self._check_locks_at:
             return
-        locked = await self._shares_of.find_locked(self._left_out)
+        locked = await self._share_statements.find_locked(self._left_out)
         self._is_woken = self._is_woken or len(locked) < len(self._left_out)
         self._left_out = locked
-        self._look_at = time.monotonic() + self.locked_pause_s if locked else NEVER
+        self._check_locks_at = time.monotonic() + self.locked_pause_s if locked else NEVER
 
     async def _scan(self, since: str) -> bool:
         """Unblock jobs of a page of tenants that wait in vain; return whether there are more."""
-        keys = await self._shares_of.tenants(since, self.batch_size)
+        keys = await self._share_statements.tenants(since, self.batch_size)
         if keys:
             declared_shares = {
                 share_prefix(task.share, task.name)
@@ -149,8 +156,8 @@ class Feeder(BlockedJobs):
                 await self._unblock_forgotten(forgotten)
             await self._unblock_late(keys)
         if len(keys) == self.batch_size:
-            self._scanned = keys[-1]
+            self._scan_position = keys[-1]
             return True
-        self._scanned = None
+        self._scan_position = None
         await self._end_scan()
         return False

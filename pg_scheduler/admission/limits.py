@@ -84,6 +84,7 @@ class LimitRepository(Repository):
             By job id, None for an admitted attempt, else the limit that blocks the job. An attempt that this
             worker does not hold any more is missing, and one whose job has a new definition waiting.
         """
+        # Each key with the number of its request, counted from 1.
         requested_keys = [(key, n) for n, request in enumerate(requests, 1) for key in dict(request.limits)]
         # Most jobs share the object of their limits.
         distinct_limits = {id(request.limits): request.limits for request in requests}.values()
@@ -156,13 +157,21 @@ class LimitRepository(Repository):
             max_jobs: The maximum number of jobs of each limit.
         """
         limit_rows = [
-            (key, number, *row)
-            for key, options in limits.items()
-            for number, option in enumerate(options)
-            for row in option
+            (key, set_number, row)
+            for key, sets in limits.items()
+            for set_number, limit_set in enumerate(sets)
+            for row in limit_set
         ]
-        columns = [[limit_row[n] for limit_row in limit_rows] for n in range(5)]
-        rows = await self._statements.fetch("unblock_limited", self._statements.now, *columns, max_jobs)
+        rows = await self._statements.fetch(
+            "unblock_limited",
+            self._statements.now,
+            [key for key, _, _ in limit_rows],
+            [set_number for _, set_number, _ in limit_rows],
+            [row.max_running for _, _, row in limit_rows],
+            [row.max_starts for _, _, row in limit_rows],
+            [row.per_s for _, _, row in limit_rows],
+            max_jobs,
+        )
         return [Unblocked(*(row[name] for name in Unblocked._fields)) for row in rows]
 
     async def blocked_keys(self, after: str, limit: int) -> list[str]:
@@ -183,6 +192,7 @@ class LimitRepository(Repository):
         Returns:
             How many jobs were unblocked, and the position at which to continue; None at the end.
         """
+        # Each limit but the first one is read from its start.
         start = since or LatePosition("", 0, None, "")
         later_count = len(keys) - 1
         rows = await self._statements.fetch(

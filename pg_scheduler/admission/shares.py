@@ -61,12 +61,12 @@ class ShareRepository(Repository):
         prefixes = [prefix for prefix in dict.fromkeys(share_of.values()) if prefix in shares]
         async with self._statements.connections.admission() as connection:
             rows = await self._statements.fetch("lock_shares", LOCK_CLASS, prefixes, on=connection)
-            locked = {row[0] for row in rows}
-            if not locked:
-                return Fed(0, None, 0, is_complete=False)
-            keys = [key for key in tenants if share_of[key] in locked]
-            pairs = [(prefix, name) for prefix in locked for name in shares[prefix]]
-            (fed,) = await self._statements.fetch(
+            locked_shares = {row[0] for row in rows}
+            if not locked_shares:
+                return Fed(jobs=0, due=None, room=0, is_complete=False)
+            keys = [key for key in tenants if share_of[key] in locked_shares]
+            pairs = [(prefix, name) for prefix in locked_shares for name in shares[prefix]]
+            (row,) = await self._statements.fetch(
                 "feed_shares",
                 keys,
                 [share_of[key] for key in keys],
@@ -77,8 +77,8 @@ class ShareRepository(Repository):
                 json.dumps(dict.fromkeys(left_out)),
                 on=connection,
             )
-        is_complete = len(locked) == len(prefixes)
-        return Fed(fed["jobs"], fed["due"], fed["room"], is_complete, tuple(fed["locked"]))
+        is_complete = len(locked_shares) == len(prefixes)
+        return Fed(row["jobs"], row["due"], row["room"], is_complete, tuple(row["locked"]))
 
     async def find_locked(self, job_ids: Collection[str]) -> set[str]:
         """Return those of the jobs whose rows other transactions have locked."""

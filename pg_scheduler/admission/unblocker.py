@@ -90,16 +90,20 @@ class Unblocker(BlockedJobs):
         super().__init__(node, limits)
         self._result_buffer = node.result_buffer
         self._in_flight = node.in_flight
+        # The limits of the registered tasks, and the tasks from which they were computed.
         self._book: tuple[Mapping[str, Task], LimitBook] = ({}, LimitBook(()))
-        self._admitted: dict[
-            str, tuple[int, Sequence[tuple[str, LimitRow]]]
-        ] = {}  # attempt, limits by job id
-        self._freed: dict[str, None] = {}  # limits of attempts that ended
-        self._blocked: dict[str, None] = {}  # limits of jobs that were just blocked
-        self._free_at: dict[str, float] = {}  # when a rate allows a start
+        # The number of the admitted attempt of each job, and its limits.
+        self._admitted: dict[str, tuple[int, Sequence[tuple[str, LimitRow]]]] = {}
+        # The limits of attempts that have ended.
+        self._freed: dict[str, None] = {}
+        # The limits of jobs that were just blocked.
+        self._blocked: dict[str, None] = {}
+        # When a limit with a rate allows the next start, by the monotonic clock.
+        self._free_at: dict[str, float] = {}
         self._next_pass = 0.0
         self._is_scan_requested = False
-        self._scanned = FIRST
+        # The limit after which the scan continues.
+        self._scan_position = FIRST
         self.next_room_in: float | None = None
 
     def book(self) -> LimitBook:
@@ -163,18 +167,20 @@ class Unblocker(BlockedJobs):
     async def _check(self) -> bool:
         """Unblock jobs of the limits that were noted; return whether some may be left."""
         now = time.monotonic()
-        due = [key for key, at in self._free_at.items() if at <= now]
-        ended = dict.fromkeys([*self._freed, *due])
-        blocked = [key for key in self._blocked if key not in ended]
-        if not ended and not blocked:
+        due_keys = [key for key, free_at in self._free_at.items() if free_at <= now]
+        freed_keys = dict.fromkeys([*self._freed, *due_keys])
+        blocked_keys = [key for key in self._blocked if key not in freed_keys]
+        if not freed_keys and not blocked_keys:
             return False
         book = self.book()
-        # An attempt that ended, or a job that was blocked, by another task's numbers does not make room here:
-        # all sets together, which is the strictest, or jobs would be unblocked and blocked in turns.
-        limits: dict[str, Sequence[Sequence[LimitRow]]] = {key: book.options(key) for key in ended}
-        limits.update({key: [_together(book.options(key))] for key in blocked})
+        # Several tasks may give one limit different numbers, and each of them makes a set of options. After
+        # the end of an attempt, the set with the most room decides. Where jobs were only just blocked, all
+        # sets apply together, which is the strictest: otherwise a job that one set blocks and another one
+        # admits would be unblocked and blocked in turns.
+        limits: dict[str, Sequence[Sequence[LimitRow]]] = {key: book.options(key) for key in freed_keys}
+        limits.update({key: [_together(book.options(key))] for key in blocked_keys})
         self._freed, self._blocked = {}, {}
-        for key in due:
+        for key in due_keys:
             del self._free_at[key]
         try:
             is_behind = await self._unblock({key: sets for key, sets in limits.items() if any(sets)})
@@ -190,7 +196,8 @@ class Unblocker(BlockedJobs):
         size, is_behind = self.batch_size, False
         results = await self._limits.unblock(limits, size)
         for result in results:
-            if result.late or result.jobs == size:  # late jobs expire, which leaves room for others
+            # Late jobs expire instead of starting, which leaves their room to others.
+            if result.late or result.jobs == size:
                 self._freed[result.key] = None
                 is_behind = True
             if result.free_in is not None:
@@ -203,9 +210,9 @@ class Unblocker(BlockedJobs):
 
     async def _scan(self) -> bool:
         """Check a page of the limits that block jobs; return whether there may be more."""
-        if self._scanned == FIRST:
+        if self._scan_position == FIRST:
             self.next_room_in = None
-        keys = await self._limits.blocked_keys(self._scanned, self.batch_size)
+        keys = await self._limits.blocked_keys(self._scan_position, self.batch_size)
         if keys:
             book = self.book()
             options_by_key = {key: sets for key in keys if (sets := book.options(key))}
@@ -214,9 +221,9 @@ class Unblocker(BlockedJobs):
                 await self._unblock_forgotten(forgotten)
             await self._unblock_late(keys)
         if len(keys) == self.batch_size:
-            self._scanned = keys[-1]
+            self._scan_position = keys[-1]
             return True
-        self._scanned = FIRST
+        self._scan_position = FIRST
         self._is_scan_requested = False
         held_attempts = self._in_flight.unreported()
         # Attempts that were cancelled or lost do not count any more.
@@ -230,7 +237,7 @@ class Unblocker(BlockedJobs):
         if is_behind:
             return 0
         now = time.monotonic()
-        times = [max(at, self._next_pass) for at in self._free_at.values()]
+        times = [max(free_at, self._next_pass) for free_at in self._free_at.values()]
         if self._freed or self._blocked:
             times.append(self._next_pass)
         if self._tasks.lists.limited:
@@ -239,4 +246,5 @@ class Unblocker(BlockedJobs):
 
 
 def _together(options: Iterable[Iterable[LimitRow]]) -> list[LimitRow]:
+    """Return one set of numbers, which has room only if each of these sets has."""
     return [row for option in options for row in option]

@@ -135,7 +135,7 @@ async def test_tenant_whose_first_jobs_are_locked_starts_the_others(
         assert await left(pool) == 15
     await passes(feeder)
     assert await left(pool) == 15, "they have a pause"
-    feeder._look_at = 0.0
+    feeder._check_locks_at = 0.0
     await passes(feeder)
     assert await left(pool) == 13
 
@@ -152,9 +152,9 @@ async def test_tenant_whose_first_thousands_of_jobs_are_locked_starts_the_others
         await passes(feeder)
         assert await left(pool) == 2000
         for _ in range(3):
-            feeder._look_at = 0.0
+            feeder._check_locks_at = 0.0
             assert await passes(feeder) == 1, "nothing has changed"
             assert await left(pool) == 2000
-    feeder._look_at = 0.0
+    feeder._check_locks_at = 0.0
     await passes(feeder)
     assert await left(pool) == 1820, "room is for as many as there are slots, less the jobs that were moved"
