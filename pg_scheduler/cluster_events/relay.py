@@ -64,6 +64,7 @@ class EventRelay(Service):
         self._next_send = 0.0
         self._sender = secrets.token_hex(6)
         self._number = 0
+        # The number and the time of the last notification of each node.
         self._last_received: OrderedDict[str, tuple[int, datetime]] = OrderedDict()
 
     async def prepare(self) -> None:
@@ -114,7 +115,8 @@ class EventRelay(Service):
         if name in self._audience.kinds:
             if len(self._waiting) >= self.max_waiting:
                 self._waiting.popleft()
-                self._number += 1  # a gap, for the receivers
+                # Its number is used up, so that receivers detect a gap.
+                self._number += 1
             if self._hides_notes and isinstance(event, JobProgressed):
                 event = replace(event, note=None)
             self._waiting.append(event)
@@ -145,12 +147,12 @@ class EventRelay(Service):
 
     def _note_received(self, sender: str, number: int) -> None:
         now = datetime.now(UTC)
-        previous_message = self._last_received.pop(sender, None)
+        previous_number, received_at = self._last_received.pop(sender, (number, now))
         self._last_received[sender] = (number, now)
         if len(self._last_received) > MAX_SENDERS:
             self._last_received.popitem(last=False)
-        if previous_message is not None and number > previous_message[0] + 1:
-            self._cluster.publish(EventsMissed(previous_message[1]))
+        if number > previous_number + 1:
+            self._cluster.publish(EventsMissed(received_at))
 
     def _subscribers_changed(self) -> None:
         kinds = names_of(self._cluster.kinds)
@@ -191,14 +193,15 @@ class EventRelay(Service):
     def _messages(self, events: Iterable[Event]) -> Iterable[str]:
         """Yield notifications, none of which is longer than PostgreSQL takes."""
         parts: list[str] = []
-        head = f"{EVENTS} {self._sender} {'9' * MAX_NUMBER_LENGTH} []"
+        longest_head = f"{EVENTS} {self._sender} {'9' * MAX_NUMBER_LENGTH} []"
         size = 0
         for event in events:
             part = encode(event)
-            if len(head) + len(part) > MAX_NOTIFICATION_BYTES:
-                self._number += 1  # a gap, for the receivers
+            if len(longest_head) + len(part) > MAX_NOTIFICATION_BYTES:
+                # The number of this event is used up, so that receivers detect a gap.
+                self._number += 1
                 continue
-            if parts and len(head) + size + len(part) > MAX_NOTIFICATION_BYTES:
+            if parts and len(longest_head) + size + len(part) > MAX_NOTIFICATION_BYTES:
                 yield self._message(parts)
                 parts, size = [], 0
             parts.append(part)

@@ -71,7 +71,7 @@ def encode(event: Event) -> str:
     values = {
         field.name: value
         for field in _carried_fields(kind)
-        if (value := _packed(getattr(event, field.name), is_whole=field.is_whole)) is not None
+        if (value := _json_value(getattr(event, field.name), is_whole=field.is_whole)) is not None
     }
     return json.dumps([type(event).__name__, values], separators=(",", ":"))
 
@@ -113,7 +113,8 @@ def _stand_ins(kind: Any) -> dict[str, object]:
     }
 
 
-def _packed(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - one case per type
+def _json_value(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - one case per type
+    """Return what JSON has for the value of a field, whose text is shortened unless it is an id or a name."""
     match value:
         case str():
             return value if is_whole else value[:MAX_TEXT_LENGTH]
