@@ -134,7 +134,8 @@ class StatisticsWriter(Service):
             self._is_refused = True
             return self.interval_s
         self._is_refused = False
-        if is_added:  # else the worker was declared dead, and the batch waits for its next heartbeat
+        # If the worker was declared dead, its row is missing, and the batch waits for its next heartbeat.
+        if is_added:
             self._meter.settle(batch)
         return self.interval_s
 
