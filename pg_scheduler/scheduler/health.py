@@ -15,9 +15,11 @@ from pg_scheduler.worker.worker_rows import DRAIN
 def facts_about(life: Lifecycle) -> HealthFacts:
     """Return the facts about a Scheduler at this instant."""
     runtime, fault = life.runtime, life.fault
-    worker = None if runtime is None else _of_parts(runtime)
     return HealthFacts(
-        time.monotonic(), _state(life), None if fault is None else type(fault).__name__, worker
+        now=time.monotonic(),
+        state=_state(life),
+        fault=None if fault is None else type(fault).__name__,
+        worker=None if runtime is None else _worker_facts(runtime),
     )
 
 
@@ -29,7 +31,7 @@ def _state(life: Lifecycle) -> State:
     return "running" if life.is_running else "stopped"
 
 
-def _of_parts(runtime: Runtime) -> WorkerFacts:
+def _worker_facts(runtime: Runtime) -> WorkerFacts:
     config, lease = runtime.node.config, runtime.node.lease
     heartbeat, claimer, listener = runtime.heartbeat, runtime.claimer, runtime.listener
     blockage = runtime.watchdog.find_blockage()
@@ -91,22 +93,36 @@ class Gauges:
 
 def gauges_of(life: Lifecycle, connections: Connections) -> Gauges:
     """Return the values of a Scheduler."""
-    size, idle, max_size = connections.pool_use()
-    pool = (size - idle, idle, max_size)
+    pool_size, pool_idle, pool_max = connections.pool_use()
+    pool_used = pool_size - pool_idle
     runtime = life.runtime
     if runtime is None:
-        return Gauges(0, 0, 0, 0, 0, 0, False, False, *pool)
+        return Gauges(
+            slots=0,
+            slots_busy=0,
+            results_waiting=0,
+            lease_remaining_s=0,
+            loop_lag_s=0,
+            clock_offset_s=0,
+            is_listening=False,
+            is_accepting=False,
+            pool_used=pool_used,
+            pool_idle=pool_idle,
+            pool_max=pool_max,
+        )
     node = runtime.node
     slots = node.config.max_concurrent_jobs if node.config.runs_jobs else 0
     is_accepting = life.is_running and runtime.claimer.is_running and runtime.reporter.state == "running"
     return Gauges(
-        slots,
-        slots - min(runtime.executor.free, slots),
-        len(node.in_flight.unwritten()),
-        max(node.lease.trusted_until - time.monotonic(), 0.0),
-        runtime.reporter.lag_s,
-        node.clock.offset_s or 0.0,
-        runtime.listener.is_receiving,
-        is_accepting,
-        *pool,
+        slots=slots,
+        slots_busy=slots - min(runtime.executor.free, slots),
+        results_waiting=len(node.in_flight.unwritten()),
+        lease_remaining_s=max(node.lease.trusted_until - time.monotonic(), 0.0),
+        loop_lag_s=runtime.reporter.lag_s,
+        clock_offset_s=node.clock.offset_s or 0.0,
+        is_listening=runtime.listener.is_receiving,
+        is_accepting=is_accepting,
+        pool_used=pool_used,
+        pool_idle=pool_idle,
+        pool_max=pool_max,
     )

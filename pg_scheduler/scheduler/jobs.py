@@ -47,12 +47,12 @@ class Jobs:
                 check_text(name, text)
         labels = None if metadata is None else encode_object("metadata", metadata)
         return JobFilters(
-            statuses,
-            None if job_name is None else self._parts.tasks.names_like(job_name),
-            worker_id,
-            None if due_from is None else check_execution_time(due_from, name="due_from"),
-            None if due_before is None else check_execution_time(due_before, name="due_before"),
-            None if labels == "{}" else labels,
+            statuses=statuses,
+            names=None if job_name is None else self._parts.tasks.names_like(job_name),
+            worker_id=worker_id,
+            due_from=None if due_from is None else check_execution_time(due_from, name="due_from"),
+            due_before=None if due_before is None else check_execution_time(due_before, name="due_before"),
+            metadata=None if labels == "{}" else labels,
         )
 
     async def cancel(self, job_id: str, connection: Connection | None = None) -> bool:
@@ -109,8 +109,8 @@ class Jobs:
     async def run_now(self, job_id: str, connection: Connection | None) -> bool:
         """Make a pending job due now; return whether it was pending."""
         now = await self._parts.store.inserts.clock(connection=connection)
-        moved = await self._parts.store.jobs.move([job_id], to=now, connection=connection)
-        is_pending = any(job.changed for job in moved)
+        jobs = await self._parts.store.jobs.move([job_id], to=now, connection=connection)
+        is_pending = any(job.changed for job in jobs)
         if is_pending:
             await self._parts.outbox.notify_due(now, connection)
         return is_pending

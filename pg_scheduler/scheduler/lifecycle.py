@@ -32,12 +32,13 @@ class Lifecycle:
         self.is_running = False
         self.is_starting = False
         """Whether ``start()`` is in progress; ``is_running`` is True before it has claimed the first job."""
-        self._last: Runtime | None = None
+        # The worker of the last start, once it has stopped.
+        self._stopped_runtime: Runtime | None = None
 
     @property
     def has_left_jobs(self) -> bool:
         """Whether jobs run on after the last shutdown."""
-        return self._last is not None and self._last.node.in_flight.has_left
+        return self._stopped_runtime is not None and self._stopped_runtime.node.in_flight.has_left
 
     @property
     def is_shutting_down(self) -> bool:
@@ -123,7 +124,8 @@ class Lifecycle:
 
     def _log_failure(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        if not isinstance(error, SchedulerError) or type(error) is not type(self.fault):  # reported already
+        # An error like the one that ended a part has been reported with that.
+        if not isinstance(error, SchedulerError) or type(error) is not type(self.fault):
             log_failure(task)
 
     async def _shut_down(self) -> None:
@@ -133,7 +135,7 @@ class Lifecycle:
                 self.fault = self.fault or self.runtime.rejection
                 await self.runtime.stop()
         finally:
-            self._last, self.runtime = self.runtime, None
+            self._stopped_runtime, self.runtime = self.runtime, None
             self._stopping = None
             self._stopped.set()
             self._events.publish(WorkerStopped(self.worker_id))

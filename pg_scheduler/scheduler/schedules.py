@@ -160,7 +160,7 @@ class Schedules:
             check_kind(name, flag, bool)
         warn_of_seconds(trigger)
         if isinstance(func, Call):
-            func, args, kwargs = _taken_apart(func, args, kwargs)
+            func, args, kwargs = _take_apart(func, args, kwargs)
         name = self._task_name(func)
         args, kwargs = self._json_arguments(name, args, kwargs)
         definition = Definition(
@@ -607,7 +607,7 @@ def _with_options_of(func: object, definition: Definition) -> Definition:
     return replace(definition, **changes)
 
 
-def _taken_apart(
+def _take_apart(
     call: Call[Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[JobFunction, Sequence[Any], Mapping[str, Any]]:
     """Return the function and the arguments of a call, with which no others may be given."""
