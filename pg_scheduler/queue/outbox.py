@@ -82,9 +82,11 @@ class Outbox:
         self.mark = mark
         self._notify = notify
         self._meter = meter
-        self._messages: dict[str, float] = {}  # when each was last added
-        self._due: datetime | None = None  # the earliest time of the message about due jobs
-        # By the monotonic clock: until then no notification is sent.
+        # The messages to send, and when each was last added, by the monotonic clock.
+        self._messages: dict[str, float] = {}
+        # When the first of the jobs is due that the message DUE announces; None if that is unknown.
+        self._due: datetime | None = None
+        # No notification is sent before this time of the monotonic clock.
         self._next_send = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
@@ -188,7 +190,8 @@ class Outbox:
         if (notify or self._notify) != "hint" or read is None:
             return
         loop, transaction = asyncio.get_running_loop(), guarded(read, lambda _: None)
-        of_one_connection = isinstance(read, MethodType)  # any other function may depend on its context
+        # A method belongs to one connection. Any other function may return that of the current context.
+        of_one_connection = isinstance(read, MethodType)
         watch = self._watched.get(read) if of_one_connection else None
         if watch is None or watch.transaction is not transaction:
             watch = Watch(read, transaction, due, self.first_look_s)

@@ -147,10 +147,13 @@ class JobPreparer:
         template = JobTemplate.of(name, task, {}, misfire_grace_time=None, failed_tasks=(*failed_tasks, name))
         task_data = arguments = encode((), kwargs)
         if self._codec is not None:
-            with suppress(PayloadError):  # the row of the failed job has these values too, unencoded
+            # If the codec fails, the arguments are stored readable. They are the id, the name, the error and
+            # the number of attempts of the failed job, which its own row has as readable text too.
+            with suppress(PayloadError):
                 task_data = self._codec.encode_arguments(arguments, name)
         share = None
-        with suppress(KeyFunctionError):  # it starts without taking turns
+        # If the key function fails, the job is in no share, and starts without taking turns.
+        with suppress(KeyFunctionError):
             share = None if task is None else task.share_key(arguments)
         row = PlainJob(job_id, with_metadata(task_data, template.metadata, None), due, *template.columns)
         return template.finish(row, arguments, template.unique, share, NO_PARENTS)
@@ -188,7 +191,8 @@ class JobPreparer:
             for option, declared in JOB_OPTIONS.items()
             if not isinstance(value := getattr(spec, option), Unset)
         }
-        grace = None if spec.execution_time is None else self._grace  # "now" has no due time to miss
+        # A job without a due time is due when it is inserted, so it has no default by which it could expire.
+        grace = None if spec.execution_time is None else self._grace
         return JobTemplate.of(name, task, options, misfire_grace_time=grace)
 
 
