@@ -242,7 +242,8 @@ class AttemptRunner:
         finally:
             self._leave(attempt, running)
         call._end()  # noqa: SLF001 - not for executors and middleware
-        if call.was_cancelled:  # the flag decides, whatever the function made of it
+        # The function may have returned or raised after it saw the flag. Neither is the result then.
+        if call.was_cancelled:
             return stopped_result(attempt)
         return result
 

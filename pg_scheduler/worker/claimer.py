@@ -179,7 +179,8 @@ class Claimer(Service):
             self._meter.count("claims", "full" if is_full else "part" if claims else "empty")
             self._meter.measure("exchange_duration", "", time.monotonic() - sent_at)
         self._size.adapt(limit, len(claims))
-        self._result_buffer.claims_follow = is_full and self.is_running  # as soon as a slot is free
+        # After a full claim, the next one follows as soon as a slot is free, and takes completions along.
+        self._result_buffer.claims_follow = is_full and self.is_running
         if trusted_until < time.monotonic():
             # The event loop was blocked while the answer waited: other workers may have the jobs by now.
             for job in answer.jobs:
@@ -192,8 +193,9 @@ class Claimer(Service):
         if not is_full:
             self._signals.results_waiting()  # no claim follows that would take results along
         is_done = self._move_cursor(answer, claims, is_full=is_full, is_at_start=is_at_start)
+        # A claim reads several crashed jobs but claims one, so it may have left jobs for which it had room.
         if not is_done or answer.crashed is not None:
-            return 0  # crashed jobs that were not claimed may have taken the place of others
+            return 0
         delay = self._next_delay(sent_at, answer.due_in)
         if had_crashed_job and not self._in_flight.runs_crashed_job:
             return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
@@ -294,8 +296,9 @@ class Claimer(Service):
             self.cursor.advance(claims)
             return False
         if not self.cursor.is_kept:
+            # Jobs may lie before the cursor. So the claimer does not sleep before a claim from the start.
             if not is_at_start:
-                self.cursor.reset()  # jobs may lie before the cursor: scan for them before sleeping
+                self.cursor.reset()
             return is_at_start
         if answer.at is not None and answer.crashed is None:
             due_in = answer.due_in or 0.0
@@ -391,7 +394,9 @@ class Claimer(Service):
             return poll
         if due_in <= 0 and self._claimed_cheaply:
             return 0  # the job is one that only an exchange can claim
-        if due_in <= 0:  # another session has locked the row, or this worker's lease has expired
+        # The job is due, but was not claimed. Another session has locked its row, or this worker's lease has
+        # expired.
+        if due_in <= 0:
             self._signals.lease_suspect()
             return self._polling.min_interval
         delay = self._pacing.seconds_until(sent_at + due_in, poll)

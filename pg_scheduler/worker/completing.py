@@ -148,7 +148,8 @@ class Completions:
         self, attempt: Attempt, completion: Completion, transaction: Transaction, *, is_plain: bool
     ) -> None:
         """Report a job whose completion is committed."""
-        is_reported = attempt.completion is not completion  # its function returned, and an outcome follows
+        # The function may have returned before the block ended. Then the outcome of the attempt reports it.
+        is_reported = attempt.completion is not completion
         _stop_writing(attempt, completion, end=End.WRITTEN)
         if attempt.call is not None:
             attempt.call.has_completed = True
@@ -156,7 +157,8 @@ class Completions:
             self._statements.publish(event)
         if not is_reported:
             self._result_buffer.end_written(attempt.claim)
-        if not is_plain:  # without LISTEN, nothing else announces a replacement or a job that waited
+        # The end may have made other jobs due. Without LISTEN, nothing else announces them to this worker.
+        if not is_plain:
             self._signals.due(self._statements.server_now)
 
 

@@ -300,8 +300,9 @@ class Executor:
         has_lost_row = revocation is Revocation.CANCELLED or revocation is Revocation.LOST
         if has_lost_row:
             self._events.publish(_event_of_revocation(attempt))
+        # Without its slot, the attempt was left at the shutdown, or another attempt of the job replaced it.
         if self._attempts.get(job_id) is not attempt:
-            return  # left at the shutdown, or replaced by a new attempt
+            return
         was_full = len(self._attempts) >= self._slots
         del self._attempts[job_id]
         if revocation is Revocation.LOST:

@@ -212,7 +212,8 @@ class Heartbeat(Service):
         self._expiry = asyncio.get_running_loop().call_later(remaining_s, self._expired)
 
     def _expired(self) -> None:
-        if self._lease.is_trusted:  # renewed in the keeper's thread
+        # The thread of the lease keeper may have renewed the lease.
+        if self._lease.is_trusted:
             self._set_timer()
         elif self._in_flight.held():
             self._lose()
@@ -235,7 +236,8 @@ class Heartbeat(Service):
 
     def _unconfirmed(self) -> None:
         self._is_confirming = False
-        if self._lease.is_trusted:  # renewed in the keeper's thread
+        # The thread of the lease keeper may have renewed the lease.
+        if self._lease.is_trusted:
             self._set_timer()
         elif self._in_flight.held():
             self._revoke_all()

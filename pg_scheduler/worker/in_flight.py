@@ -191,7 +191,9 @@ class Attempt:
         """
         if self.revocation is None and (self.end is None or reason is Revocation.SHUTDOWN):
             self.revocation = reason
-            if self.has_begun:  # a task cancelled before its first step would not clean up
+            # A task that is cancelled before its first step does not run, and would not free its slot. So an
+            # attempt that has not begun sees the revocation when it begins.
+            if self.has_begun:
                 self.interrupt()
 
     def exit(self, error: BaseException) -> None:
@@ -232,7 +234,8 @@ class Attempt:
         task = current_task()
         if task is None or self.task is not None:
             return task is not None and task is self.task
-        return task.get_name() == TASK_NAME_PREFIX + self.claim.job_id  # it starts eagerly
+        # A task that starts eagerly runs before the attempt knows it, so its name decides.
+        return task.get_name() == TASK_NAME_PREFIX + self.claim.job_id
 
     @property
     def is_unstoppable(self) -> bool:

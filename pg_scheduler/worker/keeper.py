@@ -116,7 +116,8 @@ class LeaseKeeper:
             self._thread = None
             return
         if not self._is_stopping:
-            self._is_stopping = True  # before reading its task: if there is none yet, the thread reads this
+            # The flag is set before the task is read. If there is no task yet, the thread will see the flag.
+            self._is_stopping = True
             if self._task is not None:
                 with suppress(RuntimeError):  # it has ended by itself
                     self._task.get_loop().call_soon_threadsafe(self._task.cancel)
@@ -149,7 +150,8 @@ class LeaseKeeper:
                 await self._linger()
         finally:
             await self._disconnect()
-            self._call_in_loop(ended.set)  # the rest is the thread's own: it may wait for a name server
+            # stop() need not wait for the rest of this thread, which may still wait for a name server.
+            self._call_in_loop(ended.set)
 
     async def _linger(self) -> None:
         """After the shutdown, keep the lease while the code of attempts that were left still runs."""

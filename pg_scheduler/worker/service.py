@@ -151,7 +151,8 @@ class Service(ABC):
             BaseException: An error other than an unavailable database ended the first pass.
         """
         async with self._lifecycle:
-            if self._is_stopping and self._task is not None:  # left by a stop() that was cancelled
+            # A call of stop() that was cancelled may have left a loop that is about to end.
+            if self._is_stopping and self._task is not None:
                 await asyncio.wait([self._task])
             if self.is_running:
                 return
@@ -160,8 +161,9 @@ class Service(ABC):
             try:
                 await self.prepare()
             except BaseException:  # a cancellation too
-                with suppress(DatabaseUnavailableError):  # the first error counts
-                    await self.drain()  # part of it may be set up
+                # Some of the preparation may be done, which drain() undoes. The first error counts.
+                with suppress(DatabaseUnavailableError):
+                    await self.drain()
                 raise
             first_pass = asyncio.Event()
             self._task = asyncio.create_task(self._loop(first_pass), name=f"pg_scheduler {self.name}")
@@ -200,17 +202,19 @@ class Service(ABC):
             except PoolClosedError:
                 raise
             except DatabaseUnavailableError as fault:
+                # A server that rejects the first connection means wrong settings, which no retry corrects.
                 if isinstance(fault, ConnectionRejectedError) and not first_pass.is_set():
-                    raise  # the settings are wrong from the start
+                    raise
                 delay = backoff.next_delay_s(self.backoff.longest_for_lock_s if is_lock_wait(fault) else None)
                 holders = await self._holders_of(fault)
                 self._events.publish(ServiceRetrying(self.name, fault, delay, holders))
                 self.outage, self.ended_at = fault, time.monotonic()
                 sleep = self._backoff_ended  # new work does not end an outage
             except REFUSALS as error:
+                # In the first pass, a PayloadError means that what the code declares cannot be stored.
                 is_mistake = isinstance(error, PayloadError) and not first_pass.is_set()
                 if is_mistake or not is_refusal(error):
-                    raise  # what the code declares cannot be stored
+                    raise
                 first_pass.set()
                 delay = backoff.next_delay_s()
                 self._events.publish(ServiceRetrying(self.name, error, delay))

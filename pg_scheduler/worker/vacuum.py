@@ -127,7 +127,8 @@ class Vacuum(Service):
                 self._deleted.update(step.jobs)
                 return self.pause_s
         except DatabaseUnavailableError:
-            self._walk = None  # the generator has ended: the next one continues the pass
+            # The error has ended the generator. The next pass makes another one, which continues the walk.
+            self._walk = None
             raise
         self._walk, self._last_first_block = None, -1
         await self._store.retention.end_pass(self._key, self._worker_id)
@@ -196,7 +197,8 @@ class Vacuum(Service):
             due_cutoffs = {status: cutoffs[status] for status in due_statuses}
             deleted.update(await retention.vacuum_blocks(blocks.first, self.step_blocks, due_cutoffs))
             known_statuses = await retention.note_range(blocks.first, self.step_blocks, cutoffs)
-            if known_statuses <= due_statuses:  # those that are left wait for their consequences
+            # Jobs of these statuses that are left wait for their consequences, or a lock is in the way.
+            if known_statuses <= due_statuses:
                 break
             due_statuses = known_statuses
         return deleted

@@ -231,7 +231,8 @@ class WorkerRepository:
             if not rows:
                 raise
             lost: list[str] = []
-            if is_refusal(error):  # the table can be read: jobs that were cancelled are to stop
+            # The table can be read in this case, so jobs that were cancelled are found, and stopped.
+            if is_refusal(error):
                 lost = [row[0] for row in await self._statements.fetch("find_lost", *attempts, on=on)]
             return RenewResult(
                 True,

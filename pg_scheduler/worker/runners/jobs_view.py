@@ -176,7 +176,8 @@ class _Calls:
             raise NotRunningError(ENDED) from None
         finally:
             crossing.cancel()  # without effect after its end
-            del crossing  # its error refers to this frame
+            # Otherwise its error, whose traceback has this frame, and the frame would keep each other alive.
+            del crossing
 
     def submit(self, function: Callable[[], Any]) -> Crossing:
         """Call the function with the context variables of the caller, and do not wait.

@@ -71,7 +71,8 @@ class ProcessExecutor(JobExecutor):
 
     async def run(self, call: JobCall) -> Any:
         """Run one attempt. Cancelled, its process receives SIGTERM, and SIGKILL after ``stop_grace``."""
-        request = _request(call)  # before a process is taken, which an error here must not end
+        # An error in the request must not end a process, so the request is made before one is taken.
+        request = _request(call)
         child = await self._take()
         call.on_cancel(lambda: child.terminate(call.stop_grace))
         try:

@@ -72,7 +72,8 @@ class ThreadExecutor(JobExecutor):
         thread = None
         while self._idle and thread is None:
             thread = self._idle.pop()
-            if not thread.is_alive():  # this process is a fork
+            # In a fork of the process, the threads of the original do not run.
+            if not thread.is_alive():
                 thread = None
         if thread is None:
             thread = _Thread(self._idle, self.leave)

@@ -43,7 +43,8 @@ class TimeoutQueue(Generic[T]):
 
     def add(self, item: T, timeout: float) -> None:
         """Set a time limit for an item, in seconds from now."""
-        if not timeout < MAX_TIMEOUT_S:  # NaN is not
+        # NaN is not less than the maximum, and not more either.
+        if not timeout < MAX_TIMEOUT_S:
             return
         limits = self._by_timeout.get(timeout)
         if limits is None:
