@@ -65,7 +65,8 @@ class Admission(Service):
         self._waiting: deque[Attempt] = deque()
         # Attempts in a row that a limit has refused, by limit. The limit that refused one last is at the end.
         self._refused: OrderedDict[str, int] = OrderedDict()
-        self._surplus: dict[str, tuple[Task, SurplusPosition]] = {}  # by limit
+        # By limit: its task, and the position in the claim index after which due jobs are to be blocked.
+        self._surplus: dict[str, tuple[Task, SurplusPosition]] = {}
 
     def keep_limited(self, claims: list[Claim]) -> list[Claim]:
         """Reserve slots for the claims of limited tasks, to start them once they are admitted.
@@ -155,7 +156,8 @@ class Admission(Service):
                 self._block(attempt, request, blocked_on)
                 self._note_surplus(attempt.claim, blocked_on)
             elif attempt.revocation is not None:
-                self._executor.begin(attempt)  # it ends at once
+                # An attempt that begins after its revocation ends at once, and frees its slot.
+                self._executor.begin(attempt)
             elif blocked_on is None and not lost_lease:
                 self._unblocker.admitted(attempt.claim, request.limits)
                 self._executor.begin(attempt)
