@@ -108,8 +108,9 @@ class Lifecycle:
     def _break_down(self, event: Event) -> None:
         if isinstance(event, ServiceFaulted) and self.fault is None:
             self.fault = event.error
+        # A start or a shutdown in progress stops the parts itself.
         if self.is_running and self._stopping is None and not self._starting.locked():
-            self._begin_shutdown()  # else the start or the shutdown in progress stops the parts
+            self._begin_shutdown()
 
     async def _stop_if_broken(self, runtime: Runtime) -> None:
         if self.fault is not None:  # a part broke while later ones were starting

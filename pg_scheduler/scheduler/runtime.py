@@ -133,7 +133,7 @@ class Runtime:
         """
         try:
             await self.supervisor.start(announce)
-        except BaseException:  # whatever it was, no part runs that could use them
+        except BaseException:  # whatever it was, no part runs that could use the held connections
             await self.node.store.connections.release_held()
             raise
         if self.node.config.runs_jobs:

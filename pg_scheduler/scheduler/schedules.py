@@ -576,7 +576,9 @@ class Schedules:
         self, event: Event, *, connection: Connection | None = None, due: datetime | None = None
     ) -> None:
         """Publish an event, and wake the planners of all nodes."""
-        if connection is not None:  # sent by the caller's commit, or never
+        # In the transaction of a caller, its commit notifies the planners. Whether it commits is unknown, so
+        # no event is published.
+        if connection is not None:
             await self._store.locks.notify([PERIODIC], connection=connection)
             return
         self._parts.events.publish(event)

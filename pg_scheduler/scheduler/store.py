@@ -76,7 +76,8 @@ class Store(WorkerStore):
                     raise SchemaMissingError(f"{missing.problem}{_UNCHANGED}", _OWNED) from missing
                 if self.connections.can_spare_one:
                     async with self.connections.checkout() as other:
-                        if await is_own_session(other, timeout_s):  # a pooler may have no second one
+                        # The check needs a second session, and a pooler may not have one.
+                        if await is_own_session(other, timeout_s):
                             await check_engine(connection, other)
                 try:
                     await migrate(connection, schema=schema)
