@@ -322,12 +322,12 @@ class JobRepository(Repository):
     async def expire(self, worker_id: str, names: Sequence[str], limit: int) -> list[ExpiredJob]:
         """Expire pending jobs past their misfire grace time, with the reason.
 
+        A job that the table refuses to expire is left out for some time.
+
         Args:
             worker_id: The worker that expires them.
             names: The names of jobs that it can run.
             limit: The maximum number of jobs.
-
-        A job that the table refuses to expire is left out for some time.
         """
         now = time.monotonic()
         self._refused = {job_id: until for job_id, until in self._refused.items() if until > now}

@@ -91,18 +91,18 @@ class JobPreparer:
             return []
         ids = new_job_ids(len(specs))
         jobs: list[AnyJob] = []
-        last = check_kind("a job", specs[0], JobSpec)
-        due = _due_time(last, allows_now=allows_now)
-        template = self._template(last, allows_names=allows_names)
+        previous_spec = check_kind("a job", specs[0], JobSpec)
+        due = _due_time(previous_spec, allows_now=allows_now)
+        template = self._template(previous_spec, allows_names=allows_names)
         for spec in specs:
             # What is the same object as in the job before has been validated, and has the same template.
-            if spec is not last:
+            if spec is not previous_spec:
                 check_kind("a job", spec, JobSpec)
-                if spec.execution_time is not last.execution_time:
+                if spec.execution_time is not previous_spec.execution_time:
                     due = _due_time(spec, allows_now=allows_now)
-                if not _are_alike(spec, last):
+                if not _are_alike(spec, previous_spec):
                     template = self._template(spec, allows_names=allows_names)
-                last = spec
+                previous_spec = spec
             jobs.append(self._job(spec, template, due, ids, allows_trace=allows_trace))
         return jobs
 
