@@ -963,8 +963,8 @@ class Scheduler:
             JobConflictError: A finished job would be unfinished, and another one has its unique key; a
                 ValueError.
         """
-        new = JobStatus.parse(status)
-        return await self._jobs.set_status(check_job_id(job_id), new)
+        new_status = JobStatus.parse(status)
+        return await self._jobs.set_status(check_job_id(job_id), new_status)
 
     # -- results -------------------------------------------------------------------------------------------
 
