@@ -141,6 +141,7 @@ def _declared_by(node: Node) -> dict[str, Any]:
     functions: dict[str, Mapping[str, Any]] = {}
     size = 0
     for schedule_id, function in sorted(node.declared.functions().items()) if node.config.plans else []:
+        # The id is in the list of ids, and in the mapping of functions.
         size += len(json.dumps([schedule_id, schedule_id, function]))
         if size > MAX_DECLARED_BYTES:
             return {DECLARED: [*functions], DECLARED_FUNCTIONS: functions, LEFT_OUT: True}
@@ -218,7 +219,7 @@ class Reporter:
         self._node = node
         self.worker = worker_of(node)
         """The row of this worker, without what its reports write."""
-        self._last: WorkerReport | None = None
+        self._last_report: WorkerReport | None = None
         self._reported: tuple[list[str], int] | None = None
         """The names of the last report, and the version of the declared schedules."""
         self._written: tuple[list[str], int] | None = None
@@ -252,7 +253,9 @@ class Reporter:
         is_short = sum(len(name.encode()) for name in names) <= MAX_NAMES_BYTES if has_changed else False
         # A task may get its name after its schedule, so new names of tasks may change the schedules too.
         declared = _declared_by(self._node) if has_changed or self._reported != self._written else None
-        self._last = report = WorkerReport(self.state, self._health(), names if is_short else None, declared)
+        self._last_report = report = WorkerReport(
+            self.state, self._health(), names if is_short else None, declared
+        )
         asyncio.get_running_loop().call_soon(self._measure, time.monotonic())
         return report
 
@@ -262,7 +265,7 @@ class Reporter:
         Callable from any thread.
         """
         blockage = self._watchdog.find_blockage()
-        if blockage is None or self._last is None:
+        if blockage is None or self._last_report is None:
             return None
         job = blockage.claim
         blocked = {
@@ -270,7 +273,7 @@ class Reporter:
             "blocking_job_id": job and job.job_id,
             "blocking_job_name": job and job.job_name,
         }
-        return WorkerReport(self._last.state, {**self._last.health, **blocked})
+        return WorkerReport(self._last_report.state, {**self._last_report.health, **blocked})
 
     def confirm(self) -> None:
         """Record that the last report was written."""

@@ -231,8 +231,8 @@ class Vacuum(Service):
         age = _age(self._config.schedules)
         if age is None:
             return
-        before = await self._schedules.now() - age
-        while await self._schedules.vacuum(before, SCHEDULES_BATCH_SIZE) == SCHEDULES_BATCH_SIZE:
+        finished_before = await self._schedules.now() - age
+        while await self._schedules.vacuum(finished_before, SCHEDULES_BATCH_SIZE) == SCHEDULES_BATCH_SIZE:
             pass
 
     async def _delete_audit(self) -> None:
@@ -240,8 +240,8 @@ class Vacuum(Service):
         age = _age(self._config.audit)
         if age is None:
             return
-        before = await self._schedules.now() - age
-        while await self._store.audit.vacuum(before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
+        recorded_before = await self._schedules.now() - age
+        while await self._store.audit.vacuum(recorded_before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
             pass
 
     async def report(self, deleted: Counter[JobStatus]) -> None:

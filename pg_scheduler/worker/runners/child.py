@@ -56,14 +56,14 @@ class _Progress:
 
     def __init__(self, child: _Child) -> None:
         self._child = child
-        self._last: JobProgress | None = None
+        self._last_progress: JobProgress | None = None
         self._timer: threading.Timer | None = None
         self._changing = threading.RLock()
 
     def report(self, _claim: Claim, progress: JobProgress) -> None:
         """Take a report, from any thread."""
         with self._changing:
-            self._last = progress
+            self._last_progress = progress
             if self._timer is None:
                 self._timer = threading.Timer(PROGRESS_GAP_S, self.flush)
                 self._timer.daemon = True
@@ -72,7 +72,7 @@ class _Progress:
     def flush(self) -> None:
         """Send the last report, if it was not sent."""
         with self._changing:
-            progress, self._last, timer, self._timer = self._last, None, self._timer, None
+            progress, self._last_progress, timer, self._timer = self._last_progress, None, self._timer, None
             if timer is not None:
                 timer.cancel()
             if progress is not None:
