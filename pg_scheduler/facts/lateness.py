@@ -44,14 +44,14 @@ def held_names(names: Iterable[str], paused: Iterable[str], tasks: Mapping[str, 
         paused: The names that are paused.
         tasks: The name of the task of each alias: a pause holds the jobs of all names of a task.
     """
-    held = {tasks.get(name, name) for name in paused}
-    return frozenset(name for name in names if tasks.get(name, name) in held)
+    paused_tasks = {tasks.get(name, name) for name in paused}
+    return frozenset(name for name in names if tasks.get(name, name) in paused_tasks)
 
 
 def oldest_due(backlog: Iterable[DueJobs], held: Container[str]) -> datetime | None:
     """Return when the first of the due jobs was due that are not held; None if there is none."""
-    starts = [row.oldest_due_at for row in backlog if row.due and row.name not in held]
-    return min((start for start in starts if start is not None), default=None)
+    due_times = [row.oldest_due_at for row in backlog if row.due and row.name not in held]
+    return min((due_at for due_at in due_times if due_at is not None), default=None)
 
 
 def count_held(backlog: Iterable[DueJobs], held: Container[str]) -> int:
@@ -60,12 +60,15 @@ def count_held(backlog: Iterable[DueJobs], held: Container[str]) -> int:
 
 
 def is_late(due_at: datetime | None, now: datetime, late_s: float = LATE_S) -> bool:
-    """Return whether a job is late that is not held; None is no job."""
+    """Return whether a job is late that was due then and is not held; False for None, which is no job."""
     return due_at is not None and (now - due_at).total_seconds() >= late_s
 
 
 def is_overdue(due_at: datetime | None, now: datetime) -> bool:
-    """Return whether a schedule is overdue that should fire, or whose pause should end, at a time."""
+    """Return whether a schedule is overdue that should have fired then, or whose pause should have ended.
+
+    None is no such time, so the schedule is not overdue.
+    """
     return due_at is not None and (now - due_at).total_seconds() > OVERDUE_S
 
 
