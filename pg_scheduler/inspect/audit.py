@@ -115,13 +115,16 @@ class AuditReads(InspectorBase):
         if after is not None and not (_POSITION.fullmatch(after) and int(after) <= MAX_ID):
             raise PositionError("the audit", after)
         before = None if after is None else int(after)
-        records, last = await self._reads.audit_records.read(before, limit + 1, MAX_ROWS, filters, subject)
+        records, last_examined = await self._reads.audit_records.read(
+            before, limit + 1, MAX_ROWS, filters, subject
+        )
         if len(records) > limit:
             records = records[:limit]
-            last = records[-1]
-        elif last is not None and since is not None and last.at < since:
-            last = None
-        return AuditPage(records, None if last is None else str(last.id))
+            last_examined = records[-1]
+        elif last_examined is not None and since is not None and last_examined.at < since:
+            # The records that follow are older still, so none of them can match.
+            last_examined = None
+        return AuditPage(records, None if last_examined is None else str(last_examined.id))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,8 @@ async def read_mutes(
     inspector: InspectorBase, kind: MutedKind, subjects: Iterable[str]
 ) -> dict[str, tuple[Mute, ...]]:
     """Return the records of findings, or of groups of errors by their fingerprints, the newest first."""
-    unique_subjects, mutes_by_subject = sorted(set(subjects)), dict[str, tuple[Mute, ...]]()
+    unique_subjects = sorted(set(subjects))
+    mutes_by_subject: dict[str, tuple[Mute, ...]] = {}
     if unique_subjects:
         reads = tables_of(inspector).reads.audit_records
         for record in await reads.newest_records(

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.author import Author, acting_as
@@ -69,6 +69,22 @@ class Progress:
         return f"{counts}; searched {extent}"
 
 
+class _BatchJobs(NamedTuple):
+    """The jobs of the next batch.
+
+    Attributes:
+        progress: The progress after they were read, before any of them is changed.
+        job_ids: Their ids.
+        conditions: The conditions that they must still fulfil when they are locked.
+        jobs: Those that exist and match, by id, as far as they were read.
+    """
+
+    progress: Progress
+    job_ids: Sequence[str]
+    conditions: Sequence[Condition]
+    jobs: dict[str, Job]
+
+
 @dataclass(frozen=True, slots=True)
 class BulkRun:
     """A bulk action."""
@@ -89,7 +105,7 @@ class BulkRun:
         """Change the jobs batch by batch and yield what was done so far after each."""
         progress = Progress(0, 0, 0, None, self.after)
         while True:
-            started, before = self.clock(), progress.cursor
+            started, previous_cursor = self.clock(), progress.cursor
             size = self._size(progress.done)
             read = self._read_ids if self.job_ids is not None else self._search
             progress, job_ids, conditions, jobs = await read(progress, size)
@@ -100,14 +116,15 @@ class BulkRun:
                     self.batch,
                     job_ids=job_ids,
                     conditions=conditions,
-                    after=before,
+                    after=previous_cursor,
                     next=progress.cursor,
                     searched=progress.searched,
                     total_estimate=progress.total_estimate,
                 )
-                with acting_as(self.author):  # for the task; the consumer has its own author
+                # The task is created as this author. The consumer of the steps keeps its own one.
+                with acting_as(self.author):
                     task = asyncio.ensure_future(self.store.bulk.change(batch))
-                progress = _added(progress, await _finished(task))
+                progress = _added(progress, await _finish(task))
             yield progress
             if progress.cursor is None or progress.done == self.limit:
                 return
@@ -123,40 +140,40 @@ class BulkRun:
             sizes.append(max(int(self.rate), 1))
         return min(sizes)
 
-    async def _read_ids(
-        self, progress: Progress, size: int
-    ) -> tuple[Progress, Sequence[str], Sequence[Condition], dict[str, Job]]:
+    async def _read_ids(self, progress: Progress, size: int) -> _BatchJobs:
+        """Return the next of the listed jobs; their rows are read for a dry run only."""
         job_ids = self.job_ids or ()
         start = 0 if progress.cursor is None else job_ids.index(progress.cursor) + 1
         part = job_ids[start : start + size]
-        jobs = await self._found(part) if self.is_dry else {}
+        jobs = await self._read_matching(part) if self.is_dry else {}
         end = start + len(part)
         cursor = part[-1] if end < len(job_ids) else None
-        after = replace(progress, cursor=cursor, searched=end, total_estimate=len(job_ids), changes=())
-        return after, part, self.batch.conditions, jobs
+        next_progress = replace(
+            progress, cursor=cursor, searched=end, total_estimate=len(job_ids), changes=()
+        )
+        return _BatchJobs(next_progress, part, self.batch.conditions, jobs)
 
-    async def _found(self, job_ids: Sequence[str]) -> dict[str, Job]:
+    async def _read_matching(self, job_ids: Sequence[str]) -> dict[str, Job]:
         """Return the jobs of these ids that fulfil the conditions, by id."""
         scan = Scan(self.batch.conditions, len(job_ids), len(job_ids))
         async with self.reads.searches.transaction() as connection:
             examined = await self.reads.searches.ids(job_ids, scan, on=connection)
         return {job.job_id: job for job, _ in examined.jobs}
 
-    async def _search(
-        self, progress: Progress, size: int
-    ) -> tuple[Progress, Sequence[str], Sequence[Condition], dict[str, Job]]:
+    async def _search(self, progress: Progress, size: int) -> _BatchJobs:
+        """Return the jobs of the next page of the search."""
         page, conditions = await find_page(self.reads, self.wanted, limit=size, after=progress.cursor)
         jobs = {
             job.job_id: job for job in page.items if self.batch.matches is None or self.batch.matches(job)
         }
-        after = replace(
+        next_progress = replace(
             progress,
             cursor=page.next,
             searched=page.searched,
             total_estimate=page.total_estimate,
             changes=(),
         )
-        return after, list(jobs), conditions, jobs
+        return _BatchJobs(next_progress, list(jobs), conditions, jobs)
 
     def _judge(self, job_id: str, job: Job | None) -> JobChange:
         """Return what would probably become of a job."""
@@ -178,10 +195,11 @@ def _added(progress: Progress, changes: Sequence[JobChange]) -> Progress:
     )
 
 
-async def _finished(task: asyncio.Task[T]) -> T:
-    """Finish the task also if the caller is cancelled, whose cancellation follows at its next await.
+async def _finish(task: asyncio.Task[T]) -> T:
+    """Return the result of the task, also if the caller is cancelled while it waits for that.
 
-    Otherwise it would be unknown whether the transaction was committed, and where to continue.
+    The cancellation then follows at the next await of the caller. Otherwise it would be unknown whether the
+    transaction was committed, and where to continue.
     """
     try:
         return await asyncio.shield(task)
@@ -191,6 +209,7 @@ async def _finished(task: asyncio.Task[T]) -> T:
         caller = asyncio.current_task()
         result = await task
         if caller is not None:
-            caller.uncancel()  # so that the number of requests stays the same
+            # The request was delivered above. It is made again, and the number of requests stays the same.
+            caller.uncancel()
             caller.cancel()
         return result

@@ -107,7 +107,16 @@ class BulkJobs:
 def _group(job_name: str, text: str, first_at: str, last_at: str) -> ErrorGroup:
     """Return a group by what identifies it and its jobs."""
     first, last = datetime.fromisoformat(first_at), datetime.fromisoformat(last_at)
-    return ErrorGroup(fingerprint_of(job_name, text), job_name, text, 0, first, last, "", "")
+    return ErrorGroup(
+        fingerprint=fingerprint_of(job_name, text),
+        job_name=job_name,
+        text=text,
+        count=0,
+        first_at=first,
+        last_at=last,
+        last_job_id="",
+        example="",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +143,8 @@ class BulkState(BulkRunRow):
         """Return whether a run that has not ended lacks the changes that each batch makes."""
         if self.is_here or self.phase not in {"running", "stopping"}:
             return False
-        between_s = 1 / self.jobs.rate if self.jobs.rate else 0.0  # the jobs of a batch are those of a second
+        # A batch has the jobs of a second, but at least one: a rate below 1 means longer intervals.
+        between_s = 1 / self.jobs.rate if self.jobs.rate else 0.0
         return (now - self.answered_at) / timedelta(seconds=1) > SUSPECT_AFTER_S + between_s
 
 
@@ -155,8 +165,11 @@ class _Run:
     run_id: str
     jobs: BulkJobs
     after: str | None
+    """The cursor at which this task begins; None for the first job."""
     begun: int = 0
+    """How often the run had begun when this task began it: another number in its row is another task's."""
     progress: Progress | None = None
+    """The last step; None before the first one."""
     is_ending: bool = False
 
 
@@ -178,7 +191,7 @@ class BulkRuns:
         """
         await jobs.steps(self._inspector).aclose()  # checks the arguments
         run_id = f"{PREFIX}{new_job_id()}"
-        await self._begin(_Run(run_id, jobs, None), START)
+        await self._begin(_Run(run_id, jobs, after=None), START)
         return run_id
 
     async def resume(self, run_id: str, state: BulkState) -> int:
@@ -190,7 +203,7 @@ class BulkRuns:
         Raises:
             BusyError: Too many run already.
         """
-        return await self._begin(_Run(run_id, state.jobs, state.cursor), RESUME)
+        return await self._begin(_Run(run_id, state.jobs, after=state.cursor), RESUME)
 
     async def stop(self, run_id: str) -> None:
         """Request of a run to stop after the batch in progress."""
@@ -226,7 +239,8 @@ class BulkRuns:
             raise BusyError(
                 f"{len(self._runs)} bulk runs are in progress here; wait until one ends, or stop one"
             )
-        self._runs[run.run_id] = run  # before the row is written, so that the bound holds
+        # It counts from here on: another call that comes while the row is written must not exceed the bound.
+        self._runs[run.run_id] = run
         try:
             with self._acting():
                 run.begun = await self._rows.begin(run.run_id, asdict(run.jobs), action)
@@ -235,7 +249,7 @@ class BulkRuns:
             self._forget(run)
             raise
         self._tasks[task] = run
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._drop_task)
         return run.begun
 
     async def _follow(self, run: _Run) -> None:
@@ -300,7 +314,7 @@ class BulkRuns:
         if self._runs.get(run.run_id) is run:
             del self._runs[run.run_id]
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _drop_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a bulk run failed", exc_info=error, extra=record_fields())

@@ -24,7 +24,9 @@ MAX_SECONDS: Final = 1.0
 """Seconds after which no further schedule is computed."""
 
 FIRST_CHUNK: Final = 4
-"""Fire times that are computed first, then four times as many: those after the period are for nothing."""
+"""Fire times that the first call of ``upcoming()`` computes; each further call computes four times as many.
+
+The first call is small, because fire times after the period are computed in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class FirePlan:
 
     items: Sequence[ScheduleFires]
     left_out: int
-    """Schedules that were not computed: of 20,000 fire times, or after 1 s."""
+    """How many schedules were not computed, since there were 20,000 fire times before, or 1 s had passed."""
 
 
 async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) -> FirePlan:
@@ -109,4 +111,6 @@ def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datet
             break
         after, count = fires[-1], min(4 * count, MAX_EACH + 1)
     remaining_runs = None if schedule.max_runs is None else max(schedule.max_runs - schedule.runs, 0)
-    return fire_times[:remaining_runs]  # each call of upcoming() returns as many
+    # Each call of upcoming() returns up to as many fire times as there are runs left, so that several calls
+    # together can return more.
+    return fire_times[:remaining_runs]

@@ -111,28 +111,31 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
     skipped or repeated are those that move.
     """
     zone = parse_timezone(name)
-    before, after = offset_at(change - timedelta(seconds=1), zone), offset_at(change, zone)
-    gap = after - before
-    if before % HOUR or not gap:
-        return None  # no zone without clock changes has this offset
-    start, end = (change, change + gap) if gap > timedelta(0) else (change + gap, change)
-    unchanged = read_trigger(json.dumps(_replaced(definition, name, f"Etc/GMT{-(before // HOUR):+d}")))
-    upcoming = unchanged.upcoming(MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
-    moved = [fire for fire in upcoming if fire < end]
-    if not 0 < len(moved) <= MAX_FIRES:
+    offset_before = offset_at(change - timedelta(seconds=1), zone)
+    gap = offset_at(change, zone) - offset_before
+    # Zones without clock changes exist for whole hours only, so other offsets cannot be compared with one.
+    if offset_before % HOUR or not gap:
         return None
-    walls = listed([f"{fire + before:%H:%M}" for fire in moved])
+    start, end = (change, change + gap) if gap > timedelta(0) else (change + gap, change)
+    # The names of these zones have the opposite sign: Etc/GMT-1 is an hour ahead of UTC.
+    fixed_zone = f"Etc/GMT{-(offset_before // HOUR):+d}"
+    fixed_trigger = read_trigger(json.dumps(_replaced(definition, name, fixed_zone)))
+    upcoming = fixed_trigger.upcoming(MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
+    moved_fires = [fire for fire in upcoming if fire < end]
+    if not 0 < len(moved_fires) <= MAX_FIRES:
+        return None
+    walls = listed([f"{fire + offset_before:%H:%M}" for fire in moved_fires])
     day = f"{change.astimezone(zone):%Y-%m-%d}"
-    real = read_trigger(json.dumps(definition))
+    trigger = read_trigger(json.dumps(definition))
     if gap > timedelta(0):
-        (fire,) = real.upcoming(1, after=change - INSTANT, anchor=anchor) or (None,)
+        (fire,) = trigger.upcoming(1, after=change - INSTANT, anchor=anchor) or (None,)
         then = (
             "it does not fire again"
             if fire is None
             else f"it fires at {fire.astimezone(zone):%Y-%m-%d %H:%M}"
         )
         return ClockEffect(start, name, f"{walls} does not exist on {day} in {name}; {then}")
-    fires = real.upcoming(2 * MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
+    fires = trigger.upcoming(2 * MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
     times = sum(fire < end - gap for fire in fires)
     text = f"{walls} occurs twice on {day} in {name}; it fires {counted(times, 'time')} in these hours"
     return ClockEffect(start, name, text)

@@ -101,7 +101,8 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
     inspections, cluster = store.inspections, store.cluster
     sent_at = datetime.now(UTC)
     server = await cluster.server()
-    middle = sent_at + (datetime.now(UTC) - sent_at) / 2
+    # The server has read its clock about halfway between the request and the response.
+    asked_at = sent_at + (datetime.now(UTC) - sent_at) / 2
     async with store.searches.transaction() as connection:
         estimates = (await store.searches.sizes(on=connection)).estimates
         quarantined = None
@@ -110,7 +111,8 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
     backlog = await inspections.backlog()
     blocked: dict[str, int] = {}
     for blocked_on, jobs in (await store.limits.blocked()).jobs.items():
-        group = ":".join(blocked_on.split(":", 2)[:2])  # keys and tenants can be personal data
+        # Keys and tenants are left out, because they can be personal data.
+        group = ":".join(blocked_on.split(":", 2)[:2])
         blocked[group] = blocked.get(group, 0) + jobs
     workers = [worker for worker in await store.worker_reads.workers() if worker.claims_jobs]
     paused = list(await paused_tasks(store))
@@ -126,7 +128,7 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         jobs=await cluster.totals(MAX_NAMES),
         tables=[table for table in await store.doctor.tables() if table.name in TABLES],
         now=server.now,
-        clock_skew_s=(server.now - middle).total_seconds(),
+        clock_skew_s=(server.now - asked_at).total_seconds(),
         oldest_transaction_s=server.oldest_transaction_s,
         last_death_at=await cluster.last_death(MAX_RECORDS),
         held=held_names((row.name for row in backlog.rows), paused, tasks_of_aliases(workers)),

@@ -43,21 +43,21 @@ async def read_dependencies(
 
     A job that does not exist has no name, so it is shown only to those who see all of them.
     """
-    jobs_by_side = await tables_of(inspector).reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)
+    parents, children = await tables_of(inspector).reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)
     if (cause_id := cancelled_because_of(job)) is not None:
         cause = (await inspector.get_jobs([cause_id])).get(cause_id)
-        jobs_by_side[True].append(
+        parents.append(
             LinkedJob(cause_id, None if cause is None else cause.job_name, cause.status if cause else None)
         )
-    visible_jobs = {
-        is_parent: [linked_job for linked_job in jobs if sees_name(linked_job.job_name or "")]
-        for is_parent, jobs in jobs_by_side.items()
-    }
+    visible_parents, visible_children = (
+        tuple(linked_job for linked_job in jobs if sees_name(linked_job.job_name or ""))[:MAX_LINKED]
+        for jobs in (parents, children)
+    )
     return Dependencies(
-        tuple(visible_jobs[True][:MAX_LINKED]),
-        tuple(visible_jobs[False][:MAX_LINKED]),
-        len(jobs_by_side[True]) > len(visible_jobs[True][:MAX_LINKED]),
-        len(jobs_by_side[False]) > len(visible_jobs[False][:MAX_LINKED]),
+        visible_parents,
+        visible_children,
+        has_more_parents=len(parents) > len(visible_parents),
+        has_more_children=len(children) > len(visible_children),
     )
 
 

@@ -308,7 +308,7 @@ class _DeployCheck:
             return _Examined.DONE
         task = self._tasks.resolve(job.task)
         if task is None:
-            self._findings.add(DeployCode.NAME_UNKNOWN, job.task, self._unknown(job.task), job.job_id)
+            self._findings.add(DeployCode.NAME_UNKNOWN, job.task, self._why_unknown(job.task), job.job_id)
         elif job.task_data is None:
             return _Examined.LACKS_DATA
         elif problem := self._problem_of(task, job.task_data, job.job_name):
@@ -390,12 +390,13 @@ class _DeployCheck:
         """Examine the schedules of callers, and those of the code as its start will write them."""
         schedules, configs = self._store.schedules, self._declared.configs()
         examined = 0
-        moved: set[str] = set()
+        moved_ids: set[str] = set()
         if configs:
             rows, now = await schedules.declared(configs)
             plan = plan_sync(configs, rows, now=now or await schedules.now(), chained={})
             rows |= {row.schedule_id: row for row in plan.write}
-            moved = {*plan.delete}
+            # The start deletes only rows that it writes again under another key, so the code has these too.
+            moved_ids = {*plan.delete}
             examined = sum(self._examine_schedule(rows[key]) for key in configs)
         after: str | None = None
         while page := await schedules.list_page(
@@ -409,7 +410,7 @@ class _DeployCheck:
         ):
             for row in page:
                 if row.owner == "code":
-                    self._examine_declared(row, {*configs, *moved})
+                    self._examine_declared(row, {*configs, *moved_ids})
                 elif row.schedule_id not in configs:
                     examined += self._examine_schedule(row)
             after = page[-1].schedule_id
@@ -417,8 +418,8 @@ class _DeployCheck:
 
     def _examine_declared(self, row: ScheduleRow, declared: Collection[str]) -> None:
         """Examine whether the code still declares a schedule, perhaps under another key."""
-        is_left = row.schedule_id not in declared and row.finished_at is None
-        if is_left and self._is_selected(row.task):
+        is_undeclared = row.schedule_id not in declared and row.finished_at is None
+        if is_undeclared and self._is_selected(row.task):
             self._findings.add(DeployCode.SCHEDULE_GONE, row.task, GONE, row.schedule_id)
 
     def _examine_schedule(self, row: ScheduleRow) -> bool:
@@ -429,7 +430,7 @@ class _DeployCheck:
         try:
             read_trigger(row.trigger)
             if self._tasks.resolve(row.task) is None:
-                reason = self._unknown(row.task)
+                reason = self._why_unknown(row.task)
             elif self._job_builders.builder(row).arguments is None:
                 code, reason = DeployCode.NOT_EXAMINED, "its arguments are encrypted, and cannot be read here"
         except BaseException as error:  # user code: a trigger, a validator
@@ -443,7 +444,8 @@ class _DeployCheck:
     def _is_selected(self, name: str) -> bool:
         return self._pattern is None or fnmatchcase(name, self._pattern)
 
-    def _unknown(self, name: str) -> str:
+    def _why_unknown(self, name: str) -> str:
+        """Return why a name leads to no function."""
         bearers = len(self._tasks.bearers(name))
         return f"{bearers} functions have this name; it needs to be explicit" if bearers > 1 else UNKNOWN
 

@@ -32,7 +32,7 @@ METHODS: Final[Mapping[str, str]] = {
 WAIT_KINDS: Final[Mapping[str, str]] = {"Wait": SIGNAL, "Sleep": SLEEP, "Child": CHILD}
 """The classes of what ``first()`` waits for, and the kind of their rows."""
 
-OWN: Final = "steps"
+STEPS_ATTRIBUTE: Final = "steps"
 """The attribute of a job that has these methods, and a usual name of its value."""
 
 
@@ -53,10 +53,15 @@ class NamedStep(NamedTuple):
 
 
 def steps_of(func: JobFunction, name: str, kind: str) -> Sequence[NamedStep] | None:
-    """Return the steps that may have stored a row, which the module of a task names; none if it names none.
+    """Return those steps that the module of a task names and that may have stored a row.
+
+    Args:
+        func: The function of the task.
+        name: The name in the row.
+        kind: The kind in the row.
 
     Returns:
-        None if the source of the module cannot be read.
+        An empty sequence if the module names no such step; None if its source cannot be read.
     """
     named = _named_steps(inspect.unwrap(func).__module__)
     if named is None:
@@ -84,7 +89,7 @@ def _named_steps(module: str) -> Sequence[NamedStep] | None:
 
 
 def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedStep]:
-    aliases = {OWN, *_aliases_in(tree)}
+    aliases = {STEPS_ATTRIBUTE, *_aliases_in(tree)}
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in METHODS:
@@ -120,7 +125,7 @@ def _is_steps(node: ast.expr, aliases: Collection[str] = ()) -> bool:
         case ast.Name(id=name):
             return name in aliases
         case ast.Attribute(attr=name):
-            return name == OWN
+            return name == STEPS_ATTRIBUTE
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
             return name == "current_steps"
     return False

@@ -232,7 +232,7 @@ async def group_errors(
     """Group the newest unsuccessful jobs since an instant, as many as the bounds allow."""
     ends_at = clock() + bounds.milliseconds / 1000
     counter, searched, is_complete = ErrorCounter(), 0, False
-    position = (LAST_DAY, "")
+    position = LAST_DAY, ""  # the end and the id of the last job that was examined
     while searched < bounds.rows and not is_complete:
         chunk = min(CHUNK_ROWS, bounds.rows - searched)
         rows = await inspections.errors(position, since, chunk, on=connection)
@@ -240,11 +240,13 @@ async def group_errors(
         searched += len(rows)
         is_complete = len(rows) < chunk
         if rows:
-            position = (rows[-1].finished_at, rows[-1].job_id)
+            position = rows[-1].finished_at, rows[-1].job_id
         if clock() >= ends_at:
             break
-    start = since if is_complete else position[0]
-    return ErrorGroups(counter.groups(limit, start, now), searched, start, is_complete)
+    oldest_end, _ = position
+    start = since if is_complete else oldest_end
+    groups = counter.groups(limit, start, now)
+    return ErrorGroups(items=groups, searched=searched, since=start, is_complete=is_complete)
 
 
 async def group_errors_by_id(
@@ -276,7 +278,14 @@ async def group_errors_by_id(
     estimate = sizes.estimates.get(TABLE)
     total = None if estimate is None else max(estimate, searched + 1)
     groups = counter.groups(limit, since, sizes.now)
-    return ErrorGroups(groups, searched, None, is_complete, UNSUCCESSFUL, total)
+    return ErrorGroups(
+        items=groups,
+        searched=searched,
+        since=None,
+        is_complete=is_complete,
+        missing_index=UNSUCCESSFUL,
+        total_estimate=total,
+    )
 
 
 def _row(job: Job, since: datetime | None) -> ErrorRow | None:

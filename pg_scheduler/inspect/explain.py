@@ -52,12 +52,12 @@ def _running(facts: JobFacts) -> Iterator[Reason]:
     if worker is not None and worker.health.block is not None:
         yield loop_blocked([worker])
     p95_s = facts.run_p95_s
-    for_ = "" if job.started_at is None else f" for {length(facts.now - job.started_at)}"
+    running_for = "" if job.started_at is None else f" for {length(facts.now - job.started_at)}"
     usual = "" if p95_s is None else f"; 95 % of the attempts take at most {length(p95_s)}"
     where = "" if worker is None else f" on {worker.hostname}"
     yield Reason(
         ReasonCode.RUNNING,
-        f"runs on worker {job.worker_id}{where}{for_}{usual}",
+        f"runs on worker {job.worker_id}{where}{running_for}{usual}",
         None,
         job.started_at,
     )
@@ -109,9 +109,11 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
         yield Reason(ReasonCode.EXPIRED, text, remedy, job.finished_at, command)
     elif job.status is JobStatus.CANCELLED:
         text = error or "cancelled by a caller"
-        last = job.errors[-1] if job.errors else None
-        if last is not None and last.outcome == PARENT and last.message and last.ended_at == job.finished_at:
-            text += f": {short(last.message)}"  # of this end, not of one before a retry
+        newest = job.errors[-1] if job.errors else None
+        # An entry with another time is that of an earlier end, after which the job was retried.
+        is_of_this_end = newest is not None and newest.ended_at == job.finished_at
+        if newest is not None and is_of_this_end and newest.outcome == PARENT and newest.message:
+            text += f": {short(newest.message)}"
         yield Reason(ReasonCode.CANCELLED, text, retry, job.finished_at, command)
     elif job.error_message and ended_state(job.status, job.error_message) == "quarantined":
         remedy = f"read the log of the workers that died, correct the function, then {retry}"

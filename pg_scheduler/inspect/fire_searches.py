@@ -50,27 +50,28 @@ async def search_each(
     """
     ends_at = monotonic() + limit_s
     results: dict[int, R | None] = {}
-    places = {
-        place: schedule.trigger is None or is_built_in(schedule.trigger)
-        for place, schedule in enumerate(schedules)
-    }
+    built_in: list[int] = []
+    of_the_application: list[int] = []
+    for index, schedule in enumerate(schedules):
+        is_ours = schedule.trigger is None or is_built_in(schedule.trigger)
+        (built_in if is_ours else of_the_application).append(index)
 
     def search_built_in() -> None:
-        for place in (place for place, is_ours in places.items() if is_ours):
+        for index in built_in:
             if monotonic() > ends_at:
                 break
             try:
-                results[place] = search(schedules[place])
+                results[index] = search(schedules[index])
             except ValueError as error:  # the search takes too many steps
-                results[place] = on_error(schedules[place], error)
+                results[index] = on_error(schedules[index], error)
 
     await run_in_thread(search_built_in)
-    for place in (place for place, is_ours in places.items() if not is_ours):
+    for index in of_the_application:
         if monotonic() > ends_at:
             break
-        schedule = schedules[place]
+        schedule = schedules[index]
         try:
-            results[place] = await search_one(schedule.trigger, partial(search, schedule))
+            results[index] = await search_one(schedule.trigger, partial(search, schedule))
         except Exception as error:  # noqa: BLE001 - user code: a trigger of the application
-            results[place] = on_error(schedule, error)
-    return [result for place in sorted(results) if (result := results[place]) is not None]
+            results[index] = on_error(schedule, error)
+    return [result for index in sorted(results) if (result := results[index]) is not None]

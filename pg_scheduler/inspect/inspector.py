@@ -93,9 +93,8 @@ class Inspector(
         elif isinstance(source, asyncpg.Pool):
             store = Store(Connections(source), schema=schema)
         else:
-            raise TypeError(  # a DSN has a password
-                f"source must be an asyncpg.Pool or a Scheduler, not {type(source).__name__}"
-            )
+            # The value itself is not named: a DSN contains a password.
+            raise TypeError(f"source must be an asyncpg.Pool or a Scheduler, not {type(source).__name__}")
         self._schema = schema
         self._store = self._reads = InspectionStore(store)
         if read_pool is not None or read_settings is not None:

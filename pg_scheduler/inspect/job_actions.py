@@ -90,6 +90,10 @@ class JobActions(InspectorBase):
         run_id: str | None = None,
         details: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Progress, None]:
+        """Check the options, and return the steps of the run that changes the jobs.
+
+        The batch has what all batches of the run share. The terms hold besides those of the search.
+        """
         action = batch.action
         if (ids is None) is (where is None):
             raise ValueError(f"{action}_jobs() needs either ids= or where=")
@@ -102,7 +106,7 @@ class JobActions(InspectorBase):
         check_kind("dry_run", dry_run, bool)
         if details is not None:
             encode_object("details", details)
-        searched = {"where": where} if where else {}
+        search_details = {"where": where} if where else {}
         visible = None if names is None else names_term(names)
         run = BulkRun(
             store=self._store,
@@ -111,10 +115,10 @@ class JobActions(InspectorBase):
             batch=replace(
                 batch,
                 conditions=conditions_of(Search(() if visible is None else (visible,), datetime.now(UTC))),
-                details={**(details or {}), **searched, **batch.details},
+                details={**(details or {}), **search_details, **batch.details},
                 subject=None if run_id is None else check_text("run_id", run_id),
             ),
-            job_ids=None if ids is None else _checked(ids, after),
+            job_ids=None if ids is None else _checked_ids(ids, after),
             wanted=Wanted(where or "", tz, terms, visible, sort="id" if action == "move" else None),
             limit=limit,
             rate=rate,
@@ -248,8 +252,8 @@ class JobActions(InspectorBase):
             raise ValueError(f"by must be at most {MAX_MOVE.days} days in either direction, not {by}")
         to = None if to is None else check_execution_time(to, name="to")
         by_s = 0.0 if by is None else by.total_seconds()
-        moved = {"by_s": by_s} if to is None else {"to": to.isoformat()}
-        batch = Batch("move", to=to, by_s=by_s, details=moved)
+        details = {"by_s": by_s} if to is None else {"to": to.isoformat()}
+        batch = Batch("move", to=to, by_s=by_s, details=details)
         return self._change(batch, [StatusTerm(frozenset({SearchStatus.PENDING}))], **options)
 
 
@@ -268,7 +272,7 @@ def _check_rate(rate: object) -> None:
         raise ValueError(f"rate must be a positive number of jobs per second, not {rate!r}")
 
 
-def _checked(ids: Iterable[str], after: str | None) -> tuple[str, ...]:
+def _checked_ids(ids: Iterable[str], after: str | None) -> tuple[str, ...]:
     checked = tuple(dict.fromkeys(check_job_id(job_id) for job_id in check_list("ids", ids, "list of ids")))
     if after is not None and after not in checked:
         raise ValueError(f"after= is none of the ids: {after[:100]!r}; pass the cursor of a step")

@@ -139,14 +139,18 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
     )
 
 
-def _pause(name: str, pauses: Sequence[Pause], tasks: Mapping[str, str]) -> Pause | None:
-    paused = sorted(pauses, key=lambda pause: not pause.is_over)  # the last one counts
-    return {tasks.get(pause.name, pause.name): pause for pause in paused}.get(tasks.get(name, name))
+def _pause(name: str, pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> Pause | None:
+    """Return the pause of a task under any of its names, preferably one that has not ended."""
+    task = tasks_by_alias.get(name, name)
+    own_pauses = [pause for pause in pauses if tasks_by_alias.get(pause.name, pause.name) == task]
+    lasting_pauses = [pause for pause in own_pauses if not pause.is_over]
+    return next(reversed(lasting_pauses or own_pauses), None)
 
 
-def _paused_names(pauses: Sequence[Pause], tasks: Mapping[str, str]) -> set[str]:
-    paused = {tasks.get(pause.name, pause.name) for pause in pauses if not pause.is_over}
-    return paused | {alias for alias, task in tasks.items() if task in paused}
+def _paused_names(pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) -> set[str]:
+    """Return all names of the tasks that are paused now."""
+    paused_tasks = {tasks_by_alias.get(pause.name, pause.name) for pause in pauses if not pause.is_over}
+    return paused_tasks | {alias for alias, task in tasks_by_alias.items() if task in paused_tasks}
 
 
 async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> LimitUse:

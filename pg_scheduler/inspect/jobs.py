@@ -52,7 +52,12 @@ class Totals:
 
 def totals_of(estimates: Mapping[str, int | None]) -> Totals:
     """Return the totals that follow from the sizes of the table and its indexes."""
-    return Totals(*(estimates.get(name) for name in (TABLE, CLAIM, BLOCKED, UNSUCCESSFUL)))
+    return Totals(
+        jobs=estimates.get(TABLE),
+        unfinished=estimates.get(CLAIM),
+        blocked=estimates.get(BLOCKED),
+        unsuccessful=estimates.get(UNSUCCESSFUL),
+    )
 
 
 class JobReads(InspectorBase):

@@ -70,9 +70,10 @@ class LimitList:
     @property
     def summary(self) -> str:
         """The numbers of items and waiting jobs, in one line, as every front end shows them."""
-        by_name = {item.name: item for item in self.items}.values()  # workers may declare different numbers
+        # Workers may declare different numbers for one name. Each of these items counts the same jobs.
+        one_item_per_name = {item.name: item for item in self.items}.values()
         limits = counted(len(self.items), "limit", is_capped=self.is_capped)
-        return f"{limits}, {_waiting(by_name, is_capped=self.is_waiting_capped)}"
+        return f"{limits}, {_waiting(one_item_per_name, is_capped=self.is_waiting_capped)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,22 +192,35 @@ class LimitReads(InspectorBase):
         blocked = await limits.blocked()
         waiting = {key: jobs for key, jobs in blocked.jobs.items() if key.startswith(prefix)}
         used, is_capped = await limits.keys(prefix)
-        plain = {prefix} if any(not limit.by_key for limit in declared) else set()
-        keys = sorted({*waiting, *used, *plain}, key=lambda key: (-waiting.get(key, 0), key))
+        # A limit without keys has the empty key, whose text is the prefix itself.
+        unkeyed = {prefix} if any(not limit.by_key for limit in declared) else set()
+        keys = sorted({*waiting, *used, *unkeyed}, key=lambda key: (-waiting.get(key, 0), key))
         states = []
         for key in keys[:MAX_KEYS]:
             running, starts = await limits.use(key)
-            if running or starts or key in waiting or key in plain:
-                numbers = _numbers(declared, by_key=key != prefix)
+            if running or starts or key in waiting or key in unkeyed:
+                max_running, max_starts, per_s = _lowest_numbers(declared, by_key=key != prefix)
                 state = LimitKeyState(
-                    name, key.removeprefix(prefix), running, starts, waiting.get(key, 0), *numbers
+                    name=name,
+                    key=key.removeprefix(prefix),
+                    running=running,
+                    starts=starts,
+                    waiting=waiting.get(key, 0),
+                    max_running=max_running,
+                    max_starts=max_starts,
+                    per_s=per_s,
                 )
                 states.append(state)
         return LimitKeyList(states, is_capped or len(keys) > MAX_KEYS, blocked.is_capped)
 
 
-def _numbers(declared: Iterable[LimitState], *, by_key: bool) -> tuple[int | None, int | None, float | None]:
-    """Return the lowest numbers that are declared for a limit, those that admission control applies."""
+def _lowest_numbers(
+    declared: Iterable[LimitState], *, by_key: bool
+) -> tuple[int | None, int | None, float | None]:
+    """Return the lowest numbers that are declared for a limit, those that admission control applies.
+
+    They are ``max_running``, and ``max_starts`` with its ``per_s``.
+    """
     fitting = [limit for limit in declared if limit.by_key == by_key]
     running = min((limit.max_running for limit in fitting if limit.max_running is not None), default=None)
     starts = [(limit.max_starts, limit.per_s) for limit in fitting if limit.max_starts is not None]
@@ -258,23 +272,27 @@ async def limit_overview(inspector: InspectorBase) -> LimitOverview:
 
 async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) -> LimitJobs:
     """Return the jobs of the first 10 keys of a limit."""
-    texts = {key_prefix(state.name) + state.key: state for state in keys[:MAX_SHOWN_KEYS]}
-    most = MAX_JOBS if len(texts) == 1 else MAX_JOBS // 10
+    states_by_text = {key_prefix(state.name) + state.key: state for state in keys[:MAX_SHOWN_KEYS]}
+    most = MAX_JOBS if len(states_by_text) == 1 else MAX_JOBS // 10
     reads = tables_of(inspector).reads.limits
-    busy = [text for text, state in texts.items() if state.running]
+    busy = [text for text, state in states_by_text.items() if state.running]
     holders = await reads.holders(busy, most) if busy else []
-    waiting = [text for text, state in texts.items() if state.waiting]
+    waiting = [text for text, state in states_by_text.items() if state.waiting]
     queue = await reads.queue(waiting, most) if waiting else []
-    starts = await _next_starts(inspector, texts.items())
+    starts = await _next_starts(inspector, states_by_text.items())
     return LimitJobs(
-        _by_key(holders, texts), _by_key(queue, texts), {texts[text].key: at for text, at in starts.items()}
+        holders=_by_key(holders, states_by_text),
+        queue=_by_key(queue, states_by_text),
+        next_starts={states_by_text[text].key: at for text, at in starts.items()},
     )
 
 
-def _by_key(rows: Iterable[LimitJobRow], texts: Mapping[str, LimitKeyState]) -> dict[str, list[LimitJobRow]]:
+def _by_key(
+    rows: Iterable[LimitJobRow], states_by_text: Mapping[str, LimitKeyState]
+) -> dict[str, list[LimitJobRow]]:
     rows_by_key: dict[str, list[LimitJobRow]] = {}
     for row in rows:
-        rows_by_key.setdefault(texts[row.key].key, []).append(row)
+        rows_by_key.setdefault(states_by_text[row.key].key, []).append(row)
     return rows_by_key
 
 

@@ -69,11 +69,14 @@ def merge_aliases(reports: Iterable[Mapping[str, str]]) -> dict[str, str]:
     for report in reports:
         for alias, task in report.items():
             tasks[alias] = task
-            tasks.pop(task, None)  # an earlier release reported it as an alias; so no name leads to itself
-    return {alias: _last(alias, tasks) for alias in tasks}
+            # An earlier release may have reported the task as an alias of this one. Without that entry, no
+            # chain of aliases leads back to itself.
+            tasks.pop(task, None)
+    return {alias: _final_name(alias, tasks) for alias in tasks}
 
 
-def _last(name: str, tasks: Mapping[str, str]) -> str:
+def _final_name(name: str, tasks: Mapping[str, str]) -> str:
+    """Return the main name to which a chain of aliases leads."""
     while name in tasks:
         name = tasks[name]
     return name

@@ -243,7 +243,7 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
     relations: list[str] = []
     if kinds & {_Kind.WAITING, _Kind.RUNNING}:
         start, end = _due_range(search, kinds)
-        segments += [Segment(Path.WAITING, start, end, (), priority) for priority in _priorities(search)]
+        segments += [Segment(Path.WAITING, start, end, priority=priority) for priority in _priorities(search)]
         relations.append(CLAIM)
     if _Kind.BLOCKED in kinds:
         segments.append(Segment(Path.BLOCKED, ("", 0, FIRST_INSTANT, "")))
@@ -266,10 +266,11 @@ def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime |
     statuses = [
         term.statuses for term in search.terms if isinstance(term, StatusTerm) and not term.is_negated
     ]
-    later_statuses = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *UNSUCCESSFUL_STATUSES}
-    is_later_only = any(choice & _PARTS and choice <= _LATER | later_statuses for choice in statuses)
-    present = {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
-    is_due_only = _Kind.WAITING not in kinds or any(choice <= present for choice in statuses)
+    # A term may name statuses besides whose jobs are not in the claim index: they do not matter here.
+    elsewhere = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *UNSUCCESSFUL_STATUSES}
+    is_later_only = any(choice & _PARTS and choice <= _LATER | elsewhere for choice in statuses)
+    due_by_now = {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
+    is_due_only = _Kind.WAITING not in kinds or any(choice <= due_by_now for choice in statuses)
     start = max(due.since or FIRST_INSTANT, search.now if is_later_only else FIRST_INSTANT)
     ends = [due.until] if due.until else []
     if is_due_only:
@@ -298,7 +299,10 @@ def _kinds(search: Search) -> frozenset[_Kind]:
 
 
 def _certain(status: SearchStatus, excluded: Iterable[SearchStatus]) -> set[_Kind]:
-    """Return the kinds that have no jobs if a status is excluded."""
+    """Return the kinds that have no jobs if a status is excluded.
+
+    Unsuccessful jobs are one kind with three statuses, so all three must be excluded.
+    """
     kinds = _KINDS[status]
     if kinds == {_Kind.UNSUCCESSFUL} and not set(excluded) >= UNSUCCESSFUL_STATUSES:
         return set()

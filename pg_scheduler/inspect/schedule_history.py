@@ -27,8 +27,10 @@ RESULTS: Final = 20
 """Fire times and jobs that are shown."""
 
 MAX_SCHEDULES: Final = 100
+"""Schedules of a list whose fire times are computed."""
+
 MAX_SEARCH_S: Final = 0.5
-"""Schedules of a list whose fire times are computed, and seconds for that."""
+"""Seconds for computing these fire times."""
 
 RECORDS: Final = 50
 """Records of the audit that are read."""
@@ -82,17 +84,17 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
         for record in records
         if record.action == "trigger_schedule" and isinstance(job_id := record.details.get("job_id"), str)
     ]
-    last, trigger = schedule.last_fire_at, schedule.trigger
+    until, trigger = schedule.last_fire_at, schedule.trigger
     is_sure = True
     for since, earlier_trigger in _definitions(schedule, records):
-        if last is None or len(fires) >= 2 * RESULTS:
+        if until is None or len(fires) >= 2 * RESULTS:
             break
-        times = [] if trigger is None else _between(trigger, since, last, schedule)
+        times = [] if trigger is None else _between(trigger, since, until, schedule)
         for at in times:
             job_id = fire_time_job_id(schedule.schedule_id, at, owner=schedule.owner)
             fires.append(PastFire(at, job_id, is_sure=is_sure))
-        # The earlier trigger applied until then.
-        last = min(last, since)
+        # The earlier trigger applied until this one was set.
+        until = min(until, since)
         trigger = earlier_trigger
         is_sure = False
     return sorted(fires, key=lambda fire: fire.at, reverse=True)[: 2 * RESULTS]
@@ -113,6 +115,8 @@ def _definitions(
 
 
 def _between(trigger: Trigger, since: datetime, last: datetime, schedule: Schedule) -> list[datetime]:
+    """Return the newest fire times of a trigger from an instant to the last one."""
+    # Fire times that follow the ends of jobs cannot be computed, except the last one, which is stored.
     if is_fixed_delay(trigger):
         return [last] if since <= last else []
     begin = since if schedule.start is None else max(since, schedule.start)
@@ -142,7 +146,8 @@ async def newest_results(
         newest = past_fire_times(schedule, ())[:limit]
         return schedule.schedule_id, [replace(fire, is_sure=fire.at >= changed_at) for fire in newest]
 
-    fires = dict(await search_each(examined, search, limit_s=MAX_SEARCH_S))  # the page of one has its error
+    # A schedule whose search raises is left out. The page of that schedule shows the error.
+    fires = dict(await search_each(examined, search, limit_s=MAX_SEARCH_S))
     jobs = await inspector.get_jobs(
         {fire.job_id for schedule_fires in fires.values() for fire in schedule_fires}
     )

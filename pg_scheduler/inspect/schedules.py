@@ -111,16 +111,16 @@ async def list_schedules(
     reads, codec = tables.schedule_lists, tables.statements.codec
     counts, is_capped = await reads.count(filters)
     page = await reads.find(filters, state, after, limit + 1)
-    items, following = page.rows[:limit], page.last_id
+    items, last_id = page.rows[:limit], page.last_id
     if len(page.rows) > limit:
-        following = items[-1].row.schedule_id
+        last_id = items[-1].row.schedule_id
     return ScheduleList(
-        [schedule_from_row(item.row, codec) for item in items],
-        {item.row.schedule_id: item.paused_by for item in items if item.paused_by is not None},
-        following,
-        {item.row.schedule_id: item.state for item in items},
-        counts,
-        is_capped,
+        items=[schedule_from_row(item.row, codec) for item in items],
+        paused_by={item.row.schedule_id: item.paused_by for item in items if item.paused_by is not None},
+        next=last_id,
+        states={item.row.schedule_id: item.state for item in items},
+        counts=counts,
+        is_capped=is_capped,
     )
 
 
@@ -177,4 +177,5 @@ async def next_after_pause(schedules: Sequence[Schedule], now: datetime) -> dict
         for schedule in schedules
         if schedule.paused_at is not None and schedule.finished_at is None and schedule.retired_at is None
     ]
-    return dict(await search_each(paused, search, limit_s=MAX_SEARCH_S))  # the page of one has its error
+    # A schedule whose search raises is left out. The page of that schedule shows the error.
+    return dict(await search_each(paused, search, limit_s=MAX_SEARCH_S))

@@ -176,9 +176,10 @@ async def _tenants(
     reads: InspectionStore, names: Mapping[str, str], prefix: str = BLOCKED_BY_SHARE
 ) -> tuple[dict[str, list[TenantState]], bool, bool]:
     """Return tenants by the text of their share, and whether there may be more tenants, or waiting jobs."""
-    waiting = await reads.shares.tenants(prefix, MAX_TENANTS)  # those after it: without an empty tenant
+    waiting = await reads.shares.tenants(prefix, MAX_TENANTS)
     in_flight = await reads.limits.in_flight()
-    keys = {key: None for key in (prefix, *waiting, *in_flight) if key.startswith(prefix)}
+    # The tenants that were read sort after the prefix. A tenant with an empty key is the prefix itself.
+    keys = dict.fromkeys(key for key in (prefix, *waiting, *in_flight) if key.startswith(prefix))
     rows, is_waiting_capped = await reads.limits.tenants(list(keys))
     tenants_by_share: dict[str, list[TenantState]] = {}
     for row in rows:

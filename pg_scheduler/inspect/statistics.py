@@ -58,7 +58,7 @@ class Statistics:
 
     def by_name(self) -> dict[str, JobFigures]:
         """Return the figures of each job name, sorted by name."""
-        return self._added(lambda row: row.job_name)
+        return self._add_up(lambda row: row.job_name)
 
     def by_time(self, width: timedelta = MIN_WIDTH) -> dict[datetime, JobFigures]:
         """Return the figures of each interval in which anything happened, sorted by its start.
@@ -79,20 +79,21 @@ class Statistics:
         if width < MIN_WIDTH:
             raise ValueError(f"width must be at least a minute, not {width}")
         seconds = width.total_seconds()
-        return self._added(
+        return self._add_up(
             lambda row: datetime.fromtimestamp(row.at.timestamp() // seconds * seconds, row.at.tzinfo)
         )
 
     def total(self) -> JobFigures:
         """Return the figures of all rows together."""
-        return self._added(lambda _: None).get(None, JobFigures())
+        return self._add_up(lambda _: None).get(None, JobFigures())
 
-    def _added(self, key: Callable[[StatisticsRow], K]) -> dict[K, JobFigures]:
+    def _add_up(self, key: Callable[[StatisticsRow], K]) -> dict[K, JobFigures]:
+        """Return the figures of the rows together that have the same key, sorted by that."""
         figures_by_key: dict[K, list[JobFigures]] = defaultdict(list)
         for row in self.rows:
             figures_by_key[key(row)].append(row.figures)
         in_order = sorted(figures_by_key.items(), key=lambda item: (item[0] is not None, item[0]))
-        return {place: JobFigures.added(*figures) for place, figures in in_order}
+        return {group: JobFigures.added(*figures) for group, figures in in_order}
 
 
 def why_uncounted(workers: Iterable[Worker]) -> str | None:

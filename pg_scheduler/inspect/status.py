@@ -101,7 +101,7 @@ def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator
     problems = problems_of(findings)
     if not problems:
         slots, busy = _slots(figures)
-        workers = counted(_alive(figures), "worker")
+        workers = counted(_count_alive(figures), "worker")
         yield f"All is well: {workers}, {busy:,} of {slots:,} slots busy, {_nothing_late(figures)}."
     for finding in problems[:MAX_SENTENCES]:
         remedy = f"; {finding.remedy}" if finding.remedy else ""
@@ -110,7 +110,7 @@ def _sentences(figures: ClusterFigures, findings: Sequence[Finding]) -> Iterator
         yield f"and {counted(len(problems) - MAX_SENTENCES, 'more finding')}: pg-scheduler doctor"
 
 
-def _alive(figures: ClusterFigures) -> int:
+def _count_alive(figures: ClusterFigures) -> int:
     return sum(worker.is_alive for worker in figures.workers)
 
 
@@ -128,10 +128,11 @@ def _jobs(figures: ClusterFigures) -> str:
     due = sum(row.due for row in figures.backlog)
     held = count_held(figures.backlog, figures.held)
     unfinished = figures.totals.unfinished
-    is_stale = unfinished is None or unfinished < due  # an estimate from before the last ANALYZE
-    about = "" if is_stale else f"; about {rounded(unfinished or 0)} unfinished jobs in all"
+    # An estimate below the number of due jobs is that of an old ANALYZE.
+    is_stale = unfinished is None or unfinished < due
+    estimate = "" if is_stale else f"; about {rounded(unfinished or 0)} unfinished jobs in all"
     if not due:
-        return f"none due{about}"
+        return f"none due{estimate}"
     parts = [f"{count(due, is_capped=figures.is_capped)} due"]
     ages = [(row.oldest_due_at, row.name) for row in figures.waiting if row.oldest_due_at is not None]
     if ages:
@@ -139,7 +140,7 @@ def _jobs(figures: ClusterFigures) -> str:
         parts.append(f"the oldest since {length(figures.now - oldest_due_at)} ({name})")
     if held:
         parts.append(f"{count(held, is_capped=figures.is_capped)} of paused tasks")
-    return f"{', '.join(parts)}{about}"
+    return f"{', '.join(parts)}{estimate}"
 
 
 def _results(statistics: Statistics) -> str:
@@ -148,8 +149,10 @@ def _results(statistics: Statistics) -> str:
     minutes = PERIOD.total_seconds() / 60
     parts = [f"{ended['completed']:,} completed"]
     if failed := count_failed(total):
-        apart = [f"{ended[name]:,} {name}" for name in FAILED_ATTEMPTS if ended[name] and name != "failed"]
-        parts.append(f"{failed:,} failed" + (f" ({', '.join(apart)})" if apart else ""))
+        other_failures = [
+            f"{ended[name]:,} {name}" for name in FAILED_ATTEMPTS if ended[name] and name != "failed"
+        ]
+        parts.append(f"{failed:,} failed" + (f" ({', '.join(other_failures)})" if other_failures else ""))
     other_outcomes = [name for name in OUTCOMES if name not in DECIDED_ATTEMPTS]
     parts += [f"{ended[name]:,} {name}" for name in other_outcomes if ended[name]]
     uncounted = f"; {statistics.uncounted}" if statistics.uncounted else ""
@@ -159,8 +162,8 @@ def _results(statistics: Statistics) -> str:
 def _workers(figures: ClusterFigures) -> str:
     slots, busy = _slots(figures)
     draining = sum(worker.is_alive and worker.is_draining for worker in figures.workers)
-    drained = f", {draining} draining" if draining else ""
-    return f"{_alive(figures)} alive, {busy:,} of {slots:,} slots busy{drained}"
+    draining_note = f", {draining} draining" if draining else ""
+    return f"{_count_alive(figures)} alive, {busy:,} of {slots:,} slots busy{draining_note}"
 
 
 def _schedules(figures: ClusterFigures) -> str:

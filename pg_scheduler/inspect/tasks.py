@@ -64,9 +64,9 @@ class Backlog:
     def summary(self) -> str:
         """The numbers of names and jobs, in one line, as every front end shows them."""
         due = counted(self.due, "due job", is_capped=self.is_capped)
-        more = f", about {rounded(self.due_estimate)}" if self.is_capped else ""
+        estimate = f", about {rounded(self.due_estimate)}" if self.is_capped else ""
         blocked = f"{sum(self.blocked.values()):,}{'+' if self.is_blocked_capped else ''}"
-        return f"{due}{more} of {counted(len(self.names), 'name')}, {blocked} blocked"
+        return f"{due}{estimate} of {counted(len(self.names), 'name')}, {blocked} blocked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,22 +126,22 @@ def fold_tasks(states: Iterable[TaskState], names: TaskNames) -> list[TaskState]
     for state in states:
         name = names.task_of(state.name)
         other = tasks.get(name)
-        tasks[name] = replace(state, name=name) if other is None else _added(name, state, other)
+        tasks[name] = replace(state, name=name) if other is None else _joined(name, state, other)
     return [tasks[name] for name in sorted(tasks)]
 
 
-def _added(name: str, state: TaskState, other: TaskState) -> TaskState:
+def _joined(name: str, state: TaskState, other: TaskState) -> TaskState:
     """Return the state of a task from those of two of its names."""
-    paused = max(state, other, key=lambda task: task.paused_at.timestamp() if task.paused_at else 0.0)
+    last_paused = max(state, other, key=lambda task: task.paused_at.timestamp() if task.paused_at else 0.0)
     oldest = [task.oldest_due_at for task in (state, other) if task.oldest_due_at is not None]
-    unknown = state.workers is None or other.workers is None
+    is_unknown = state.workers is None or other.workers is None
     return replace(
-        paused,
+        last_paused,
         name=name,
         due=state.due + other.due,
         running=state.running + other.running,
         oldest_due_at=min(oldest, default=None),
-        workers=None if unknown else max(state.workers or 0, other.workers or 0),
+        workers=None if is_unknown else max(state.workers or 0, other.workers or 0),
     )
 
 

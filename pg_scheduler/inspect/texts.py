@@ -40,7 +40,10 @@ def hosts(workers: Sequence[Worker | InspectedWorker]) -> str:
 
 
 def listed(texts: Sequence[str], number: int | None = None) -> str:
-    """Join texts, of which a long list shows the first; they may be the first of a number."""
+    """Join the first five texts, and state how many follow.
+
+    ``number`` is how many there are in all, if these are not all of them.
+    """
     remainder = (len(texts) if number is None else number) - min(len(texts), MAX_LISTED)
     return ", ".join(texts[:MAX_LISTED]) + (f" and {remainder} more" if remainder > 0 else "")
 
@@ -49,8 +52,8 @@ def extent_of(searched: int, total: int | None, *, is_complete: bool, noun: str 
     """Return how many jobs a search examined, as a text such as ``all of 500 jobs``."""
     if is_complete:
         return f"{'' if searched == 1 else 'all of '}{counted(searched, noun)}"
-    of = "an unknown number of" if total is None else f"about {rounded(total)}"
-    return f"{searched:,} of {of} {noun}s"
+    number = "an unknown number of" if total is None else f"about {rounded(total)}"
+    return f"{searched:,} of {number} {noun}s"
 
 
 def rounded(number: int) -> str:

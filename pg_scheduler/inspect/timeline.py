@@ -86,36 +86,38 @@ def attempts_of(job: Job, *, has_suspended: bool = False) -> list[Attempt]:
     """
     errors = [error for error in job.errors if error.outcome != PARENT]
     attempts: list[Attempt] = []
-    number = max(errors[0].attempt, 1) if len(job.errors) >= MAX_KEPT and errors else 1  # others were dropped
+    # A full history may lack its first entries, so the oldest one that it has gives the first number.
+    is_full = len(job.errors) >= MAX_KEPT
+    first_number = max(errors[0].attempt, 1) if is_full and errors else 1
 
     def held_by(claim: int) -> str:
-        has_others = bool(attempts) and claim > attempts[-1].claim + 1
-        return ("step" if has_suspended else "limit") if has_others else ""
+        has_claims_between = bool(attempts) and claim > attempts[-1].claim + 1
+        return ("step" if has_suspended else "limit") if has_claims_between else ""
 
     for error in errors:
         attempts.append(
             Attempt(
-                number + len(attempts),
-                error.attempt,
-                error.outcome,
-                error.started_at,
-                error.ended_at,
-                error.worker_id,
-                error_text(error),
-                error.traceback,
-                error.log,
+                number=first_number + len(attempts),
+                claim=error.attempt,
+                outcome=error.outcome,
+                started_at=error.started_at,
+                ended_at=error.ended_at,
+                worker_id=error.worker_id,
+                error=error_text(error),
+                traceback=error.traceback,
+                log=error.log,
                 held_by=held_by(error.attempt),
             )
         )
     if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
         attempts.append(
             Attempt(
-                number + len(attempts),
-                job.attempt,
-                job.status.value if job.finished_at is not None else None,
-                job.started_at,
-                job.finished_at,
-                job.worker_id,
+                number=first_number + len(attempts),
+                claim=job.attempt,
+                outcome=job.status.value if job.finished_at is not None else None,
+                started_at=job.started_at,
+                ended_at=job.finished_at,
+                worker_id=job.worker_id,
                 held_by=held_by(job.attempt),
             )
         )
@@ -158,8 +160,10 @@ def timeline_of(job: Job, now: datetime, *, has_suspended: bool = False) -> Iter
     if due.is_ahead:
         ahead.insert(0, due)
     else:
-        later = (place for place, event in enumerate(past) if event.at and event.at >= job.execution_time)
-        past.insert(next(later, len(past)), due)
+        later_indexes = (
+            index for index, event in enumerate(past) if event.at and event.at >= job.execution_time
+        )
+        past.insert(next(later_indexes, len(past)), due)
     yield from past
     yield from ahead
 

@@ -62,7 +62,8 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
     if blocked_on is None:
         return
     if blocked_on.startswith(BLOCKED_BY_SHARE):
-        if facts.job.execution_time <= facts.now:  # until then it waits for its due time
+        # Before its due time, a job of a tenant waits for that, as _timing() states.
+        if facts.job.execution_time <= facts.now:
             yield _waits_for_its_turn(facts)
         return
     if not blocked_on.startswith(BLOCKED_BY_LIMIT):
@@ -116,17 +117,18 @@ def _timing(facts: JobFacts) -> Iterator[Reason]:
     wait = job.execution_time - facts.now
     if wait <= timedelta(0):
         return
-    last = job.errors[-1] if job.errors else None
-    # A suspension adds no entry to the history. If the last entry is of this attempt, the attempt was not
+    newest = job.errors[-1] if job.errors else None
+    # A suspension adds no entry to the history. If the newest entry is of this attempt, the attempt was not
     # suspended, and the entry has the reason of the wait.
-    suspended = list(_suspended(facts)) if last is None or last.attempt != job.attempt else []
-    if suspended:
-        yield from suspended
+    may_be_suspended = newest is None or newest.attempt != job.attempt
+    waits = list(_suspended(facts)) if may_be_suspended else []
+    if waits:
+        yield from waits
         return
     when = f"at {instant(job.execution_time)}, in {length(wait)}"
-    since = last.ended_at if last else None
-    if last is not None and last.outcome == "snoozed":
-        reason = last.message or "postponed itself"
+    since = newest.ended_at if newest else None
+    if newest is not None and newest.outcome == "snoozed":
+        reason = newest.message or "postponed itself"
         yield Reason(ReasonCode.BACKOFF, f"{reason}; the next attempt is due {when}", None, since)
     elif job.retry_count:
         retry = f"retry {job.retry_count} of {job.max_retries}"
@@ -143,12 +145,12 @@ def _suspended(facts: JobFacts) -> Iterator[Reason]:
     sleeps = [wait for wait in facts.waits if wait.is_open and wait.kind == SLEEP]
     children = [wait for wait in facts.waits if wait.is_open and wait.kind == CHILD]
     if signals:
-        early = [repr(wait.name) for wait in facts.waits if not wait.is_open]
-        came = f"; other signals, sent before a wait: {listed(early)}" if early else ""
+        early_names = [repr(wait.name) for wait in facts.waits if not wait.is_open]
+        early = f"; other signals, sent before a wait: {listed(early_names)}" if early_names else ""
         send = command("jobs", "signal", facts.job.job_id, signals[0].name)
         yield Reason(
             ReasonCode.SIGNAL,
-            f"waits for the signal {listed([_described(signal, facts.now) for signal in signals])}{came}",
+            f"waits for the signal {listed([_described(signal, facts.now) for signal in signals])}{early}",
             f"send the signal: {send} JSON",
             signals[0].since,
         )

@@ -96,12 +96,12 @@ class WorkerMethods(InspectorBase):
         return await self._request(worker_ids, None)
 
     async def _request(self, worker_ids: Iterable[str], state: str | None) -> list[str]:
-        ids = _checked(worker_ids)
+        ids = _checked_ids(worker_ids)
         with acting_as(self._author()):
             return await self._store.workers.request_state(ids, state)
 
 
-def _checked(worker_ids: Iterable[str]) -> list[str]:
+def _checked_ids(worker_ids: Iterable[str]) -> list[str]:
     ids = [check_text("worker_id", worker_id) for worker_id in check_list("worker_ids", worker_ids)]
     if len(ids) > MAX_WORKERS:
         raise ValueError(
@@ -162,16 +162,16 @@ async def ended_attempts(
     Those of manual runs, and those whose id a caller chose, are missing.
     """
     reads = tables_of(inspector).reads
-    fired = [
+    fired_ids = [
         row.schedule_id
         for row in await reads.cluster.schedules(MAX_SCHEDULES)
         if row.last_fire_at is not None and row.last_fire_at >= since
     ]
-    prefixes = [job_id_prefix(schedule_id, owner) for schedule_id in fired for owner in ("code", "api")]
+    prefixes = [job_id_prefix(schedule_id, owner) for schedule_id in fired_ids for owner in ("code", "api")]
     # Generated ids begin with the milliseconds of their creation, in 12 hexadecimal digits. The limit is a
     # second later, since the clocks of workers and of this process differ.
-    stamp = f"{int((now + timedelta(seconds=1)).timestamp() * 1000):012x}"
-    ranges = [IdRange("0", f"{stamp[:8]}-{stamp[8:]}", MAX_GENERATED)]
+    milliseconds = f"{int((now + timedelta(seconds=1)).timestamp() * 1000):012x}"
+    ranges = [IdRange("0", f"{milliseconds[:8]}-{milliseconds[8:]}", MAX_GENERATED)]
     # After the prefix, the id of a fire time has a digit, which sorts before "A", and that of a manual run
     # a small letter.
     ranges += [IdRange(prefix, f"{prefix}A", MAX_FIRED) for prefix in prefixes]

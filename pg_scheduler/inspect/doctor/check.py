@@ -15,7 +15,7 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.tasks import paused_tasks, tasks_of_aliases
 from pg_scheduler.jobs.naming import likely_new_name
 
-Found: TypeAlias = AsyncIterator[Finding | UnmadeCheck]
+CheckResults: TypeAlias = AsyncIterator[Finding | UnmadeCheck]
 
 T = TypeVar("T")
 
@@ -29,13 +29,13 @@ class SharedFacts:
 
     def __init__(self, store: InspectionStore) -> None:
         self.store = store
-        self._known: dict[Callable[[], Awaitable[Any]], Any] = {}
+        self._results: dict[Callable[[], Awaitable[Any]], Any] = {}
 
     async def once(self, read: Callable[[], Awaitable[T]]) -> T:
         """Return what a method returns, which is called for the first check that judges it."""
-        if read not in self._known:
-            self._known[read] = await read()
-        result: T = self._known[read]
+        if read not in self._results:
+            self._results[read] = await read()
+        result: T = self._results[read]
         return result
 
     async def backlog(self) -> BacklogRows:
@@ -55,10 +55,10 @@ class Check(NamedTuple):
     """
 
     codes: tuple[FindingCode, ...]
-    run: Callable[[SharedFacts, Thresholds], Found]
+    run: Callable[[SharedFacts, Thresholds], CheckResults]
 
 
-def check(*codes: FindingCode) -> Callable[[Callable[[SharedFacts, Thresholds], Found]], Check]:
+def check(*codes: FindingCode) -> Callable[[Callable[[SharedFacts, Thresholds], CheckResults]], Check]:
     """Make a function the check of these codes."""
     return partial(Check, codes)
 
@@ -105,7 +105,8 @@ def info(code: FindingCode, subject: str, evidence: str | Evidence, *steps: str 
 
 def hint_at_new_name(name: str, candidates: Sequence[str]) -> tuple[RemedyStep, ...]:
     """Return how to declare the name that a function probably has now; no step if none is likely."""
-    near = likely_new_name(name, candidates)
-    if not near:
+    new_name = likely_new_name(name, candidates)
+    if not new_name:
         return ()
-    return (execute(f"@job(name={near!r}, aliases=[{name!r}])", after=f"or is {near!r} its new name? then"),)
+    declaration = f"@job(name={new_name!r}, aliases=[{name!r}])"
+    return (execute(declaration, after=f"or is {new_name!r} its new name? then"),)

@@ -9,7 +9,7 @@ from pg_scheduler.base.settings import JOB_ROLES
 from pg_scheduler.base.text.remedies import AND, joined
 from pg_scheduler.database.faults import LOST_STATEMENTS, is_timeout
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, finding, info, warning
+from pg_scheduler.inspect.doctor.check import CheckResults, SharedFacts, check, error, finding, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.doctor import OFF, SettingRow
@@ -20,7 +20,7 @@ from pg_scheduler.jobs.worker_report import ReportedHealth
 
 MIN_POOL_SIZE: Final = 4
 MIN_LEFT: Final = 3
-OUTSIDE: Final = 1
+OUTSIDE_POOL: Final = 1
 """Connections of a worker outside of its pool: that of the lease keeper."""
 
 RESERVED: Final = ("superuser_reserved_connections", "reserved_connections")
@@ -28,9 +28,9 @@ POOLER_REMEDY: Final = (
     "statement_cache_size=0, or PgBouncer 1.21 or newer with prepared statements",
     joined(AND, "direct_dsn="),
 )
-SINGLE: Final = "the pool has a single connection; examine with a max_size of 2 or more"
+SINGLE_CONNECTION: Final = "the pool has a single connection; examine with a max_size of 2 or more"
 
-SECOND: Final = (
+NO_SECOND_SESSION: Final = (
     "a second connection got no response in time, as from a pooler in session mode that has a single session "
     "of the server; give that a larger pool, or examine with a DSN of the server itself"
 )
@@ -39,7 +39,7 @@ STANDBY: Final = "the server is a standby, which sends no notifications; examine
 
 
 @check(FindingCode.LISTEN_NO_DELIVERY)
-async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     settings = await facts.once(facts.store.doctor.settings)
     if settings.get("in_hot_standby", OFF).value == "on":
         yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, STANDBY)
@@ -50,10 +50,10 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Fo
     except DatabaseUnavailableError as caught:
         if not is_timeout(caught):
             raise
-        yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SECOND)
+        yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, NO_SECOND_SESSION)
         return
     if arrives is None:
-        yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE)
+        yield UnmadeCheck(FindingCode.LISTEN_NO_DELIVERY, SINGLE_CONNECTION)
     if arrives is not False:
         return
     yield warning(
@@ -68,7 +68,7 @@ async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Fo
 
 
 @check(FindingCode.POOLER)
-async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_pooler(facts: SharedFacts, _: Thresholds) -> CheckResults:
     try:
         changes = await facts.store.server.changes_session()
     except ConfigurationError as caught:
@@ -84,10 +84,10 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
     except DatabaseUnavailableError as fault:
         if not is_timeout(fault):
             raise
-        yield UnmadeCheck(FindingCode.POOLER, SECOND)
+        yield UnmadeCheck(FindingCode.POOLER, NO_SECOND_SESSION)
         return
     if changes is None:
-        yield UnmadeCheck(FindingCode.POOLER, SINGLE)
+        yield UnmadeCheck(FindingCode.POOLER, SINGLE_CONNECTION)
     if not changes:
         return
     yield info(
@@ -100,24 +100,26 @@ async def _check_pooler(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.POOL_SMALL, FindingCode.CONNECTIONS)
-async def _check_pools(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_pools(facts: SharedFacts, _: Thresholds) -> CheckResults:
     workers = [worker for worker in await facts.once(facts.store.workers.list_workers) if worker.is_alive]
     settings = await facts.once(facts.store.doctor.settings)
     for problem in judge_server(workers, settings, await facts.store.server.connections()):
         yield problem
-    locking = await facts.store.server.locking_schedules()  # each of their jobs takes a connection
+    # Each job of such a schedule takes a connection for its advisory lock.
+    locking_schedules = await facts.store.server.locking_schedules()
     for worker in workers:
         size = ReportedHealth.of(worker.health).pool.max
-        locks = min(locking, worker.max_concurrent_jobs) if worker.role in JOB_ROLES else 0
+        locks = min(locking_schedules, worker.max_concurrent_jobs) if worker.role in JOB_ROLES else 0
         if size is None or size >= MIN_POOL_SIZE + locks:
             continue
         is_too_small = size < MIN_POOL_SIZE
-        held = f", and up to {counted(locks, 'job')} may hold an advisory lock" if locks else ""
+        lock_note = f", and up to {counted(locks, 'job')} may hold an advisory lock" if locks else ""
         yield finding(
             FindingCode.POOL_SMALL,
             Severity.WARNING if is_too_small else Severity.INFO,
             worker.worker_id,
-            f"the pool of {on_host(worker)} has a max_size of {size}; a worker needs {MIN_POOL_SIZE}{held}",
+            f"the pool of {on_host(worker)} has a max_size of {size}; "
+            f"a worker needs {MIN_POOL_SIZE}{lock_note}",
             f"max_size={MIN_POOL_SIZE + locks}, and more if jobs use the same pool",
         )
 
@@ -126,21 +128,23 @@ def judge_server(
     workers: Sequence[Worker], settings: Mapping[str, SettingRow], groups: Sequence[ConnectionRow]
 ) -> Iterator[Finding]:
     """Yield a finding if the pools can exceed the connections of the server, or if few are left."""
-    most = int(settings["max_connections"].value)
-    usable = most - sum(int(settings[name].value) for name in RESERVED if name in settings)
+    max_connections = int(settings["max_connections"].value)
+    reserved = sum(int(settings[name].value) for name in RESERVED if name in settings)
+    usable = max_connections - reserved
     pools = [ReportedHealth.of(worker.health).pool for worker in workers]
     sizes = [pool.max for pool in pools if pool.max is not None]
-    demand = sum(sizes) + OUTSIDE * len(sizes)
+    demand = sum(sizes) + OUTSIDE_POOL * len(sizes)
     used = sum(group.connections for group in groups)
     holders = listed([f"{group.connections} of {group.role} {group.application}".strip() for group in groups])
+    pool_share = max(usable // max(len(sizes), 1) - OUTSIDE_POOL, 1)
     if demand > usable:
         yield warning(
             FindingCode.CONNECTIONS,
             "pools",
             f"the pools of {counted(len(sizes), 'live worker')} may open {demand} connections; the server "
             f"has {usable} for ordinary roles, of which {max(usable - used, 0)} are left; in use: {holders}",
-            f"max_size={max(usable // max(len(sizes), 1) - OUTSIDE, 1)} for each pool at most, a pooler, or "
-            f"max_connections = {demand + most - usable}",
+            f"max_size={pool_share} for each pool at most, a pooler, or "
+            f"max_connections = {demand + reserved}",
         )
     elif usable - used < MIN_LEFT:
         yield warning(

@@ -9,7 +9,7 @@ from typing import Final
 from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.base.text.remedies import RemedyStep, execute, execute_all, joined
 from pg_scheduler.inspect.doctor.check import (
-    Found,
+    CheckResults,
     SharedFacts,
     check,
     error,
@@ -38,14 +38,14 @@ HALF: Final = 0.5
 
 
 @check(FindingCode.DB_VERSION)
-async def _check_version(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_version(facts: SharedFacts, _: Thresholds) -> CheckResults:
     settings = await facts.once(facts.store.doctor.settings)
     for problem in judge_version(settings["server_version_num"].value, settings["server_version"].value):
         yield problem
 
 
 @check(FindingCode.DB_COPY)
-async def _check_copy(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_copy(facts: SharedFacts, _: Thresholds) -> CheckResults:
     database, recorded = await facts.store.identity.read()
     if recorded is not None and not database.is_same(recorded):
         yield error(
@@ -58,7 +58,7 @@ async def _check_copy(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.DB_RTT, FindingCode.CLOCK)
-async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     ping = await facts.store.server.ping()
     if ping.seconds >= thresholds.round_trip_s:
         yield warning(
@@ -73,7 +73,7 @@ async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 
 @check(FindingCode.XMIN_HELD)
-async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     holders = await facts.store.server.holders()
     for problem in judge_holders(holders, thresholds.held_s, thresholds.held_transactions):
         yield problem
@@ -87,14 +87,14 @@ async def _check_holders(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 
 @check(FindingCode.NOTIFY_QUEUE)
-async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_notifications(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     used = await facts.store.server.notification_queue()
     for problem in judge_notifications(used, thresholds.notify_queue):
         yield problem
 
 
 @check(FindingCode.TIMEOUTS, FindingCode.ISOLATION)
-async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_settings(facts: SharedFacts, _: Thresholds) -> CheckResults:
     role = await facts.once(facts.store.server.role)
     settings = await facts.once(facts.store.doctor.settings)
     for name in TIMEOUTS:
@@ -105,7 +105,7 @@ async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
                 name,
                 f"{name} is {int(setting.value) / 1000:g} s for the role {role.name!r} (from: "
                 f"{setting.source}); the vacuum and migrations have longer statements",
-                _set(role, setting, name, "60s"),
+                _step_to_set(role, setting, name, "60s"),
             )
     isolation = settings.get(ISOLATION)
     if isolation is not None and isolation.value != "read committed":
@@ -114,7 +114,7 @@ async def _check_settings(facts: SharedFacts, _: Thresholds) -> Found:
             ISOLATION,
             f"{ISOLATION} is {isolation.value!r} for the role {role.name!r} (from: {isolation.source}); "
             "claims of several workers would conflict",
-            _set(role, isolation, ISOLATION, "read committed"),
+            _step_to_set(role, isolation, ISOLATION, "read committed"),
         )
 
 
@@ -218,19 +218,20 @@ def _release(holder: HolderRow) -> Iterator[str | RemedyStep]:
         yield "end the long query on the standby, or set hot_standby_feedback = off there"
 
 
-def _set(role: RoleRow, setting: SettingRow, name: str, value: str) -> str | RemedyStep:
+def _step_to_set(role: RoleRow, setting: SettingRow, name: str, value: str) -> str | RemedyStep:
+    """Return the step that gives a setting a value, where the present value comes from."""
     if setting.source == "client":
         return f"remove {name} from server_settings= of the pool, or from the options of its DSN"
-    names = f"{quote_identifier(role.name)} IN DATABASE {quote_identifier(role.database)}"
-    return execute(f"ALTER ROLE {names} SET {name} = '{value}'")
+    role_in_database = f"{quote_identifier(role.name)} IN DATABASE {quote_identifier(role.database)}"
+    return execute(f"ALTER ROLE {role_in_database} SET {name} = '{value}'")
 
 
-OTHERS: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
+OTHER_ROLES: Final = (Role.EXPORTER, Role.VIEWER, Role.OPERATOR, Role.ADMIN)
 """The roles whose connections run the doctor too."""
 
 
 @check(FindingCode.RIGHTS)
-async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_rights(facts: SharedFacts, _: Thresholds) -> CheckResults:
     rights = await facts.store.server.rights(TABLES)
     schema, role = await facts.store.schema(), await facts.once(facts.store.server.role)
     missing = missing_privileges(rights)
@@ -244,7 +245,9 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> Found:
     if hidden:
         evidence += f" and may not read {hidden} of them, so checks are not made"
     granted = {right.table: set(right.privileges) for right in rights}
-    if matching_role := next((other for other in OTHERS if _is_exactly(other, granted)), None):
+    if matching_role := next(
+        (other_role for other_role in OTHER_ROLES if _is_exactly(other_role, granted)), None
+    ):
         severity, evidence = (
             Severity.INFO,
             f"{evidence}; it has those of the role {matching_role.value}, and no others",
@@ -267,16 +270,19 @@ def describe_missing(schema: str, role: RoleRow, missing: Mapping[str, set[str]]
 
 def missing_grants(schema: str, role: RoleRow, missing: Mapping[str, set[str]]) -> list[str]:
     """Return the statements that give a role the privileges that it lacks."""
-    home, to = quote_identifier(schema), quote_identifier(role.name)
-    grants = [f"GRANT USAGE ON SCHEMA {home} TO {to}"]
-    grants += [f"GRANT {names} ON {tables} TO {to}" for names, tables in _grouped(home, missing)]
+    quoted_schema, grantee = quote_identifier(schema), quote_identifier(role.name)
+    grants = [f"GRANT USAGE ON SCHEMA {quoted_schema} TO {grantee}"]
+    grants += [
+        f"GRANT {names} ON {tables} TO {grantee}" for names, tables in _grouped(quoted_schema, missing)
+    ]
     return grants
 
 
 def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> Iterator[Finding]:
-    home = quote_identifier(schema)
+    """Yield a finding if the role may do more than a worker needs."""
+    quoted_schema = quote_identifier(schema)
     needed = privileges_of(Role.WORKER)
-    further = {right.table: set(right.privileges) - needed[right.table] for right in rights}
+    excess_by_table = {right.table: set(right.privileges) - needed[right.table] for right in rights}
     may_create = any(right.may_create for right in rights)
     owned = sum(right.is_owned for right in rights)
     if role.is_superuser or owned:
@@ -287,16 +293,16 @@ def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> It
         steps = execute_all(
             statements, after="migrate with this role, and connect the workers with one of their own:"
         )
-    elif may_create or any(further.values()):
-        beyond = sorted({privilege for privileges in further.values() for privilege in privileges})
-        excess = (
-            f"has further privileges: {', '.join([*beyond, *(['CREATE ON SCHEMA'] if may_create else [])])}"
-        )
+    elif may_create or any(excess_by_table.values()):
+        names = sorted({privilege for privileges in excess_by_table.values() for privilege in privileges})
+        names += ["CREATE ON SCHEMA"] if may_create else []
+        excess = f"has further privileges: {', '.join(names)}"
         source = f"{quote_identifier(role.name)}, PUBLIC"
         statements = [
-            f"REVOKE {names} ON {tables} FROM {source}" for names, tables in _grouped(home, further)
+            f"REVOKE {privileges} ON {tables} FROM {source}"
+            for privileges, tables in _grouped(quoted_schema, excess_by_table)
         ]
-        statements += [f"REVOKE CREATE ON SCHEMA {home} FROM {source}"] if may_create else []
+        statements += [f"REVOKE CREATE ON SCHEMA {quoted_schema} FROM {source}"] if may_create else []
         steps = execute_all(statements)
     else:
         return
@@ -313,11 +319,11 @@ def _is_exactly(role: Role, granted: Mapping[str, set[str]]) -> bool:
     return all(privileges == needed.get(table, set()) for table, privileges in granted.items())
 
 
-def _grouped(home: str, rights: Mapping[str, Iterable[str]]) -> list[tuple[str, str]]:
+def _grouped(quoted_schema: str, rights: Mapping[str, Iterable[str]]) -> list[tuple[str, str]]:
     """Return lists of privileges, each with the tables that it belongs to."""
     groups: dict[str, list[str]] = {}
     for table, privileges in rights.items():
         names = ", ".join(privilege for privilege in PRIVILEGES if privilege in privileges)
         if names:
-            groups.setdefault(names, []).append(f"{home}.{table}")
+            groups.setdefault(names, []).append(f"{quoted_schema}.{table}")
     return [(names, ", ".join(tables)) for names, tables in groups.items()]

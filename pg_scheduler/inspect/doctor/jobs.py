@@ -10,8 +10,8 @@ from typing import Final
 from pg_scheduler.base.text.remedies import RemedyStep, execute, then
 from pg_scheduler.facts.lateness import is_late
 from pg_scheduler.inspect.doctor.check import (
+    CheckResults,
     Evidence,
-    Found,
     SharedFacts,
     check,
     error,
@@ -46,7 +46,7 @@ MIN_DURATIONS: Final = 20
 
 
 @check(FindingCode.LATE, FindingCode.NAME_UNKNOWN)
-async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     backlog, workers = await facts.once(facts.backlog), await facts.once(facts.store.worker_reads.workers)
     now = await facts.store.schedules.now()
     claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
@@ -57,7 +57,7 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
         if not row.due or row.oldest_due_at is None:
             continue
         if count_claiming(workers, row.name, with_draining=True) == 0:
-            yield _unknown(row, backlog, names, claiming)
+            yield _unknown_name_finding(row, backlog, names, claiming)
             continue
         able = [
             worker
@@ -66,23 +66,25 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> Found:
         ]
         # If all of them drain, the finding is WORKER-DRAINING.
         if able and is_late(row.oldest_due_at, now, thresholds.late_s):
-            yield _late(row, backlog, (now - row.oldest_due_at).total_seconds(), able)
+            late_s = (now - row.oldest_due_at).total_seconds()
+            yield _late_finding(row, backlog, late_s, able)
 
 
 @check(FindingCode.QUARANTINE)
-async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
     if UNSUCCESSFUL in await facts.once(facts.store.doctor.find_missing_indexes):
         reason = f"it needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
         yield UnmadeCheck(FindingCode.QUARANTINE, reason)
         return
     by_name = defaultdict[str, list[QuarantinedRow]](list)
-    together = defaultdict[datetime, list[str]](list)  # jobs that ended at once ran on the same worker
+    # Jobs that ended at the same instant ran on the same worker, which died under them.
+    ids_by_end = defaultdict[datetime, list[str]](list)
     for row in await facts.store.doctor.quarantined(WEEK_S):
         by_name[row.job_name].append(row)
-        together[row.finished_at].append(row.job_id)
+        ids_by_end[row.finished_at].append(row.job_id)
     for name, jobs in by_name.items():
         ids = [job.job_id for job in jobs]
-        neighbours = sorted({job_id for job in jobs for job_id in together[job.finished_at]} - set(ids))
+        neighbours = sorted({job_id for job in jobs for job_id in ids_by_end[job.finished_at]} - set(ids))
         yield warning(
             FindingCode.QUARANTINE,
             name,
@@ -97,7 +99,7 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.FAILING)
-async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     rows = await facts.store.doctor.failing(FAILING_S, WEEK_S)
     for finding in judge_failures(rows, thresholds.failures, thresholds.failure_ratio):
         yield finding
@@ -106,7 +108,7 @@ async def _check_failures(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 
 @check(FindingCode.JOBS_EXPIRED)
-async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     for name, expired in await facts.store.doctor.expired_names(FAILING_S):
         if expired >= thresholds.expired:
             listing = command("jobs", "list", "status:expired", term("name", name), "--limit", "1")
@@ -122,7 +124,7 @@ async def _check_expired(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 
 @check(FindingCode.STUCK)
-async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     stuck_s = thresholds.stuck_s
     for row in await facts.store.doctor.running():
         explain = execute(command("jobs", "explain", row.job_id))
@@ -149,14 +151,14 @@ async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> Found:
         yield unmade
 
 
-async def _uncounted(facts: SharedFacts, code: FindingCode) -> Found:
+async def _uncounted(facts: SharedFacts, code: FindingCode) -> CheckResults:
     reason = why_uncounted(await facts.once(facts.store.workers.list_workers))
     if reason is not None:
         yield UnmadeCheck(code, reason)
 
 
 @check(FindingCode.PAYLOAD)
-async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     for row in await facts.store.doctor.payloads(SAMPLE, thresholds.payload_bytes):
         yield warning(
             FindingCode.PAYLOAD,
@@ -167,7 +169,7 @@ async def _check_payloads(facts: SharedFacts, thresholds: Thresholds) -> Found:
         )
 
 
-def _unknown(
+def _unknown_name_finding(
     row: BacklogRow, backlog: BacklogRows, names: Sequence[str], workers: Sequence[InspectedWorker]
 ) -> Finding:
     missing = next(filter(None, (worker.health.missing_executors.get(row.name) for worker in workers)), None)
@@ -192,7 +194,9 @@ def _unknown(
     )
 
 
-def _late(row: BacklogRow, backlog: BacklogRows, late: float, workers: Sequence[InspectedWorker]) -> Finding:
+def _late_finding(
+    row: BacklogRow, backlog: BacklogRows, late_s: float, workers: Sequence[InspectedWorker]
+) -> Finding:
     slots = sum(worker.slots for worker in workers)
     free = sum(max(worker.slots - worker.running_jobs, 0) for worker in workers)
     search = command("jobs", "list", "status:due", term("name", row.name), "--limit", "1")
@@ -204,14 +208,14 @@ def _late(row: BacklogRow, backlog: BacklogRows, late: float, workers: Sequence[
         row.name,
         Evidence(
             f"{counted(row.due, 'due job', is_capped=backlog.is_capped)} of {row.name!r} not started, the "
-            f"oldest for {length(late)}; {free} of {slots} slots are free",
-            _ahead(row, backlog),
+            f"oldest for {length(late_s)}; {free} of {slots} slots are free",
+            _describe_load(row, backlog),
         ),
         *steps,
     )
 
 
-def _ahead(row: BacklogRow, backlog: BacklogRows) -> str:
+def _describe_load(row: BacklogRow, backlog: BacklogRows) -> str:
     """Describe what runs, and what has been due for longer; the rows are sorted by that."""
     rows, plus = backlog.rows, "+" if backlog.is_capped else ""
     running = sorted((entry for entry in rows if entry.running), key=lambda entry: -entry.running)
@@ -229,14 +233,15 @@ def _ahead(row: BacklogRow, backlog: BacklogRows) -> str:
 def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> Iterator[Finding]:
     """Yield names whose share of failed attempts is at least one half, or twice that of the week before."""
     for row in rows:
-        earlier = row.earlier_failed / row.earlier_decided if row.earlier_decided else 0.0
-        before = (
+        earlier_share = row.earlier_failed / row.earlier_decided if row.earlier_decided else 0.0
+        earlier_span = length(row.earlier_s or 0)
+        comparison = (
             "none ended in up to a week before"
             if not row.earlier_decided
-            else f"{earlier:.1%} of {row.earlier_decided:,} did in the {length(row.earlier_s or 0)} before"
+            else f"{earlier_share:.1%} of {row.earlier_decided:,} did in the {earlier_span} before"
         )
         share = row.failed / row.decided if row.decided else 0.0
-        if row.failed < failures or share <= ratio or share < min(2 * earlier, ALWAYS_FAILING):
+        if row.failed < failures or share <= ratio or share < min(2 * earlier_share, ALWAYS_FAILING):
             continue
         steps: tuple[RemedyStep, ...] = (execute(command("jobs", "errors", "--since", "15m")),)
         if not row.failed_for_good:
@@ -247,7 +252,7 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
             row.job_name,
             Evidence(
                 f"{row.failed:,} of {row.decided:,} attempts of {row.job_name!r} failed in the last 15 "
-                f"minutes; {before}"
+                f"minutes; {comparison}"
             ),
             *steps,
         )

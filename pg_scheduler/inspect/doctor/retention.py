@@ -17,7 +17,7 @@ from typing import Final
 from pg_scheduler.base.text.numbers import plural, two_digits
 from pg_scheduler.base.text.remedies import execute
 from pg_scheduler.errors import SchemaForbiddenError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, warning
+from pg_scheduler.inspect.doctor.check import CheckResults, SharedFacts, check, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
@@ -60,7 +60,7 @@ class Growth:
 
 
 @check(FindingCode.RETENTION)
-async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     for table in await facts.once(facts.store.doctor.tables):
         if table.bytes >= thresholds.table_bytes:
             yield warning(
@@ -96,7 +96,7 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> Found:
 
 
 @check(FindingCode.STEPS_ORPHANED)
-async def _check_steps(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_steps(facts: SharedFacts, _: Thresholds) -> CheckResults:
     steps, job_ids = await facts.store.doctor.orphaned_steps()
     if steps:
         yield warning(
@@ -109,7 +109,7 @@ async def _check_steps(facts: SharedFacts, _: Thresholds) -> Found:
         )
 
 
-async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     """Yield a finding if the table of jobs becomes large soon, or why that is unknown."""
     tables = await facts.once(facts.store.doctor.tables)
     size = next((table.bytes for table in tables if table.name == TABLE), 0)
@@ -150,17 +150,17 @@ async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> Found:
 def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Finding]:
     """Yield a finding if the table will have ``most`` bytes within these days."""
     additions = [*growth.ended.values()]
-    fitting = most / (growth.bytes / growth.rows)
-    now = _age(growth.rows - growth.unfinished, additions)
-    then = _age(fitting - growth.unfinished, additions)
-    if math.isinf(now) or then - now > within_days:
+    max_rows = most / (growth.bytes / growth.rows)
+    present_age = _age(growth.rows - growth.unfinished, additions)
+    age_at_limit = _age(max_rows - growth.unfinished, additions)
+    if math.isinf(present_age) or age_at_limit - present_age > within_days:
         return
     yield warning(
         FindingCode.RETENTION,
         TABLE,
         f"the table {TABLE} has {two_digits(growth.bytes / 1e9)} GB in about {growth.rows:,} rows; with "
         f"{sum(number for number, _ in additions):,.0f} jobs a day, as in the last {length(growth.since_s)}, "
-        f"it has {two_digits(most / 1e9)} GB in about {length((then - now) * DAY_S)}",
+        f"it has {two_digits(most / 1e9)} GB in about {length((age_at_limit - present_age) * DAY_S)}",
         execute(
             "pg-scheduler vacuum",
             "from cron",
@@ -188,11 +188,14 @@ def _age(rows: float, additions: Sequence[tuple[float, float]]) -> float:
         rows: The number of rows.
         additions: The rows that are added in a day, and the days for which they are kept, by status.
     """
-    passed = 0.0
-    for until in sorted({days for _, days in additions}):
-        by_day = sum(number for number, days in additions if days > passed)
-        if by_day and rows <= by_day * (until - passed):
-            return passed + max(rows, 0) / by_day
-        rows -= by_day * (until - passed) if by_day else 0
-        passed = until
+    # From one of these ages to the next, the table grows evenly. A status adds no more rows once the days
+    # have passed for which its jobs are kept, because as many are deleted then.
+    start = 0.0
+    for end in sorted({days for _, days in additions}):
+        rows_per_day = sum(number for number, days in additions if days > start)
+        if rows_per_day and rows <= rows_per_day * (end - start):
+            return start + max(rows, 0) / rows_per_day
+        # Without rows, the product could be that of zero and infinity, which is no number.
+        rows -= rows_per_day * (end - start) if rows_per_day else 0
+        start = end
     return math.inf

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 from pg_scheduler.base.text.remedies import execute, then
 from pg_scheduler.inspect.clock_changes import clock_effects
 from pg_scheduler.inspect.doctor.check import (
+    CheckResults,
     Evidence,
-    Found,
     SharedFacts,
     check,
     error,
@@ -42,14 +42,14 @@ MAX_SECONDS: Final = 2.0
 
 
 @check(FindingCode.SCHED_OVERDUE)
-async def _check_overdue(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_overdue(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     workers = await facts.once(facts.store.worker_reads.workers)
     for finding in judge_overdue(await facts.store.doctor.overdue(thresholds.overdue_s), workers):
         yield finding
 
 
 @check(FindingCode.SCHED_UNKNOWN)
-async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_tasks(facts: SharedFacts, _: Thresholds) -> CheckResults:
     workers = await facts.once(facts.store.worker_reads.workers)
     claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
     if not claiming:
@@ -72,7 +72,7 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.SCHED_LOST)
-async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_lost(facts: SharedFacts, _: Thresholds) -> CheckResults:
     workers = await facts.once(facts.store.workers.list_workers)
     now = await facts.store.schedules.now()
     alive = [worker for worker in workers if worker.is_alive]
@@ -86,7 +86,7 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
     lost_ids = await facts.store.doctor.lost_schedules(declaring)
     if not lost_ids:
         return
-    code_rows = (await facts.store.schedules.declared([]))[0]
+    code_rows, _now = await facts.store.schedules.declared([])
     for schedule_id in lost_ids:
         worker = declaring[schedule_id]
         declarations = reported_declarations(ReportedSettings(worker.settings).declared_functions)
@@ -94,7 +94,8 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
         if schedule_id in declarations:
             service = service_among(declarations, code_rows)
             former_rows = declarations[schedule_id].find_former_rows(declarations, code_rows, service)
-        # A worker of another release moved the row to its key. This one restores it when that has gone.
+        # A worker of another release has given the row its own key. This worker gives it its key back once
+        # that one has ended, so the schedule is not lost.
         if any(row.retired_at is None for row in former_rows):
             continue
         yield error(
@@ -106,7 +107,7 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.SCHED_RETIRED)
-async def _check_retired(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_retired(facts: SharedFacts, _: Thresholds) -> CheckResults:
     for row in await facts.store.doctor.retired():
         yield info(
             FindingCode.SCHED_RETIRED,
@@ -122,7 +123,7 @@ async def _check_retired(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.SCHED_BROKEN)
-async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_broken(facts: SharedFacts, _: Thresholds) -> CheckResults:
     for row in await facts.store.doctor.broken():
         yield error(
             FindingCode.SCHED_BROKEN,
@@ -137,14 +138,14 @@ async def _check_broken(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.SCHED_ZONE)
-async def _check_zones(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_zones(facts: SharedFacts, _: Thresholds) -> CheckResults:
     workers = await facts.once(facts.store.workers.list_workers)
     for finding in judge_unknown_zones([worker for worker in workers if worker.is_alive]):
         yield finding
 
 
 @check(FindingCode.SCHED_AHEAD)
-async def _check_ahead(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_ahead(facts: SharedFacts, _: Thresholds) -> CheckResults:
     for row in await facts.store.doctor.ahead():
         yield error(
             FindingCode.SCHED_AHEAD,
@@ -156,7 +157,7 @@ async def _check_ahead(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.SCHED_DST)
-async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> CheckResults:
     now, ends_at = await facts.store.schedules.now(), monotonic() + MAX_SECONDS
     rows = await facts.store.doctor.zoned()
     for place, row in enumerate(rows):
@@ -169,7 +170,7 @@ async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.SCHED_HERD)
-async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     for row in await facts.store.doctor.herds(thresholds.herd):
         yield info(
             FindingCode.SCHED_HERD,

@@ -11,7 +11,7 @@ from pg_scheduler.base.text.numbers import two_digits
 from pg_scheduler.base.text.remedies import execute, then
 from pg_scheduler.database.migrations.shape import LATER_INDEXES, shipped_storage
 from pg_scheduler.errors import SchemaMissingError, SchemaTooNewError
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, finding, warning
+from pg_scheduler.inspect.doctor.check import CheckResults, SharedFacts, check, error, finding, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds
 from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow, TableRow
@@ -21,7 +21,7 @@ BUILD: Final = execute("pg-scheduler migrate indexes")
 
 
 @check(FindingCode.SCHEMA_BEHIND, FindingCode.SCHEMA_NEWER, FindingCode.SCHEMA_DRIFT)
-async def _check_schema(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_schema(facts: SharedFacts, _: Thresholds) -> CheckResults:
     schema, problem = await facts.store.schema(), await facts.store.doctor.schema_problem()
     if problem is None:
         return
@@ -34,7 +34,7 @@ async def _check_schema(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.INDEX_MISSING, FindingCode.INDEX_INVALID)
-async def _check_indexes(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_indexes(facts: SharedFacts, _: Thresholds) -> CheckResults:
     schema = await facts.store.schema()
     missing = await facts.once(facts.store.doctor.find_missing_indexes)
     indexes = await facts.once(facts.store.doctor.indexes)
@@ -86,7 +86,7 @@ MULTIXACT_AGE: Final = "autovacuum_multixact_freeze_max_age"
 
 
 @check(FindingCode.HOT_LOST)
-async def _check_hot(facts: SharedFacts, _: Thresholds) -> Found:
+async def _check_hot(facts: SharedFacts, _: Thresholds) -> CheckResults:
     schema = await facts.store.schema()
     settings = await facts.once(facts.store.doctor.settings)
     tables, indexes = (
@@ -98,19 +98,21 @@ async def _check_hot(facts: SharedFacts, _: Thresholds) -> Found:
 
 
 @check(FindingCode.BLOAT, FindingCode.AUTOVACUUM, FindingCode.WRAPAROUND)
-async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     schema = await facts.store.schema()
     settings = await facts.once(facts.store.doctor.settings)
     tables = await facts.once(facts.store.doctor.tables)
-    ages = [
-        int(int(settings[name].value) * FREEZE_MARGIN) if most is None else most
-        for name, most in ((FREEZE_AGE, thresholds.freeze_age), (MULTIXACT_AGE, thresholds.multixact_age))
-    ]
+    max_transactions, max_multixacts = (
+        int(int(settings[name].value) * FREEZE_MARGIN) if threshold is None else threshold
+        for name, threshold in (
+            (FREEZE_AGE, thresholds.freeze_age),
+            (MULTIXACT_AGE, thresholds.multixact_age),
+        )
+    )
     for problem in judge_autovacuum(schema, tables, settings):
         yield problem
     for problem in _judge_factors(schema, tables, thresholds.dead_rows):
         yield problem
-    transactions, multixacts = ages
     for table in tables:
         if table.dead <= thresholds.dead_rows or table.dead <= table.live:
             continue
@@ -118,14 +120,14 @@ async def _check_tables(facts: SharedFacts, thresholds: Thresholds) -> Found:
             FindingCode.BLOAT,
             table.name,
             f"about {table.dead:,} dead rows and {table.live:,} live ones in {table.bytes / 1e6:,.0f} MB; "
-            f"last vacuum: {_last(table.vacuumed_at)}",
+            f"last vacuum: {_describe_vacuum(table.vacuumed_at)}",
             "resolve XMIN-HELD and AUTOVACUUM first",
             then(execute(f"VACUUM (ANALYZE) {_quoted(schema, table.name)}")),
         )
     for table in tables:
         for age, most, unit in (
-            (table.freeze_age, transactions, "transactions"),
-            (table.multixact_age, multixacts, "multixacts"),
+            (table.freeze_age, max_transactions, "transactions"),
+            (table.multixact_age, max_multixacts, "multixacts"),
         ):
             if age > most:
                 yield finding(
@@ -194,12 +196,17 @@ def judge_autovacuum(
 
 
 def _judge_factors(schema: str, tables: Sequence[TableRow], dead_rows: int) -> Iterator[Finding]:
-    """Yield tables that are vacuumed at more dead rows than these, because a factor counts finished jobs."""
+    """Yield tables that are vacuumed only from more dead rows than these on.
+
+    Their factor multiplies all rows, also those of finished jobs, of which there may be many.
+    """
     for table in tables:
         shipped = {name: shipped_storage().get(table.name, {}).get(name) for name in (FACTOR, THRESHOLD)}
-        factor, threshold = (float(table.options.get(name, "0")) for name in shipped)
-        most = round(threshold + factor * table.live)
-        if None in shipped.values() or most <= dead_rows:
+        factor = float(table.options.get(FACTOR, "0"))
+        threshold = float(table.options.get(THRESHOLD, "0"))
+        trigger = round(threshold + factor * table.live)
+        # A table without shipped settings for both is vacuumed as the server does it by default.
+        if None in shipped.values() or trigger <= dead_rows:
             continue
         values = ", ".join(f"{name} = {value}" for name, value in shipped.items())
         yield finding(
@@ -208,7 +215,7 @@ def _judge_factors(schema: str, tables: Sequence[TableRow], dead_rows: int) -> I
             table.name,
             f"{table.name} has about {table.live:,} rows in {two_digits(table.bytes / 1e9)} GB, "
             "finished ones too: "
-            f"{FACTOR} = {factor:g} and {THRESHOLD} = {threshold:g} mean a vacuum at {most:,} dead rows",
+            f"{FACTOR} = {factor:g} and {THRESHOLD} = {threshold:g} mean a vacuum at {trigger:,} dead rows",
             execute(f"ALTER TABLE {_quoted(schema, table.name)} SET ({values})"),
         )
 
@@ -217,5 +224,5 @@ def _quoted(schema: str, table: str) -> str:
     return f"{quote_identifier(schema)}.{table}"
 
 
-def _last(at: datetime | None) -> str:
+def _describe_vacuum(at: datetime | None) -> str:
     return "none since the statistics were reset" if at is None else instant(at)

@@ -14,7 +14,7 @@ from pg_scheduler.base.text.remedies import execute, then
 from pg_scheduler.database.author import release_of
 from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.facts.lateness import is_late
-from pg_scheduler.inspect.doctor.check import Found, SharedFacts, check, error, info, warning
+from pg_scheduler.inspect.doctor.check import CheckResults, SharedFacts, check, error, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.store.audit import AuditFilters
@@ -64,7 +64,7 @@ START: Final = "start a worker"
     FindingCode.LOOP_BLOCKED,
     FindingCode.LOGGER_DISABLED,
 )
-async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
+async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     workers = await facts.once(facts.store.workers.list_workers)
     now = await facts.store.schedules.now()
     alive = [worker for worker in workers if worker.is_alive and not worker.is_stopping]
@@ -72,7 +72,8 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> Found:
     requested: Mapping[str, datetime] = {}
     try:
         requested = await _read_requests(facts, draining)
-    except SchemaForbiddenError as error:  # drains alone are in a table that not all roles read
+    except SchemaForbiddenError as error:
+        # The times of requests are in the audit, which not all roles may read. Other checks do not need it.
         reason = f"when workers were requested to drain is unknown: {error}"
         yield UnmadeCheck(FindingCode.WORKER_DRAINING, reason)
     backlog = await facts.once(facts.backlog) if draining else BacklogRows([], False, False)
@@ -131,7 +132,7 @@ def judge_lives(workers: Sequence[Worker], now: datetime, remedy: str = START) -
         )
     for worker in workers:
         if not worker.is_alive:
-            remedy = (
+            reclaim_remedy = (
                 "wait: a live worker reclaims its jobs"
                 if claiming
                 else "start a worker, which reclaims its jobs"
@@ -141,7 +142,7 @@ def judge_lives(workers: Sequence[Worker], now: datetime, remedy: str = START) -
                 worker.worker_id,
                 f"the lease of {on_host(worker)} expired at {instant(worker.lease_until)}, "
                 f"{length(now - worker.lease_until)} ago, with {counted(worker.running_jobs, 'running job')}",
-                remedy,
+                reclaim_remedy,
             )
 
 
@@ -181,7 +182,8 @@ def judge_drains(
     """
     for worker in workers:
         at = requested.get(worker.worker_id)
-        if worker.running_jobs if at is None else (now - at).total_seconds() < most_s:
+        is_recent = at is not None and (now - at).total_seconds() < most_s
+        if is_recent or (at is None and worker.running_jobs):
             continue
         ago = "" if at is None else f" {length(now - at)} ago"
         jobs = counted(worker.running_jobs, "job") if worker.running_jobs else "no job"
@@ -279,10 +281,10 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
         if worker.last_beat <= worker.started_at or worker.state == "stopping":
             continue
         health = ReportedHealth.of(worker.health)
-        most = health.pool.max
-        size = "" if most is None else f" (max_size of its pool: {most})"
+        max_size = health.pool.max
+        size = "" if max_size is None else f" (max_size of its pool: {max_size})"
         larger = "a pool with max_size of 4 or more"
-        if most is not None and most >= 4:
+        if max_size is not None and max_size >= 4:
             larger = "a larger pool if other code uses its connections"
         if health.is_listening is False:
             yield warning(

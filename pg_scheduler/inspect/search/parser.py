@@ -122,17 +122,17 @@ def names_term(names: Iterable[str]) -> TextTerm:
 
 
 def _term(part: Part, context: _Context) -> Term:
-    _, field, value, negated = part
+    field, value, is_negated = part.field, part.value, part.is_negated
     if field is None:
-        return TextTerm(TextField.WORDS, read_patterns(value, is_part=True), negated)
+        return TextTerm(TextField.WORDS, read_patterns(value, is_part=True), is_negated)
     path = [word.text for word in field.split(".")]
     name = path[0].lower()
     if len(path) > 1 and name in JSON_ROOTS:
-        return JsonTerm(_json_path(name, field), read_patterns(value), negated)
+        return JsonTerm(_json_path(name, field), read_patterns(value), is_negated)
     read = _READERS.get(name) if len(path) == 1 else None
     if read is None:
         raise unknown_field(part, _READERS, JSON_ROOTS)
-    return read(name, value, negated, context)
+    return read(name, value, is_negated, context)
 
 
 def _json_path(root: str, field: Word) -> tuple[str, ...]:
@@ -149,27 +149,27 @@ def _json_path(root: str, field: Word) -> tuple[str, ...]:
 # -- values --------------------------------------------------------------------------------------------
 
 
-def _read_text(name: str, value: Word, negated: bool, _context: _Context) -> Term:
-    return TextTerm(TextField(name), read_patterns(value), negated)
+def _read_text(name: str, value: Word, is_negated: bool, _context: _Context) -> Term:
+    return TextTerm(TextField(name), read_patterns(value), is_negated)
 
 
-def _read_status(_name: str, value: Word, negated: bool, _context: _Context) -> Term:
+def _read_status(_name: str, value: Word, is_negated: bool, _context: _Context) -> Term:
     statuses = {status.value: status for status in SearchStatus}
     return StatusTerm(
-        frozenset(read_values(value, lambda part: read_choice("status", part, statuses))), negated
+        frozenset(read_values(value, lambda part: read_choice("status", part, statuses))), is_negated
     )
 
 
-def _read_priority(_name: str, value: Word, negated: bool, _context: _Context) -> Term:
+def _read_priority(_name: str, value: Word, is_negated: bool, _context: _Context) -> Term:
     priorities = {priority.value: priority for priority in JobPriority}
     return PriorityTerm(
-        frozenset(read_values(value, lambda part: read_choice("priority", part, priorities))), negated
+        frozenset(read_values(value, lambda part: read_choice("priority", part, priorities))), is_negated
     )
 
 
-def _read_number(name: str, value: Word, negated: bool, _context: _Context) -> Term:
+def _read_number(name: str, value: Word, is_negated: bool, _context: _Context) -> Term:
     field = NumberField(name)
-    return NumberTerm(field, read_values(value, lambda part: _number_span(field, part)), negated)
+    return NumberTerm(field, read_values(value, lambda part: _number_span(field, part)), is_negated)
 
 
 def _number_span(field: NumberField, word: Word) -> NumberSpan:
@@ -202,9 +202,9 @@ def _number(field: NumberField, word: Word) -> int:
     return int(text)
 
 
-def _read_time(name: str, value: Word, negated: bool, context: _Context) -> Term:
+def _read_time(name: str, value: Word, is_negated: bool, context: _Context) -> Term:
     spans = read_values(value, lambda part: read_time(part, context.now, context.tz))
-    return TimeTerm(TimeField(name), spans, negated)
+    return TimeTerm(TimeField(name), spans, is_negated)
 
 
 _Reader = Callable[[str, Word, bool, _Context], Term]

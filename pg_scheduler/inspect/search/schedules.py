@@ -69,11 +69,11 @@ def parse_schedule_search(text: str, *, now: datetime, tz: tzinfo | None = None)
 
 
 def _filter(part: Part, now: datetime, tz: tzinfo | None) -> ScheduleFilter:
-    matches = _positive(part, now, tz)
+    matches = _filter_without_sign(part, now, tz)
     return (lambda schedule: not matches(schedule)) if part.is_negated else matches
 
 
-def _positive(part: Part, now: datetime, tz: tzinfo | None) -> ScheduleFilter:
+def _filter_without_sign(part: Part, now: datetime, tz: tzinfo | None) -> ScheduleFilter:
     """Return the filter of a term without its sign."""
     if part.field is None:
         words = read_patterns(part.value, is_part=True)

@@ -91,9 +91,7 @@ def unknown_field(part: Part, fields: Collection[str], roots: Collection[str]) -
         f"unknown field {name[:40] + ':'!r}; {argument}to search for the text itself, write it in quotes: "
         f'"{quoted}"',
         field.start,
-        None
-        if suggestion is None
-        else f"{suggestion.removesuffix('.')}{':' if suggestion[-1] != '.' else '.'}",
+        suggestion if suggestion is None or suggestion.endswith(".") else f"{suggestion}:",
     )
 
 

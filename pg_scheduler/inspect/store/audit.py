@@ -64,6 +64,7 @@ class AuditReadRepository(Repository):
         else:
             audit_rows = await self._statements.fetch("inspect_audit_of", *args, subject)
         records = [_record_from(row) for row in audit_rows if row["matches"]]
+        # The last row is counted as the last one that may be examined, so others may follow it.
         is_capped = bool(audit_rows) and audit_rows[-1]["place"] == rows
         return records, _record_from(audit_rows[-1]) if is_capped else None
 

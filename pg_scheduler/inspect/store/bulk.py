@@ -142,7 +142,7 @@ class BulkRepository:
             StaleRunError: The newest batch of the run ended elsewhere than the batch assumes.
         """
         for _ in range(MAX_ROUNDS):
-            # A key that was taken since the statement looked: it will see the job that has it.
+            # A job may have taken a unique key after the statement had looked. The next round sees it.
             with suppress(UniqueKeyTakenError), detecting_taken_keys():
                 return await self._statements.run_retrying(partial(self._change, batch))
         raise DatabaseUnavailableError(
@@ -155,7 +155,7 @@ class BulkRepository:
         searched = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
         effects = await self._act(batch, searched, transaction) if searched else _Effects()
         if effects.job_ids or batch.subject is not None:
-            details = {**_recorded(effects.job_ids), **batch.details}
+            details = {**_job_details(effects.job_ids), **batch.details}
             subject = batch.subject
             if subject is not None:
                 details |= await self._advance(subject, batch, len(effects.job_ids), connection)
@@ -215,7 +215,7 @@ class BulkRepository:
             case "cancel":
                 return await self._cancel(job_ids, transaction)
             case "retry":
-                return _due(await self._retry(job_ids, batch.from_step, connection))
+                return _effects_of_due(await self._retry(job_ids, batch.from_step, connection))
             case "delete":
                 rows = await self._statements.fetch("delete_jobs", job_ids, on=connection)
                 return _Effects([row["job_id"] for row in rows if row["changed"]])
@@ -223,7 +223,7 @@ class BulkRepository:
                 rows = await self._statements.fetch(
                     "move_jobs", job_ids, batch.to, batch.by_s, now, on=connection
                 )
-                return _due([row for row in rows if row["changed"]])
+                return _effects_of_due([row for row in rows if row["changed"]])
 
     async def _retry(
         self, job_ids: Sequence[str], from_step: str | None, connection: Connection
@@ -241,8 +241,16 @@ class BulkRepository:
 
     async def _cancel(self, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
         now, reason = self._statements.now, f"cancelled by {self._statements.author.actor}"
+        # The consequences of their ends follow below, so jobs with some are cancelled too.
+        with_consequences = True
         rows = await self._statements.fetch(
-            "cancel_jobs", job_ids, now, reason, *JobFilters(), True, on=transaction.connection
+            "cancel_jobs",
+            job_ids,
+            now,
+            reason,
+            *JobFilters(),
+            with_consequences,
+            on=transaction.connection,
         )
         changed = [row for row in rows if row["changed"]]
         await self._consequences.run([row["job_id"] for row in changed], transaction)
@@ -252,19 +260,20 @@ class BulkRepository:
             for row in changed
             if row["worker_id"] is None
         )
-        return _Effects([row["job_id"] for row in changed], _checks(row["worker_id"] for row in changed))
+        messages = _heartbeat_requests(row["worker_id"] for row in changed)
+        return _Effects([row["job_id"] for row in changed], messages)
 
 
-def _due(rows: Sequence[asyncpg.Record]) -> _Effects:
+def _effects_of_due(rows: Sequence[asyncpg.Record]) -> _Effects:
     """Return the effects of making jobs due at another time."""
     if not rows:
         return _Effects()
-    due = min(row["execution_time"] for row in rows)
-    return _Effects([row["job_id"] for row in rows], [due_message("", due)])
+    first_due_at = min(row["execution_time"] for row in rows)
+    return _Effects([row["job_id"] for row in rows], [due_message("", first_due_at)])
 
 
-def _checks(worker_ids: Iterable[str | None]) -> list[str]:
-    """Return the messages that workers are to look at their jobs."""
+def _heartbeat_requests(worker_ids: Iterable[str | None]) -> list[str]:
+    """Return the messages that request heartbeats, with which workers notice their cancelled jobs."""
     ids = {worker_id for worker_id in worker_ids if worker_id is not None}
     return [
         f"{HEARTBEAT_REQUEST} {worker_id}"
@@ -273,13 +282,13 @@ def _checks(worker_ids: Iterable[str | None]) -> list[str]:
     ]
 
 
-def _recorded(job_ids: Collection[str]) -> dict[str, Any]:
+def _job_details(job_ids: Collection[str]) -> dict[str, Any]:
     """Return the number of jobs and as many ids as a record may have."""
-    recorded: list[str] = []
+    recorded_ids: list[str] = []
     size = 0
     for job_id in job_ids:
         size += len(job_id.encode())
         if size > MAX_RECORDED_BYTES:
             break
-        recorded.append(job_id)
-    return {"count": len(job_ids), "jobs": recorded}
+        recorded_ids.append(job_id)
+    return {"count": len(job_ids), "jobs": recorded_ids}

@@ -36,7 +36,7 @@ class BulkRunRow:
         created_by: The actor who started it.
         created_at: When it was started.
         actor: The actor who started or resumed it last.
-        started_at: When.
+        started_at: When that was.
         last_at: When it was last changed.
         answered_at: When its process last changed it.
         phase: Whether it runs. A run whose process was killed stays ``running``.
@@ -98,9 +98,15 @@ class BulkRunRepository:
 
         async def end(transaction: Transaction) -> None:
             connection = transaction.connection
-            for phase, done, searched, total in await self._statements.fetch("end_run", *args, on=connection):
-                counts = {"done": done, "searched": searched, "total": total, "error": error}
-                is_complete = phase == "complete" and error is None
+            # There is no row if the run has begun again.
+            for row in await self._statements.fetch("end_run", *args, on=connection):
+                counts = {
+                    "done": row["done"],
+                    "searched": row["searched"],
+                    "total": row["total_estimate"],
+                    "error": error,
+                }
+                is_complete = row["phase"] == "complete" and error is None
                 record = {**details, **counts, "is_complete": is_complete}
                 await self._audit.record(END, run_id, on=connection, **record)
 

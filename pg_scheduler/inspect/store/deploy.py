@@ -97,13 +97,15 @@ class DeployRepository(Repository):
             SchemaMissingError: There is no table of jobs.
         """
         scans = SCANS if is_migrated else UNMIGRATED_SCANS
-        columns = len(CheckedJob._fields)
-        for name, position in scans.items():
-            rows = await self._statements.fetch(name, PAGE_ROWS, *position)
+        # The columns after those of a job are its position in the index that the statement reads.
+        job_columns = len(CheckedJob._fields)
+        for name, start in scans.items():
+            rows = await self._statements.fetch(name, PAGE_ROWS, *start)
             while rows:
-                yield [CheckedJob(*row[:columns]) for row in rows]
-                after = rows[-1][columns:]
-                rows = await self._statements.fetch(name, PAGE_ROWS, *after) if len(rows) == PAGE_ROWS else []
+                yield [CheckedJob(*row[:job_columns]) for row in rows]
+                is_last_page = len(rows) < PAGE_ROWS
+                position = rows[-1][job_columns:]
+                rows = [] if is_last_page else await self._statements.fetch(name, PAGE_ROWS, *position)
 
     async def with_arguments(self, jobs: Iterable[CheckedJob]) -> AsyncIterator[CheckedJob]:
         """Yield jobs that have large arguments with these, unless they were deleted meanwhile."""

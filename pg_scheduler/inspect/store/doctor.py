@@ -24,7 +24,7 @@ MAX_OLDEST: Final = 1000
 MAX_SCHEDULES: Final = 10_000
 MAX_STEPS: Final = 10_000
 MAX_ZONED: Final = 1000
-MAX_FOUND: Final = 100
+MAX_SCHEDULES_RETURNED: Final = 100
 MAX_TRIGGER_BYTES: Final = 4096
 
 SETTINGS: Final = (
@@ -299,16 +299,20 @@ class DoctorRepository(Repository):
 
     async def overdue(self, seconds: float) -> list[OverdueRow]:
         """Return the 100 schedules that are most overdue, by more than these seconds."""
-        return await self._rows(OverdueRow, "doctor_overdue", seconds, MAX_FOUND, self._statements.now)
+        return await self._rows(
+            OverdueRow, "doctor_overdue", seconds, MAX_SCHEDULES_RETURNED, self._statements.now
+        )
 
     async def lost_schedules(self, schedule_ids: Collection[str]) -> list[str]:
         """Return the first 100 of these ids that no schedule has."""
-        rows = await self._statements.fetch("doctor_lost_schedules", list(schedule_ids), MAX_FOUND)
+        rows = await self._statements.fetch(
+            "doctor_lost_schedules", list(schedule_ids), MAX_SCHEDULES_RETURNED
+        )
         return [row[0] for row in rows]
 
     async def retired(self) -> list[RetiredRow]:
         """Return the first 100 schedules that the code declares no longer."""
-        return await self._rows(RetiredRow, "doctor_retired_schedules", MAX_FOUND)
+        return await self._rows(RetiredRow, "doctor_retired_schedules", MAX_SCHEDULES_RETURNED)
 
     async def schedule_tasks(self) -> list[ScheduleTaskRow]:
         """Return the tasks of the first 10,000 schedules that fire next."""

@@ -102,13 +102,13 @@ def grant_statements(role: Role, schema: str, grantee: str) -> list[str]:
         >>> grant_statements(Role.VIEWER, "jobs", "ada")[0]
         'GRANT USAGE ON SCHEMA "jobs" TO "ada"'
     """
-    home, to = quote_identifier(schema), quote_identifier(grantee)
-    statements = [f"GRANT USAGE ON SCHEMA {home} TO {to}"]
+    quoted_schema, quoted_grantee = quote_identifier(schema), quote_identifier(grantee)
+    statements = [f"GRANT USAGE ON SCHEMA {quoted_schema} TO {quoted_grantee}"]
     for grant in GRANTS[role]:
         columns = f" ({', '.join(grant.columns)})" if grant.columns else ""
         privileges = ", ".join(f"{privilege}{columns}" for privilege in grant.privileges)
-        tables = ", ".join(f"{home}.{table}" for table in grant.tables)
-        statements.append(f"GRANT {privileges} ON {tables} TO {to}")
+        tables = ", ".join(f"{quoted_schema}.{table}" for table in grant.tables)
+        statements.append(f"GRANT {privileges} ON {tables} TO {quoted_grantee}")
     return statements
 
 

@@ -200,14 +200,16 @@ class InspectionRepository(Repository):
 
     async def queue(self, job: Job, paused: Collection[str]) -> QueueRow:
         """Count the due jobs that start before a due job, without those of paused tasks."""
-        place = (job.priority.db_value, job.execution_time, job.job_id, MAX_QUEUE_ROWS)
-        rows = await self._statements.fetch("inspect_queue", *place, self._statements.now, list(paused))
+        position = job.priority.db_value, job.execution_time, job.job_id
+        rows = await self._statements.fetch(
+            "inspect_queue", *position, MAX_QUEUE_ROWS, self._statements.now, list(paused)
+        )
         return QueueRow(*rows[0])
 
     async def tenant_queue(self, job: Job) -> QueueRow:
         """Count the jobs of the same tenant that precede a job that waits for its turn."""
-        place = (job.blocked_on, job.priority.db_value, job.execution_time, job.job_id, MAX_QUEUE_ROWS)
-        rows = await self._statements.fetch("inspect_tenant_queue", *place)
+        position = job.blocked_on, job.priority.db_value, job.execution_time, job.job_id
+        rows = await self._statements.fetch("inspect_tenant_queue", *position, MAX_QUEUE_ROWS)
         return QueueRow(*rows[0])
 
     async def backlog(self) -> BacklogRows:
@@ -237,9 +239,10 @@ class InspectionRepository(Repository):
         """Return the number of due jobs that the planner estimates."""
         query = await self._statements.query("estimate_due")
         async with self._statements.connections.acquire() as connection:
+            # The plan is read as text and not as JSON, for which the pool may have a codec of its own.
             first_line: str = await connection.fetchval(
                 f"EXPLAIN {query.text}", self._statements.now, timeout=self._statements.call_timeout_s
-            )  # as text: the pool may have codecs for JSON
+            )
         estimate = _ESTIMATE.search(first_line)
         return int(estimate[1]) if estimate else 0
 
@@ -265,15 +268,15 @@ class InspectionRepository(Repository):
         rows = await self._statements.fetch("inspect_parents", job_id, MAX_PARENTS)
         return [(row[0], None if row[1] is None else JobStatus(row[1])) for row in rows]
 
-    async def linked_jobs(self, job_id: str, limit: int) -> dict[bool, list[LinkedJob]]:
-        """Return jobs that a job waits for (True), and jobs that wait for it: at most so many of each."""
-        jobs_by_side: dict[bool, list[LinkedJob]] = {True: [], False: []}
-        rows = await self._statements.fetch("inspect_linked_jobs", job_id, limit)
-        for is_parent, other_id, name, status in rows:
-            jobs_by_side[is_parent].append(
-                LinkedJob(other_id, name, None if status is None else JobStatus(status))
-            )
-        return jobs_by_side
+    async def linked_jobs(self, job_id: str, limit: int) -> tuple[list[LinkedJob], list[LinkedJob]]:
+        """Return jobs that a job waits for, and jobs that wait for it: at most so many of each."""
+        parents: list[LinkedJob] = []
+        children: list[LinkedJob] = []
+        for row in await self._statements.fetch("inspect_linked_jobs", job_id, limit):
+            status = None if row["status"] is None else JobStatus(row["status"])
+            linked_job = LinkedJob(row["job_id"], row["job_name"], status)
+            (parents if row["is_parent"] else children).append(linked_job)
+        return parents, children
 
     async def steps(self, job_id: str, name: str | None = None) -> list[StepRow]:
         """Return the steps of a job, or the one of a name with its whole value.

@@ -183,21 +183,22 @@ def load_search(schema: str, name: str, conditions: Sequence[tuple[str, bool]]) 
         conditions: The names of the conditions, and whether each is negated. Their parameters follow those of
             the statement, in this order.
     """
-    plain = load_query(schema, name)
-    offset = _last_parameter(plain.text)
+    unconditional = load_query(schema, name)
+    offset = _last_parameter(unconditional.text)
     texts = []
     for condition, is_negated in conditions:
         text = load_fragment(f"search_{condition}")
-        texts.append(f"({_moved(text, offset)}) {'IS NOT TRUE' if is_negated else 'IS TRUE'}")
+        texts.append(f"({_renumbered(text, offset)}) {'IS NOT TRUE' if is_negated else 'IS TRUE'}")
         offset += _last_parameter(text)
-    return compose_query(schema, name, search_conditions=" AND ".join(texts)) if texts else plain
+    return compose_query(schema, name, search_conditions=" AND ".join(texts)) if texts else unconditional
 
 
 def _last_parameter(text: str) -> int:
     return max((int(match[1]) for match in _PARAMETER.finditer(text)), default=0)
 
 
-def _moved(text: str, by: int) -> str:
+def _renumbered(text: str, by: int) -> str:
+    """Return SQL whose parameters have numbers that are greater by this."""
     return _PARAMETER.sub(lambda match: f"${int(match[1]) + by}", text)
 
 

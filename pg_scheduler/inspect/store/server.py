@@ -147,14 +147,15 @@ class ServerRepository(Repository):
             DatabaseUnavailableError: The second connection gets no session in time.
         """
         connections = self._statements.connections
-        if connections.pool_use()[2] < 2:
+        _size, _idle, max_size = connections.pool_use()
+        if max_size < 2:
             return None
         timeout_s = self._statements.call_timeout_s
         async with connections.acquire() as first, connections.acquire() as second:
-            before = await first.fetchval(_PROCESS_ID, timeout=timeout_s)
+            first_process_id = await first.fetchval(_PROCESS_ID, timeout=timeout_s)
             with terminate_unanswered(second):
                 async with transact(second, timeout_s):
-                    return await _has_changed(first, before, second, timeout_s)
+                    return await _has_changed(first, first_process_id, second, timeout_s)
 
     async def receives_notification(self, timeout_s: float) -> bool | None:
         """Send a notification on a channel of its own; return whether it arrives within the time.
@@ -189,17 +190,19 @@ class ServerRepository(Repository):
             return True
 
 
-async def _has_changed(first: Connection, before: int, second: Connection, timeout_s: float) -> bool:
+async def _has_changed(
+    first: Connection, previous_process_id: int, second: Connection, timeout_s: float
+) -> bool:
     """Return whether the session of a connection changes while the second one is in a transaction."""
-    is_shared = await second.fetchval(_PROCESS_ID, timeout=timeout_s) == before
+    is_shared = await second.fetchval(_PROCESS_ID, timeout=timeout_s) == previous_process_id
     try:
-        after = await first.fetchval(_PROCESS_ID, timeout=ONLY_SESSION_S if is_shared else timeout_s)
+        process_id = await first.fetchval(_PROCESS_ID, timeout=ONLY_SESSION_S if is_shared else timeout_s)
     except TimeoutError:
         terminate(first)
         if not is_shared:
             raise
         return True
-    return bool(before != after)
+    return bool(process_id != previous_process_id)
 
 
 async def _forget(listener: Connection, channel: str, receive: Callable[..., None], timeout_s: float) -> None:

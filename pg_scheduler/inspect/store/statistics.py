@@ -144,13 +144,13 @@ def figures_of(row: asyncpg.Record) -> JobFigures:
     """
     buckets = len(BOUNDS) + 1
     scheduled, started, *ended = _fitted(row["counts"], 2 + len(OUTCOMES), 0)
-    durations, lateness = _fitted(row["sums"], 2, 0.0)
+    total_duration, total_lateness = _fitted(row["sums"], 2, 0.0)
     return JobFigures(
         scheduled,
         started,
         tuple(ended),
-        Histogram(_fitted(row["run_hist"], buckets, 0), durations),
-        Histogram(_fitted(row["late_hist"], buckets, 0), lateness),
+        Histogram(_fitted(row["run_hist"], buckets, 0), total_duration),
+        Histogram(_fitted(row["late_hist"], buckets, 0), total_lateness),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.inspect import FindingCode, Inspector, Severity, Thresholds
-from pg_scheduler.inspect.doctor.connections import SECOND, judge_server
+from pg_scheduler.inspect.doctor.connections import NO_SECOND_SESSION, judge_server
 from pg_scheduler.inspect.store.doctor import SettingRow
 from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.triggers import Every
@@ -76,7 +76,7 @@ async def test_doctor_examines_through_a_pooler_with_a_single_connection_to_the_
         assert diagnosis.not_made == ()
     else:
         assert {each.code for each in diagnosis.not_made} == {*PROBES}
-        assert {each.reason for each in diagnosis.not_made} == {SECOND}
+        assert {each.reason for each in diagnosis.not_made} == {NO_SECOND_SESSION}
 
 
 @pytest.mark.slow
