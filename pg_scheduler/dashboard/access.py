@@ -281,7 +281,8 @@ def trusted_header(name: str, *, role: Role = "viewer") -> Authorize:
 
     def authorize(request: Request) -> Access | None:
         users = request.headers.getlist(name)
-        if len(users) != 1 or not users[0].strip():  # two: the proxy added one, so a client has sent one
+        # Two mean that the proxy has added one to that of a client, who may name any user.
+        if len(users) != 1 or not users[0].strip():
             return None
         return Access(users[0].strip()[:MAX_ACTOR_LENGTH], role)
 

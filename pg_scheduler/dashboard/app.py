@@ -215,7 +215,9 @@ class _Dashboard:
         self._settings = replace(settings, has_read_pool=read_pool is not None)
         self._read_pool = read_pool
         self._operations: Operations
-        self._inspected: tuple[Scheduler, Inspector] | None = None
+        self._scheduler: Scheduler | None = None
+        """The Scheduler of the Inspector; another one needs another Inspector."""
+        self._scheduler_inspector: Inspector | None = None
         self._cache = Cache()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -261,19 +263,21 @@ class _Dashboard:
             return refusal(request, error.status, str(error))
         is_json = wants_json(request)
         base = base_of(request, trust_forwarded=self._settings.trust_forwarded)
+        shows_message = path in PAGES and request.method == "GET" and not is_json
         page_request = PageRequest(
-            self._settings,
-            access,
-            inspector,
-            _parameters(request),
-            base,
-            self._operations.now,
-            SharedReads(self._cache),
-            self._operations,
-            messages.read(request, base) if path in PAGES and request.method == "GET" and not is_json else "",
-            density.is_compact(request),
+            settings=self._settings,
+            access=access,
+            inspector=inspector,
+            parameters=_parameters(request),
+            base=base,
+            now=self._operations.now,
+            cache=SharedReads(self._cache),
+            operations=self._operations,
+            did=messages.read(request, base) if shows_message else "",
+            is_compact=density.is_compact(request),
         )
-        if page_request.did and access.rights:  # another process may have made the change
+        # Another process may have made the change, and only that one has dropped what it had cached.
+        if page_request.did and access.rights:
             page_request.cache.forget_recent()
         answer = await _build(path, request, page_request, is_json=is_json)
         if page_request.did:
@@ -286,7 +290,8 @@ class _Dashboard:
             raise RejectedError("the Scheduler is not ready yet; reload the page", 503)
         if not isinstance(scheduler, Scheduler):
             raise TypeError(f"source must return a Scheduler, not {type(scheduler).__name__}")
-        if self._inspected is None or self._inspected[0] is not scheduler:
+        inspector = self._scheduler_inspector
+        if inspector is None or self._scheduler is not scheduler:
             inspector = Inspector(
                 scheduler,
                 read_pool=self._read_pool,
@@ -294,10 +299,10 @@ class _Dashboard:
                 actor="dashboard",
                 bounds=self._settings.bounds,
             )
-            self._inspected = scheduler, inspector
+            self._scheduler, self._scheduler_inspector = scheduler, inspector
             self._operations = Operations(scheduler, self._settings.bounds)
             self._cache = Cache()
-        return self._inspected[1]
+        return inspector
 
 
 def _parameters(request: Request) -> dict[str, str]:
@@ -358,7 +363,9 @@ def _static(path: str) -> Response:
     file = static_files().get(name)
     if file is None or not (version == "" or _VERSION.fullmatch(version)):
         return PlainTextResponse("there is no such file\n", 404)
-    is_current = version == static_version()  # else it was changed since, in this process or in another one
+    # With another version, the page is that of another process or of an earlier release, so this file may
+    # differ from the one that the page means.
+    is_current = version == static_version()
     age = f"{STATIC_AGE_S}, immutable" if is_current else str(CHANGED_STATIC_AGE_S)
     headers = {"cache-control": f"private, max-age={age}"}
     return Response(file.content, media_type=file.media_type, headers=headers)

@@ -62,7 +62,8 @@ class Cache:
         if entry is None:
             self._make_room()
             entry = _Entry(age_s)
-        self._entries[key] = entry  # the last place: in the order of use
+        # The entry goes to the end, so that the entries are in the order in which they were used.
+        self._entries[key] = entry
         async with entry.lock:
             started = self._clock()
             if started >= entry.expires_at:
@@ -80,7 +81,8 @@ class Cache:
         """Drop expired values, and the one that was used longest ago while there are too many."""
         now = self._clock()
         for key in [key for key, entry in self._entries.items() if entry.expires_at <= now]:
-            if not self._entries[key].lock.locked():  # it is read
+            # While the lock is held, the value is being read for callers that wait for it.
+            if not self._entries[key].lock.locked():
                 del self._entries[key]
         while len(self._entries) >= MAX_ENTRIES:
             del self._entries[next(iter(self._entries))]

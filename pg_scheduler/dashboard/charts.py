@@ -75,7 +75,7 @@ class Series:
         return TONES.get(self.label, "wait")
 
 
-class Place(NamedTuple):
+class AxisLabel(NamedTuple):
     """A label of an axis, and its place in percent from the left or from the top."""
 
     label: str
@@ -193,22 +193,25 @@ class Chart:
     @property
     def slots(self) -> list[Slot]:
         """The slots, the oldest first."""
-        number, width, step, marks = len(self.times), self.width, self._tick_step(), self._scale()
-        releases, flags = {place for place, _ in self._releases()}, {flag.slot: flag for flag in self.flags}
+        number, width, step, scale = len(self.times), self.width, self._tick_step(), self._scale()
+        slots_of_releases = {place for place, _ in self._releases()}
+        flags = {flag.slot: flag for flag in self.flags}
         return [
             Slot(
-                at,
-                at + width,
-                self._label(at) + (", so far" if place == number - 1 else ""),
-                () if self.is_log else self._bars(place, marks),
-                [(series.name, self.text_of(series.values[place])) for series in self.series],
-                self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.9 else "",
-                int(at.timestamp()) // step % 2 == 1,
-                place == number - 1,
-                place >= number / 2,
-                any(series.values[place] for series in self.series if series.label in FAILED_JOBS),
-                place in releases,
-                flags.get(place),
+                at=at,
+                until=at + width,
+                label=self._label(at) + (", so far" if place == number - 1 else ""),
+                bars=() if self.is_log else self._bars(place, scale),
+                values=[(series.name, self.text_of(series.values[place])) for series in self.series],
+                tick=self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.9 else "",
+                is_minor=int(at.timestamp()) // step % 2 == 1,
+                is_open=place == number - 1,
+                is_right=place >= number / 2,
+                has_failures=any(
+                    series.values[place] for series in self.series if series.label in FAILED_JOBS
+                ),
+                has_release=place in slots_of_releases,
+                flag=flags.get(place),
             )
             for place, at in enumerate(self.times)
         ]
@@ -216,28 +219,29 @@ class Chart:
     @property
     def lines(self) -> list[Line]:
         """The lines of the series; none if they are stacked."""
-        marks = self._scale()
-        return [self._line(series, marks) for series in self.series] if self.is_log else []
+        scale = self._scale()
+        return [self._line(series, scale) for series in self.series] if self.is_log else []
 
     @property
-    def y_ticks(self) -> list[Place]:
+    def y_ticks(self) -> list[AxisLabel]:
         """The labels of the axis of values."""
-        marks = self._scale()
+        scale = self._scale()
         return [
-            Place(
+            AxisLabel(
                 self.text_of(value) if self.is_log or value < MANY else rounded(round(value)),
-                round(self._y(value, marks), 2),
+                round(self._y(value, scale), 2),
             )
-            for value in marks
+            for value in scale
         ]
 
     @property
     def flags(self) -> list[Flag]:
         """The flags of the releases within the times, without any that overlap."""
-        flags, free_from, wide = list[Flag](), -math.inf, 100 / max(len(self.times), 1)
+        flags, free_from = list[Flag](), -math.inf
+        slot_width = 100 / max(len(self.times), 1)
         for place, label in self._releases():
-            is_left = place * wide + FLAG_WIDTH > 100
-            start = place * wide - FLAG_WIDTH if is_left else place * wide
+            is_left = place * slot_width + FLAG_WIDTH > 100
+            start = place * slot_width - FLAG_WIDTH if is_left else place * slot_width
             if start < free_from:
                 flags[-1] = flags[-1]._replace(labels=[*flags[-1].labels, label])
             else:
@@ -286,25 +290,26 @@ class Chart:
             return f"{at:%Y-%m-%d}"
         return f"{at:%m-%d %H:%M}" if self.width * len(self.times) > timedelta(days=2) else f"{at:%H:%M}"
 
-    def _bars(self, place: int, marks: Sequence[float]) -> list[Bar]:
+    def _bars(self, place: int, scale: Sequence[float]) -> list[Bar]:
         bars, below = list[Bar](), 0.0
         for series in self.series:
             value = series.values[place]
             if value:
-                top, bottom = self._y(below + value, marks), self._y(below, marks)
+                top, bottom = self._y(below + value, scale), self._y(below, scale)
                 bars.append(Bar(series.tone, round(top, 1), round(bottom - top, 1)))
                 below += value
         return bars
 
-    def _line(self, series: Series, marks: Sequence[float]) -> Line:
+    def _line(self, series: Series, scale: Sequence[float]) -> Line:
         points = [
-            None if value is None else (place + 0.5, self._y(value, marks))
+            None if value is None else (place + 0.5, self._y(value, scale))
             for place, value in enumerate(series.values)
         ]
         return Line(series.tone, path_of(points[:-1]), path_of(points[-2:]) if len(points) > 1 else "")
 
-    def _y(self, value: float, marks: Sequence[float]) -> float:
-        low, high = marks[0], marks[-1]
+    def _y(self, value: float, scale: Sequence[float]) -> float:
+        """Return the place of a value in percent from the top."""
+        low, high = scale[0], scale[-1]
         if self.is_log:
             value = min(max(value, low), high)
             share = math.log(value / low) / math.log(high / low)

@@ -37,8 +37,8 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
     Raises:
         RejectedError: The search, a filter or the format is invalid, or the request may not read the audit.
     """
-    form = request.choice("format", FORMATS, "jsonl")
-    media_type, write = FORMATS[form]
+    format_name = request.choice("format", FORMATS, "jsonl")
+    media_type, write = FORMATS[format_name]
     q, is_audit = request.parameters.get("q", ""), request.parameters.get("page") == "audit"
     read: Callable[[str | None], Awaitable[SearchPage | AuditPage]]
     try:
@@ -52,12 +52,14 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
         first_page = await read(None)  # before the answer starts
     except ValueError as error:  # a SearchError
         raise RejectedError(str(error)) from error
-    headers = {"content-disposition": f'attachment; filename="{"audit" if is_audit else "jobs"}.{form}"'}
+    headers = {
+        "content-disposition": f'attachment; filename="{"audit" if is_audit else "jobs"}.{format_name}"'
+    }
     if is_head:
         return Response(media_type=media_type, headers=headers)
 
     async def body() -> AsyncIterator[str]:
-        if form == "csv":
+        if format_name == "csv":
             yield write([dict(zip(columns, columns, strict=True))])
         page: SearchPage | AuditPage | None = first_page
         while page is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from pg_scheduler.base.text.remedies import RemedyStep
@@ -15,31 +15,46 @@ from pg_scheduler.inspect.audit import Mute, finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES, ADVICE
 from pg_scheduler.inspect.texts import term
 
-LINKS: Final[Mapping[FindingCode, tuple[str, str, str]]] = {
-    FindingCode.LATE: ("Show the jobs", "/jobs", "status:due name"),
-    FindingCode.NAME_UNKNOWN: ("Show the jobs", "/jobs", "status:due name"),
-    FindingCode.QUARANTINE: ("Show the jobs", "/jobs", "status:failed crashed:yes name"),
-    FindingCode.FAILING: ("Show the jobs", "/jobs", "status:failed,retrying name"),
-    FindingCode.JOBS_EXPIRED: ("Show the jobs", "/jobs", "status:expired name"),
-    FindingCode.PAYLOAD: ("Show the jobs", "/jobs", "status:pending name"),
-    FindingCode.STUCK: ("Show the job", "/job", ""),
-    FindingCode.WORKER_DEAD: ("Show the workers", "/workers", ""),
-    FindingCode.WORKER_NONE: ("Show the workers", "/workers", ""),
-    FindingCode.WORKER_MIXED: ("Show the workers", "/workers", ""),
-    FindingCode.WORKER_DRAINING: ("Show the workers", "/workers", ""),
-    FindingCode.WORKER_NO_LISTEN: ("Show the worker", "/worker", ""),
-    FindingCode.WORKER_NO_LOCK: ("Show the worker", "/worker", ""),
-    FindingCode.LOOP_BLOCKED: ("Show the worker", "/worker", ""),
-    FindingCode.LOGGER_DISABLED: ("Show the worker", "/worker", ""),
-    FindingCode.POOL_SMALL: ("Show the worker", "/worker", ""),
-    FindingCode.SCHED_OVERDUE: ("Show the schedule", "/schedule", ""),
-    FindingCode.SCHED_RETIRED: ("Show the schedule", "/schedule", ""),
-    FindingCode.SCHED_BROKEN: ("Show the schedule", "/schedule", ""),
-    FindingCode.SCHED_AHEAD: ("Show the schedule", "/schedule", ""),
-    FindingCode.SCHED_DST: ("Show the schedule", "/schedule", ""),
-    FindingCode.SCHED_UNKNOWN: ("Show the schedules", "/schedules", ""),
+
+class SubjectLink(NamedTuple):
+    """A link to the page that shows the subject of a finding.
+
+    Attributes:
+        label: Its text.
+        path: The path of the page.
+        terms: What precedes the subject in a search; empty for a page that is no search.
+    """
+
+    label: str
+    path: str
+    terms: str = ""
+
+
+LINKS: Final[Mapping[FindingCode, SubjectLink]] = {
+    FindingCode.LATE: SubjectLink("Show the jobs", "/jobs", "status:due name"),
+    FindingCode.NAME_UNKNOWN: SubjectLink("Show the jobs", "/jobs", "status:due name"),
+    FindingCode.QUARANTINE: SubjectLink("Show the jobs", "/jobs", "status:failed crashed:yes name"),
+    FindingCode.FAILING: SubjectLink("Show the jobs", "/jobs", "status:failed,retrying name"),
+    FindingCode.JOBS_EXPIRED: SubjectLink("Show the jobs", "/jobs", "status:expired name"),
+    FindingCode.PAYLOAD: SubjectLink("Show the jobs", "/jobs", "status:pending name"),
+    FindingCode.STUCK: SubjectLink("Show the job", "/job"),
+    FindingCode.WORKER_DEAD: SubjectLink("Show the workers", "/workers"),
+    FindingCode.WORKER_NONE: SubjectLink("Show the workers", "/workers"),
+    FindingCode.WORKER_MIXED: SubjectLink("Show the workers", "/workers"),
+    FindingCode.WORKER_DRAINING: SubjectLink("Show the workers", "/workers"),
+    FindingCode.WORKER_NO_LISTEN: SubjectLink("Show the worker", "/worker"),
+    FindingCode.WORKER_NO_LOCK: SubjectLink("Show the worker", "/worker"),
+    FindingCode.LOOP_BLOCKED: SubjectLink("Show the worker", "/worker"),
+    FindingCode.LOGGER_DISABLED: SubjectLink("Show the worker", "/worker"),
+    FindingCode.POOL_SMALL: SubjectLink("Show the worker", "/worker"),
+    FindingCode.SCHED_OVERDUE: SubjectLink("Show the schedule", "/schedule"),
+    FindingCode.SCHED_RETIRED: SubjectLink("Show the schedule", "/schedule"),
+    FindingCode.SCHED_BROKEN: SubjectLink("Show the schedule", "/schedule"),
+    FindingCode.SCHED_AHEAD: SubjectLink("Show the schedule", "/schedule"),
+    FindingCode.SCHED_DST: SubjectLink("Show the schedule", "/schedule"),
+    FindingCode.SCHED_UNKNOWN: SubjectLink("Show the schedules", "/schedules"),
 }
-"""The label and the path of the page that shows the subject of a finding; of a search, what precedes it."""
+"""The links of findings whose subject a page shows."""
 
 START: Final = "pg-scheduler worker myapp.jobs"
 WITHOUT_SUBJECT: Final = frozenset({"/workers", "/schedules"})
@@ -105,7 +120,7 @@ def _row(
     is_own = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
     subject = finding.subject if is_open or is_own else None
     advice, name = ADVICE[finding.code], subject
-    if finding.code in LINKS and LINKS[finding.code][1].startswith("/worker") and subject is not None:
+    if finding.code in LINKS and LINKS[finding.code].path.startswith("/worker") and subject is not None:
         name = workers.get(subject, subject)
     return FindingRow(
         code=finding.code.value,
@@ -151,5 +166,5 @@ def _retry(finding: Finding, request: PageRequest) -> str | None:
 
 def _terms(finding: Finding) -> str:
     """Return the search for the jobs of a finding."""
-    before, _, field = LINKS[finding.code][2].rpartition(" ")
+    before, _, field = LINKS[finding.code].terms.rpartition(" ")
     return f"{before} {term(field, finding.subject)}"

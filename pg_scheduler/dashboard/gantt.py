@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.inspect.texts import length
@@ -44,8 +44,22 @@ KINDS: Final = {
 WAITS: Final = frozenset({"wait", "backoff", "limit"})
 
 
-Span: TypeAlias = tuple[str, datetime, datetime, str, str]
-"""The kind, the start and the end of a bar, its title, and the number of its attempt; empty for a wait."""
+class Span(NamedTuple):
+    """The time that a bar shows.
+
+    Attributes:
+        kind: The kind of the bar.
+        since: Its start.
+        until: Its end.
+        title: What it shows.
+        number: The number of its attempt; empty for a wait.
+    """
+
+    kind: str
+    since: datetime
+    until: datetime
+    title: str
+    number: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +141,16 @@ def gantt_of(
         return round(min(max((at - begin) / (end - begin), 0.0), 1.0) * 100, 2)
 
     bars, last_middle = list[Bar](), -NUMBER_WIDTH
-    for kind, since, until, title, label in _spans(job, attempts, now, has_suspended=has_suspended):
-        x, width = place(since), round(place(until) - place(since), 2)
-        if label:
+    for span in _spans(job, attempts, now, has_suspended=has_suspended):
+        x, width = place(span.since), round(place(span.until) - place(span.since), 2)
+        if span.number:
             width = max(width, MIN_WIDTH)
-            bar = Bar(kind, min(x, 100 - width), width, title, label)
+            bar = Bar(span.kind, min(x, 100 - width), width, span.title, label=span.number)
             has_room = bar.middle - last_middle >= NUMBER_WIDTH
             last_middle = bar.middle if has_room else last_middle
         else:
-            bar = Bar(kind, x, width, title, title)
-            has_room = kind != "wait" and width >= LABEL_WIDTH
+            bar = Bar(span.kind, x, width, span.title, label=span.title)
+            has_room = span.kind != "wait" and width >= LABEL_WIDTH
         bars.append(bar if has_room else replace(bar, label=""))
     return Gantt(
         begin=begin,
@@ -164,25 +178,26 @@ def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
 
 
 def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, has_suspended: bool) -> Iterator[Span]:
-    at, before = job.created_at, None
+    at, previous = job.created_at, None
     for attempt in attempts:
         if attempt.started_at is None:
             continue
-        yield from _wait(at, attempt.started_at, before, attempt.held_by)
-        at, before = attempt.ended_at or now, attempt
+        yield from _wait(at, attempt.started_at, previous, attempt.held_by)
+        at, previous = attempt.ended_at or now, attempt
         ran = "" if attempt.ended_at is None else f", {length(at - attempt.started_at)}"
         title = f"attempt {attempt.number}: {attempt.outcome or 'running'}{ran}"
-        yield state_of(attempt), attempt.started_at, at, title, str(attempt.number)
+        yield Span(state_of(attempt), attempt.started_at, at, title, str(attempt.number))
     if job.status is JobStatus.PENDING:
         due = max(_due(job), at)
-        is_suspended = has_suspended and before is not None and job.attempt > before.claim
-        yield from _wait(at, due, before, "step" if is_suspended else "")
+        is_suspended = has_suspended and previous is not None and job.attempt > previous.claim
+        yield from _wait(at, due, previous, "step" if is_suspended else "")
         if (job.blocked_on or "").startswith(BLOCKED_BY_LIMIT):
             kind, title = "limit", "a limit"
         else:
             kind, title = "wait", "waits"
-        if now > due:  # it continues, so its length is not exact
-            yield kind, due, now, title, ""
+        # This wait continues, so its title does not state how long it is.
+        if now > due:
+            yield Span(kind, due, now, title)
     elif not attempts:
         yield from _wait(at, now, None)
 
@@ -192,13 +207,14 @@ def _due(job: Job) -> datetime:
     return job.created_at if job.execution_time >= NO_TIMEOUT else job.execution_time
 
 
-def _wait(since: datetime, until: datetime, before: Attempt | None, held_by: str = "") -> Iterator[Span]:
+def _wait(since: datetime, until: datetime, previous: Attempt | None, held_by: str = "") -> Iterator[Span]:
+    """Yield the wait between the previous attempt, if there was one, and the next."""
     kind, what = "wait", "waited"
     if held_by == "limit":
-        kind, what = "limit", "a limit," if before is None else "backoff and a limit,"
+        kind, what = "limit", "a limit," if previous is None else "backoff and a limit,"
     elif held_by == "step":
         what = "suspended"
-    elif before is not None:
-        kind, what = "backoff", "postponed" if before.outcome == "snoozed" else "backoff"
+    elif previous is not None:
+        kind, what = "backoff", "postponed" if previous.outcome == "snoozed" else "backoff"
     if until > since:
-        yield kind, since, until, f"{what} {length(until - since)}", ""
+        yield Span(kind, since, until, f"{what} {length(until - since)}")

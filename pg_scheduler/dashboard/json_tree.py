@@ -60,7 +60,7 @@ class _Writer:
     def __init__(self, names: Sequence[str]) -> None:
         self.is_cut = False
         self._names = names
-        self._left = MAX_LENGTH
+        self._characters_left = MAX_LENGTH
         self._lines = 0
 
     def write(
@@ -82,7 +82,7 @@ class _Writer:
         )
         members: Any = value.items() if isinstance(value, dict) else ((None, item) for item in value)
         for place, (name, member) in enumerate(members):
-            if place >= MAX_ITEMS or self._left <= 0:
+            if place >= MAX_ITEMS or self._characters_left <= 0:
                 self.is_cut = True
                 yield Markup('<div class="cut">{:,} more</div>').format(len(value) - place)
                 break
@@ -112,7 +112,7 @@ class _Writer:
         if isinstance(value, str):
             return Markup('<span class="s">{}</span>').format(self._text(value))
         text = json.dumps(value)
-        self._left -= len(text)
+        self._characters_left -= len(text)
         return Markup('<span class="{}">{}</span>').format(_CLASSES[type(value)], text)
 
     def _text(self, text: str) -> str:
@@ -121,7 +121,7 @@ class _Writer:
             self.is_cut = True
             text = f"{text[:MAX_TEXT_LENGTH]}… {counted(excess, 'more character')}"
         escaped_text = _escaped(json.dumps(text, ensure_ascii=False))
-        self._left -= len(escaped_text)
+        self._characters_left -= len(escaped_text)
         return escaped_text
 
 

@@ -41,14 +41,14 @@ async def read_after(request: PageRequest) -> str | None:
     text = request.parameters.get("after") or None
     if text is None or request.access.sees_everything:
         return text
-    return _opened(await _key(request), text)
+    return _decrypt(await _key(request), text)
 
 
 async def write_next(request: PageRequest, position: str | None) -> str | None:
     """Return the position of the following page as the request may see it; None if there is none."""
     if position is None or request.access.sees_everything:
         return position
-    return _sealed(await _key(request), position)
+    return _encrypt(await _key(request), position)
 
 
 async def _key(request: PageRequest) -> bytes:
@@ -60,26 +60,26 @@ async def _key(request: PageRequest) -> bytes:
     return await request.cache.get("key of positions", KEY_AGE_S, derive, is_data=False)
 
 
-def _sealed(key: bytes, text: str) -> str:
+def _encrypt(key: bytes, text: str) -> str:
     data = text.encode()
     data += bytes(-len(data) % PADDED_BYTES)  # no position contains a NUL character
     tag = _hmac(key, b"tag", data)[:TAG_BYTES]
-    return base64.urlsafe_b64encode(tag + _crypted(key, tag, data)).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(tag + _xor(key, tag, data)).rstrip(b"=").decode()
 
 
-def _opened(key: bytes, text: str) -> str:
+def _decrypt(key: bytes, text: str) -> str:
     try:
         sealed = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
     except ValueError:
         sealed = b""
-    tag, data = sealed[:TAG_BYTES], _crypted(key, sealed[:TAG_BYTES], sealed[TAG_BYTES:])
+    tag, data = sealed[:TAG_BYTES], _xor(key, sealed[:TAG_BYTES], sealed[TAG_BYTES:])
     if not hmac.compare_digest(tag, _hmac(key, b"tag", data)[:TAG_BYTES]):
         raise ValueError(f"after= is no position of this list: {text[:100]!r}; start at its first page")
     return data.rstrip(b"\0").decode()
 
 
-def _crypted(key: bytes, tag: bytes, data: bytes) -> bytes:
-    """Encrypt data, or decrypt it."""
+def _xor(key: bytes, tag: bytes, data: bytes) -> bytes:
+    """Return data XORed with the stream of a tag, which encrypts it, and decrypts what was encrypted so."""
     blocks = range(-(-len(data) // BLOCK_BYTES))
     stream = b"".join(_hmac(key, b"stream", tag + block.to_bytes(4, "big")) for block in blocks)
     return bytes(a ^ b for a, b in zip(data, stream, strict=False))

@@ -51,6 +51,7 @@ class Term(NamedTuple):
     value: str
     is_negated: bool
     rest: str
+    """The search without this term."""
 
 
 class Tab(NamedTuple):

@@ -81,14 +81,17 @@ def thinned(html: str, previous_html: str) -> str:
 
     It has the name and the key of the first of these rows, and their number as ``data-same``.
     """
-    before = list(_rows(previous_html))
-    places = {row.key: place for place, row in enumerate(before)}
+    previous_rows = list(_rows(previous_html))
+    previous_indexes = {row.key: index for index, row in enumerate(previous_rows)}
     parts: list[str] = []
-    end, number, first_key, last_place = 0, 0, "", -1
+    # The rows in progress, for which one element will stand: the key of the first one, and their number.
+    first_key, number = "", 0
+    end, last_index = 0, -1
     for row in _rows(html):
-        place = places.get(row.key, -1)
-        is_same = place >= 0 and before[place].compared == row.compared
-        if is_same and number and place == last_place + 1 and row.follows and before[place].follows:
+        index = previous_indexes.get(row.key, -1)
+        is_same = index >= 0 and previous_rows[index].compared == row.compared
+        follows = index == last_index + 1 and row.follows and previous_rows[index].follows
+        if is_same and number and follows:
             number += 1
         else:
             parts += [_stand_in(first_key, number), html[end : row.start]]
@@ -96,7 +99,7 @@ def thinned(html: str, previous_html: str) -> str:
             first_key = row.key if is_same else ""
             if not is_same:
                 parts.append(html[row.start : row.end])
-        last_place, end = place, row.end
+        last_index, end = index, row.end
     return "".join([*parts, _stand_in(first_key, number), html[end:]])
 
 

@@ -26,9 +26,9 @@ from pg_scheduler.dashboard.actions import (
 from pg_scheduler.dashboard.actions.request import (
     ActionRequest,
     ConfirmPage,
-    Done,
     NothingSelectedError,
-    Shown,
+    PageAnswer,
+    Redirect,
     read_form,
 )
 from pg_scheduler.dashboard.answers import wants_json
@@ -59,7 +59,7 @@ class Action(NamedTuple):
     """
 
     rights: AbstractSet[Right]
-    run: Callable[[ActionRequest], Awaitable[Done | ConfirmPage | Shown]]
+    run: Callable[[ActionRequest], Awaitable[Redirect | ConfirmPage | PageAnswer]]
     is_named: bool = True
 
 
@@ -116,20 +116,21 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     except NothingSelectedError:
         if wants_json(http):
             raise
-        _, _, objects, _ = path.split("/")  # a list has the name of what it lists
-        result = Done(f"/{objects}", "nothing_selected", page.parameters)
+        # The path is that of /actions/<objects>/<verb>, and /<objects> is that of the list.
+        _, _, objects, _ = path.split("/")
+        result = Redirect(f"/{objects}", "nothing_selected", page.parameters)
     except CONFLICTS as error:
         raise RejectedError(str(error), 409) from error
     except ScheduleNotFoundError as error:
         raise RejectedError(str(error), 404) from error
     except ValueError as error:
         raise RejectedError(str(error)) from error
-    if isinstance(result, Done):
+    if isinstance(result, Redirect):
         page.cache.forget_recent()
         answer = RedirectResponse(page.url(result.path, **(result.parameters or {})), 303)
         if result.did is not None:
             messages.keep(answer, http, page.base, result.did, result.undo, job_id=result.job_id)
         return answer
     if isinstance(result, ConfirmPage):
-        result = Shown(replace(result, parameters=page.parameters), "confirm")
+        result = PageAnswer(replace(result, parameters=page.parameters), "confirm")
     return await render(result.page, result.template, page, path, is_json=False, status=result.status)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Done
+from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
@@ -29,7 +29,7 @@ MAX_GROUPS: Final = 1000
 
 async def change_all(
     action: BulkAction, request: ActionRequest, *, to: datetime | None = None
-) -> Done | ConfirmPage:
+) -> Redirect | ConfirmPage:
     """Change all jobs of a search; moved ones are due at a time, or that of the form, or now."""
     where = request.page.parameters.get("q", "").strip()
     request.page.check_search(where)
@@ -39,7 +39,7 @@ async def change_all(
     return await _ask_or_start(request, jobs, f"that match {where}", "/jobs")
 
 
-async def retry_group(request: ActionRequest) -> Done | ConfirmPage:
+async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
     """Run all jobs of a group of errors again: those that the page has counted, and no later ones."""
     first_at, last_at = request.instant("first"), request.instant("last")
     span = SPANS.get(request.page.parameters.get("since", "all"))
@@ -60,24 +60,24 @@ async def retry_group(request: ActionRequest) -> Done | ConfirmPage:
     return await _ask_or_start(request, jobs, f"of {group.job_name} with the error {group.text!r}", "/errors")
 
 
-async def stop(request: ActionRequest) -> Done:
+async def stop(request: ActionRequest) -> Redirect:
     """Stop a run after the batch in progress."""
-    run_id, _ = await _found(request)
+    run_id, _ = await _changeable_run(request)
     await request.operations.runs.stop(run_id)
-    return Done("/run", "run_stopped", {"id": run_id})
+    return Redirect("/run", "run_stopped", {"id": run_id})
 
 
-async def resume(request: ActionRequest) -> Done:
+async def resume(request: ActionRequest) -> Redirect:
     """Continue a run where it stopped."""
-    run_id, state = await _found(request)
+    run_id, state = await _changeable_run(request)
     if state.phase == "complete":
         raise RejectedError("this run is complete; start another one", 409)
     await request.operations.runs.resume(run_id, state)
-    return Done("/run", "run_resumed", {"id": run_id})
+    return Redirect("/run", "run_resumed", {"id": run_id})
 
 
-async def _found(request: ActionRequest) -> tuple[str, BulkState]:
-    """Return a run that the request sees and may change."""
+async def _changeable_run(request: ActionRequest) -> tuple[str, BulkState]:
+    """Return the id and the state of a run that the request sees and may change."""
     run_id = request.page.required("id")
     state = await visible_state(request.page, run_id)
     if not request.page.may(state.jobs.verb):
@@ -85,21 +85,23 @@ async def _found(request: ActionRequest) -> tuple[str, BulkState]:
     return run_id, state
 
 
-async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back: str) -> Done | ConfirmPage:
+async def _ask_or_start(
+    request: ActionRequest, jobs: BulkJobs, which: str, back: str
+) -> Redirect | ConfirmPage:
     """Start a run if its question is answered, with the number that it showed if they are many.
 
     The form carries the number. The question is asked again if so many more jobs are found now that the
     answer does not concern them; not if it stated that the search continues.
     """
-    shown_number, was_open = request.number("shown"), request.text("more") == "yes"
+    shown_number, had_more = request.number("shown"), request.text("more") == "yes"
     max_number = MAX_UNTYPED if shown_number is None else shown_number + max(shown_number // 10, MIN_MARGIN)
     count, has_more = await _count(request, jobs, max_number)
     number = count if shown_number is None else shown_number
-    has_grown = shown_number is not None and not was_open and (count > max_number or has_more)
+    has_grown = shown_number is not None and not had_more and (count > max_number or has_more)
     is_typed = number <= MAX_UNTYPED or request.number("typed") == number
     if request.is_confirmed and is_typed and not has_grown:
         run_id = await request.operations.runs.start(jobs)
-        return Done("/run", "run_started", {"id": run_id})
+        return Redirect("/run", "run_started", {"id": run_id})
     problem = None
     if request.is_confirmed and not is_typed:
         typed, match = request.text("typed") or "nothing", "matches" if count == 1 else "match"
@@ -118,13 +120,16 @@ async def _ask_or_start(request: ActionRequest, jobs: BulkJobs, which: str, back
     )
 
 
-async def _count(request: ActionRequest, jobs: BulkJobs, most: int) -> tuple[int, bool]:
-    """Return how many jobs a run would change, counted beyond ``most``, and whether there may be more."""
+async def _count(request: ActionRequest, jobs: BulkJobs, enough: int) -> tuple[int, bool]:
+    """Return how many jobs a run would change, and whether there may be more.
+
+    Counting stops once there are more than ``enough``, or after 20 batches.
+    """
     steps = 0
     async with aclosing(jobs.steps(request.page.inspector, is_dry=True)) as batches:
         async for step in batches:
             steps += 1
-            if step.cursor is None or step.done > most or steps == MAX_COUNTED:
+            if step.cursor is None or step.done > enough or steps == MAX_COUNTED:
                 return step.done, step.cursor is not None
     return 0, False
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.actions.request import ActionRequest, PageAnswer, Redirect
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
 from pg_scheduler.dashboard.context import NotFoundError
 from pg_scheduler.dashboard.pages import job_forms
@@ -14,42 +14,42 @@ from pg_scheduler.dashboard.pages.job_forms import MAX_LENGTH, JobFormPage, Sign
 from pg_scheduler.errors import JobConflictError, JobNotFoundError, PayloadError
 
 
-async def add(request: ActionRequest) -> Done | Shown:
+async def add(request: ActionRequest) -> Redirect | PageAnswer:
     """Add a job that is due now. The other one stays as it is."""
     inspector = request.operations.inspector
     form = await job_forms.build_add(replace(request.page, inspector=inspector))
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
     form = replace(form, values={name: request.text(name) for name in form.values}, arguments=arguments)
-    read: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, kind, hint in (
         ("args", list, "a JSON list, such as [113]"),
         ("kwargs", dict, 'a JSON object, such as {"account": 113}'),
     ):
         try:
-            read[name] = _json(form.values[name], hint, kind())
-            if not isinstance(read[name], kind):
+            values[name] = _json(form.values[name], hint, kind())
+            if not isinstance(values[name], kind):
                 errors[name] = f"enter {hint}"
         except ValueError as error:
             errors[name] = str(error)
     if errors:
-        return _again(form, errors)
+        return _form_again(form, errors)
     try:
-        read["kwargs"] |= read_fields(arguments, form.parameters, read["kwargs"])
+        values["kwargs"] |= read_fields(arguments, form.parameters, values["kwargs"])
     except FieldError as error:
-        return _again(form, {error.field: str(error)})
+        return _form_again(form, {error.field: str(error)})
     job = form.job
     try:
-        job_id = await request.operations.scheduler.enqueue(job.job_name, **read, **form.options)
+        job_id = await request.operations.scheduler.enqueue(job.job_name, **values, **form.options)
     except JobConflictError as error:
-        return _again(form, {"": str(error)}, 409)
+        return _form_again(form, {"": str(error)}, 409)
     except (TypeError, ValueError) as error:
-        return _again(form, {"": str(error)})
+        return _form_again(form, {"": str(error)})
     await inspector.record_action("add_job", job_id, name=job.job_name, like=job.job_id)
-    return Done("/job", "job_added", {"id": job_id})
+    return Redirect("/job", "job_added", {"id": job_id})
 
 
-async def signal(request: ActionRequest) -> Done | Shown:
+async def signal(request: ActionRequest) -> Redirect | PageAnswer:
     """Send a signal. The audit has its name, and not its value."""
     form = await job_forms.build_signal(request.page)
     form = replace(form, values={name: request.text(name) for name in form.values})
@@ -57,20 +57,20 @@ async def signal(request: ActionRequest) -> Done | Shown:
     try:
         value = _json(form.values["value"], 'JSON, such as {"by": "ann"}, "yes" with its quotes, or 7', None)
     except ValueError as error:
-        return _again(form, {"value": str(error)})
+        return _form_again(form, {"value": str(error)})
     try:
         is_sent = await request.operations.scheduler.signal(job_id, name, value)
     except JobNotFoundError as error:  # deleted since
         raise NotFoundError.of("job", job_id) from error
     except PayloadError as error:
-        return _again(form, {"value": str(error)})
+        return _form_again(form, {"value": str(error)})
     except ValueError as error:
-        return _again(form, {"name": str(error)})
+        return _form_again(form, {"name": str(error)})
     if not is_sent:
         text = f"nothing was sent: the job has a value for {name!r}, its wait has timed out, or it has ended"
-        return _again(form, {"": text}, 409)
+        return _form_again(form, {"": text}, 409)
     await request.operations.inspector.record_action("signal_job", job_id, name=name)
-    return Done("/job", "signal_sent", {"id": job_id})
+    return Redirect("/job", "signal_sent", {"id": job_id})
 
 
 def _json(text: str, hint: str, empty: Any) -> Any:
@@ -87,5 +87,5 @@ def _json(text: str, hint: str, empty: Any) -> Any:
         raise ValueError(f"enter {hint}: {error}") from error
 
 
-def _again(form: JobFormPage | SignalFormPage, errors: dict[str, str], status: int = 400) -> Shown:
-    return Shown(replace(form, errors=errors), form.template, status)
+def _form_again(form: JobFormPage | SignalFormPage, errors: dict[str, str], status: int = 400) -> PageAnswer:
+    return PageAnswer(replace(form, errors=errors), form.template, status)

@@ -9,14 +9,14 @@ from typing import Any
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.actions.bulk import change_all
-from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Done
+from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.inspect import Progress
 from pg_scheduler.inspect.store.bulk import BulkAction
 
 
-async def cancel(request: ActionRequest) -> Done | ConfirmPage:
+async def cancel(request: ActionRequest) -> Redirect | ConfirmPage:
     """Cancel pending and running jobs; one that runs, after a question."""
     if request.is_one and not request.is_for_all and not request.is_confirmed:
         (job_id,) = request.ids
@@ -27,7 +27,7 @@ async def cancel(request: ActionRequest) -> Done | ConfirmPage:
     return await change("cancel", request)
 
 
-async def move(request: ActionRequest) -> Done | ConfirmPage:
+async def move(request: ActionRequest) -> Redirect | ConfirmPage:
     """Make pending jobs due at another time."""
     to = request.instant("to")
     if to is None:
@@ -37,7 +37,7 @@ async def move(request: ActionRequest) -> Done | ConfirmPage:
     (job_id,) = request.ids
     before = (await request.page.inspector.get_jobs([job_id])).get(job_id)
     result = await change("move", request, to=to)
-    if not isinstance(result, Done) or before is None or before.status is not JobStatus.PENDING:
+    if not isinstance(result, Redirect) or before is None or before.status is not JobStatus.PENDING:
         return result
     if before.execution_time <= request.page.now:
         return result  # it would get its misfire grace time again
@@ -45,7 +45,7 @@ async def move(request: ActionRequest) -> Done | ConfirmPage:
     return replace(result, undo=Undo("/actions/jobs/move", {"id": job_id}, fields))
 
 
-async def delete(request: ActionRequest) -> Done | ConfirmPage:
+async def delete(request: ActionRequest) -> Redirect | ConfirmPage:
     """Delete jobs that do not run, after a question."""
     if request.is_for_all or request.is_confirmed:
         return await change("delete", request)
@@ -60,14 +60,14 @@ async def delete(request: ActionRequest) -> Done | ConfirmPage:
     return ConfirmPage(question, "Delete", back, rows=visible)
 
 
-async def run(request: ActionRequest) -> Done | ConfirmPage:
+async def run(request: ActionRequest) -> Redirect | ConfirmPage:
     """Make pending jobs due now."""
     return await change("move", request, "run", to=request.page.now)
 
 
 async def change(
     verb: BulkAction, request: ActionRequest, did: str = "", **arguments: datetime
-) -> Done | ConfirmPage:
+) -> Redirect | ConfirmPage:
     """Change all jobs of a search, or in one transaction those that the request names and sees.
 
     ``did`` is the code of the message if it is not that of the verb.
@@ -84,7 +84,7 @@ async def change(
     code = code_of(did or verb, last_step.done, last_step.refused, last_step.skipped)
     parameters = request.page.parameters
     if request.is_one and verb != "delete":
-        return Done("/job", code, {"id": parameters["id"]})
+        return Redirect("/job", code, {"id": parameters["id"]})
     list_parameters = {name: parameters.get(name) for name in ("q", "after", "sort", "cols")}
     is_about_one = verb != "delete" and len(request.ids) == 1 and not last_step.skipped
-    return Done("/jobs", code, list_parameters, job_id=request.ids[0] if is_about_one else "")
+    return Redirect("/jobs", code, list_parameters, job_id=request.ids[0] if is_about_one else "")

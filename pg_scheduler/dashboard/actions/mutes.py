@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done
+from pg_scheduler.dashboard.actions.request import ActionRequest, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.pages import doctor, errors
 from pg_scheduler.inspect.audit import MutedKind
@@ -17,7 +17,7 @@ MAX_DAYS: Final = 90
 MAX_NOTE: Final = 500
 
 
-async def mute(kind: MutedKind, request: ActionRequest) -> Done:
+async def mute(kind: MutedKind, request: ActionRequest) -> Redirect:
     """Mute a finding or a group for some days, with a note."""
     days = request.number("days")
     if days is None or not 1 <= days <= MAX_DAYS:
@@ -28,21 +28,21 @@ async def mute(kind: MutedKind, request: ActionRequest) -> Done:
     return await _record(kind, "mute", request, details)
 
 
-async def unmute(kind: MutedKind, request: ActionRequest) -> Done:
+async def unmute(kind: MutedKind, request: ActionRequest) -> Redirect:
     """End the mute of a finding or a group."""
     return await _record(kind, "unmute", request, {})
 
 
-async def _record(kind: MutedKind, verb: str, request: ActionRequest, details: Mapping[str, str]) -> Done:
+async def _record(kind: MutedKind, verb: str, request: ActionRequest, details: Mapping[str, str]) -> Redirect:
     """Record what is done with a finding or a group that the request sees, and return to its page."""
     muted_id, action = request.page.required("id"), f"{verb}_{kind}"
     if kind == "error":
         since, _, groups = await errors.read_groups(request.page)
         names = {group.fingerprint for group in groups}
-        result = Done("/error", action, {"id": muted_id, "since": since})
+        result = Redirect("/error", action, {"id": muted_id, "since": since})
     else:
         names = {finding.mute_id for finding in (await doctor.build(request.page)).findings}
-        result = Done("/doctor", action)
+        result = Redirect("/doctor", action)
     if muted_id not in names:
         raise NotFoundError(f"there is no {kind} {muted_id[:200]!r} now, or you may not see it")
     await request.operations.inspector.record_action(action, muted_id, **details)

@@ -32,7 +32,7 @@ class NothingSelectedError(RejectedError):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Redirect:
     """The page to which the browser is sent.
 
     Attributes:
@@ -51,7 +51,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PageAnswer:
     """A page that is the answer itself, such as a form with an error."""
 
     page: Any

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.actions.request import ActionRequest, PageAnswer, Redirect
 from pg_scheduler.dashboard.actions.schedules import find_schedule
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
 from pg_scheduler.dashboard.context import RejectedError
@@ -26,13 +26,14 @@ from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.schedules.definition import check_schedule_id
 
 
-async def preview(request: ActionRequest) -> Shown:
+async def preview(request: ActionRequest) -> PageAnswer:
     """Show the next fire times of what was entered, or what is wrong with it, and change nothing."""
-    page = await _entered(request)
-    read, errors = await _read(request, page)
-    errors = {name: text for name, text in errors.items() if not name.startswith(FIELD)}  # not entered yet
-    if "trigger" in read and "start" in read:
-        start, trigger = read["start"], read["trigger"]
+    page = await _entered_form(request)
+    values, errors = await _read_values(request, page)
+    # A field of an argument that is empty may still be filled in, so it is no error of a preview.
+    errors = {name: text for name, text in errors.items() if not name.startswith(FIELD)}
+    if "trigger" in values and "start" in values:
+        start, trigger = values["start"], values["trigger"]
         after = request.page.now if start is None else max(start, request.page.now)
         try:
             fires = await schedule_form.preview(trigger, after)
@@ -40,72 +41,73 @@ async def preview(request: ActionRequest) -> Shown:
             errors[page.values["kind"]] = str(error)
         else:
             page = replace(page, described=str(trigger), fire_times=fires)
-    return _again(page, errors, 200)
+    return _form_again(page, errors, 200)
 
 
-async def add(request: ActionRequest) -> Done | Shown:
+async def add(request: ActionRequest) -> Redirect | PageAnswer:
     """Add a schedule of a task that a live worker claims."""
-    page = await _entered(request)
-    read, errors = await _read(request, page)
+    page = await _entered_form(request)
+    values, errors = await _read_values(request, page)
     if errors:
-        return _again(page, errors)
+        return _form_again(page, errors)
     try:
         schedule = await request.operations.scheduler.schedules.add(
             page.values["task"],
-            read["trigger"],
-            schedule_id=read["schedule_id"],
-            kwargs=read["kwargs"],
-            start=read["start"],
-            end=read["end"],
-            max_runs=read["max_runs"],
+            values["trigger"],
+            schedule_id=values["schedule_id"],
+            kwargs=values["kwargs"],
+            start=values["start"],
+            end=values["end"],
+            max_runs=values["max_runs"],
         )
     except ScheduleConflictError:
-        return _again(page, {"schedule_id": "a schedule with this id exists; choose another one"}, 409)
+        return _form_again(page, {"schedule_id": "a schedule with this id exists; choose another one"}, 409)
     except TypeError as error:
-        return _again(page, {"kwargs": str(error)})
+        return _form_again(page, {"kwargs": str(error)})
     except ValueError as error:
-        return _again(page, {"": str(error)})
-    return Done("/schedule", "schedule_added", {"id": schedule.schedule_id})
+        return _form_again(page, {"": str(error)})
+    return Redirect("/schedule", "schedule_added", {"id": schedule.schedule_id})
 
 
-async def update(request: ActionRequest) -> Done | Shown:
+async def update(request: ActionRequest) -> Redirect | PageAnswer:
     """Change trigger, bounds and arguments of a schedule of the API, unless it was changed meanwhile."""
-    page = await _entered(request)
+    page = await _entered_form(request)
     schedule = await find_schedule(request)
     if page.arguments.keys() - {FIELD + parameter.name for parameter in page.parameters}:
         text = "its parameters were reported by a worker that has ended; the arguments are as before"
-        return _again(await edit_form(request.page, schedule, page.values), {"kwargs": text}, 409)
-    read, errors = await _read(request, page)
+        return _form_again(await edit_form(request.page, schedule, page.values), {"kwargs": text}, 409)
+    values, errors = await _read_values(request, page)
     before = values_of(schedule)
 
     def is_changed(*names: str) -> bool:
         return any(page.values[name] != before[name] for name in names)
 
     bounds = ("start", "end", "max_runs")
-    changes: dict[str, Any] = {name: read[name] for name in bounds if name in read and is_changed(name)}
+    changes: dict[str, Any] = {name: values[name] for name in bounds if name in values and is_changed(name)}
     if is_changed(*TRIGGER_FIELDS):
-        changes |= {"trigger": read["trigger"]} if "trigger" in read else {}
-    else:  # one that this process cannot interpret stays as it is
+        changes |= {"trigger": values["trigger"]} if "trigger" in values else {}
+    else:
+        # An unchanged trigger stays as it is, even if this process cannot interpret it.
         errors = {name: text for name, text in errors.items() if name not in TRIGGER_FIELDS}
-    if "kwargs" in read and _sorted(read["kwargs"]) != _sorted(schedule.kwargs):
-        changes["kwargs"] = read["kwargs"]
+    if "kwargs" in values and _sorted(values["kwargs"]) != _sorted(schedule.kwargs):
+        changes["kwargs"] = values["kwargs"]
     if errors:
-        return _again(page, errors)
+        return _form_again(page, errors)
     try:
         await request.operations.scheduler.schedules.update(
-            schedule.schedule_id, if_version=read["version"] or 1, **changes
+            schedule.schedule_id, if_version=values["version"] or 1, **changes
         )
     except ScheduleOwnedByCodeError as error:
-        return _again(page, {"": str(error)}, 409)
+        return _form_again(page, {"": str(error)}, 409)
     except ScheduleConflictError:
         text = "this schedule was changed meanwhile; reload it and edit it again"
-        return _again(page, {"": text}, 409)
+        return _form_again(page, {"": text}, 409)
     except (TypeError, ValueError) as error:
-        return _again(page, {"kwargs" if isinstance(error, TypeError) else "": str(error)})
-    return Done("/schedule", "schedule_updated", {"id": schedule.schedule_id})
+        return _form_again(page, {"kwargs" if isinstance(error, TypeError) else "": str(error)})
+    return Redirect("/schedule", "schedule_updated", {"id": schedule.schedule_id})
 
 
-async def _entered(request: ActionRequest) -> FormPage:
+async def _entered_form(request: ActionRequest) -> FormPage:
     """Return the form with what was entered."""
     values = {name: request.text(name) if name in request.form else text for name, text in DEFAULTS.items()}
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
@@ -115,7 +117,7 @@ async def _entered(request: ActionRequest) -> FormPage:
     return await schedule_form.new_form(request.page, values, arguments)
 
 
-async def _read(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any], dict[str, str]]:
+async def _read_values(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values that were entered by field, with the trigger, and what is wrong by field."""
     readers: dict[str, Callable[[], Any]] = {
         "trigger": lambda: trigger_of(page.values),
@@ -133,16 +135,16 @@ async def _read(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any],
         readers["version"] = lambda: request.number("version")
     if page.has_arguments and (page.schedule_id is None or "kwargs" in request.form):
         readers["kwargs"] = lambda: _arguments(page)
-    read: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, reader in readers.items():
         try:
-            read[name] = reader()
+            values[name] = reader()
         except FieldError as error:
             errors[error.field] = str(error)
         except (ValueError, RejectedError) as error:
             errors[name] = str(error)
-    return read, errors
+    return values, errors
 
 
 def _task(name: str, tasks: TaskNames) -> str:
@@ -173,5 +175,5 @@ def _arguments(page: FormPage) -> dict[str, Any]:
     return {**read_fields(page.arguments, page.parameters, arguments), **arguments}
 
 
-def _again(page: FormPage, errors: dict[str, str], status: int = 400) -> Shown:
-    return Shown(replace(page, errors=errors), "schedule_form", status)
+def _form_again(page: FormPage, errors: dict[str, str], status: int = 400) -> PageAnswer:
+    return PageAnswer(replace(page, errors=errors), "schedule_form", status)

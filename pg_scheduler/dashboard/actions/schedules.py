@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Literal
 from urllib.parse import quote
 
-from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Done, Shown
+from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, PageAnswer, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of, message_of
 from pg_scheduler.dashboard.pages.schedules import build_pause, is_claimed, visible_schedule
@@ -32,7 +32,7 @@ _DID: Final[Mapping[str, str]] = {
 }
 
 
-async def pause(request: ActionRequest) -> Done | Shown:
+async def pause(request: ActionRequest) -> Redirect | PageAnswer:
     """Pause schedules, until a time or until they are resumed."""
     form, is_one = request.pause, "id" in request.page.parameters
     try:
@@ -58,18 +58,18 @@ async def pause(request: ActionRequest) -> Done | Shown:
         return await _asked_again(request, str(error))
 
 
-async def _asked_again(request: ActionRequest, wrong: str) -> Shown:
+async def _asked_again(request: ActionRequest, wrong: str) -> PageAnswer:
     """Return the form of a pause as it was sent, with what is wrong with its end."""
     entered_fields = {name: request.text(name) for name in FIELDS}
     page = await build_pause(replace(request.page, parameters={**request.page.parameters, **entered_fields}))
-    return Shown(replace(page, entered=page.entered._replace(wrong=wrong)), "schedule_pause", 400)
+    return PageAnswer(replace(page, entered=page.entered._replace(wrong=wrong)), "schedule_pause", 400)
 
 
 def _resume_from(is_caught_up: bool) -> Literal["now", "pause"]:
     return "pause" if is_caught_up else "now"
 
 
-async def resume(request: ActionRequest) -> Done:
+async def resume(request: ActionRequest) -> Redirect:
     """Resume schedules; ``from`` decides about the fire times of the pause."""
     resume_from = _resume_from(request.text("from") == "pause")
 
@@ -80,7 +80,7 @@ async def resume(request: ActionRequest) -> Done:
     return await _change(request, "resume", change)
 
 
-async def trigger(request: ActionRequest) -> Done | ConfirmPage:
+async def trigger(request: ActionRequest) -> Redirect | ConfirmPage:
     """Enqueue one job of each schedule now; of several ones, after a question."""
     rows = list(dict.fromkeys(request.ids))
     if len(rows) > 1 and not request.is_confirmed:
@@ -105,7 +105,9 @@ async def trigger(request: ActionRequest) -> Done | ConfirmPage:
     return replace(result, job_id=enqueued[0]) if len(enqueued) == 1 else result
 
 
-async def _change(request: ActionRequest, action: str, change: Callable[[Schedule], Awaitable[bool]]) -> Done:
+async def _change(
+    request: ActionRequest, action: str, change: Callable[[Schedule], Awaitable[bool]]
+) -> Redirect:
     """Change the schedule that the address names, or each of the selected ones by itself.
 
     ``change`` returns False if that was not necessary.
@@ -113,11 +115,11 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
     if request.is_one:
         schedule = await find_schedule(request)
         undo = _undo_of(schedule, action, request) if await change(schedule) else None
-        return Done("/schedule", _DID[action], {"id": schedule.schedule_id}, undo)
+        return Redirect("/schedule", _DID[action], {"id": schedule.schedule_id}, undo)
     changed = refused = missing = failed = 0
     restorable: list[str] = []
 
-    def code() -> str:
+    def message_code() -> str:
         counts = (changed, refused, missing, *([failed] if failed else []))
         return code_of(f"schedules_{action}", *counts)
 
@@ -133,12 +135,16 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
             failed += 1
         except SchedulerError as error:
             raise RejectedError(
-                f"the database did not answer in time; before: {message_of(code())}. {schedule_id!r} may "
-                "have been changed or not, and those after it were not; look at them before you select them",
+                f"the database did not answer in time; before: {message_of(message_code())}. "
+                f"{schedule_id!r} may have been changed or not, and those after it were not; "
+                "look at them before you select them",
                 503,
             ) from error
         else:
-            changed, refused = changed + is_changed, refused + (not is_changed)
+            if is_changed:
+                changed += 1
+            else:
+                refused += 1
             if schedule.paused_at is None and _undo_of(schedule, action, request) is not None:
                 restorable.append(quote(schedule_id, safe=""))
     list_parameters = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
@@ -146,7 +152,7 @@ async def _change(request: ActionRequest, action: str, change: Callable[[Schedul
     if restorable and len(restorable) == changed:
         filters = {name: text for name, text in list_parameters.items() if text}
         undo = Undo("/actions/schedules/resume", filters, {"from": ["pause"], "row": restorable})
-    return Done("/schedules", code(), list_parameters, undo)
+    return Redirect("/schedules", message_code(), list_parameters, undo)
 
 
 def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | None:
@@ -170,14 +176,15 @@ def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | 
     return Undo("/actions/schedules/pause", address, fields)
 
 
-async def backfill(request: ActionRequest) -> Done | ConfirmPage:
+async def backfill(request: ActionRequest) -> Redirect | ConfirmPage:
     """Enqueue a job for each fire time in a span, after a question with their number."""
     schedule = await find_schedule(request)
     start, end = request.instant("start"), request.instant("end")
     if start is None or end is None:
         raise RejectedError("enter the start and the end of the span")
     number = 0 if request.is_confirmed else await _count_fires(schedule, start, end)
-    if 0 < number <= MAX_BACKFILL:  # else nothing is enqueued, or the refusal states why
+    # Without a fire time nothing is enqueued. Of too many, the call refuses the span, and states why.
+    if 0 < number <= MAX_BACKFILL:
         question = (
             f"{schedule.schedule_id} has {counted(number, 'fire time')} from {utc(start)} to {utc(end)}. "
             "Enqueue a job for each that has none?"
@@ -199,7 +206,7 @@ async def _count_fires(schedule: Schedule, start: datetime, end: datetime) -> in
     return sum(fire < end for fire in await search_one(schedule.trigger, search))
 
 
-async def remove(request: ActionRequest) -> Done | ConfirmPage:
+async def remove(request: ActionRequest) -> Redirect | ConfirmPage:
     """Delete a schedule, after a question. Code that still declares it would restore it."""
     schedule = await find_schedule(request)
     if is_claimed(schedule, await request.page.inspector.workers()):
@@ -213,7 +220,7 @@ async def remove(request: ActionRequest) -> Done | ConfirmPage:
         return ConfirmPage(question, "Remove", "/schedule", rows=[schedule.schedule_id])
     if not await request.operations.scheduler.schedules.remove(schedule.schedule_id):
         raise ScheduleNotFoundError(schedule.schedule_id)
-    return Done("/schedules", "schedule_removed")
+    return Redirect("/schedules", "schedule_removed")
 
 
 async def find_schedule(request: ActionRequest) -> Schedule:
@@ -225,5 +232,5 @@ async def find_schedule(request: ActionRequest) -> Schedule:
     return await visible_schedule(request.page, request.page.required("id"))
 
 
-def _done(schedule: Schedule, did: str) -> Done:
-    return Done("/schedule", did, {"id": schedule.schedule_id})
+def _done(schedule: Schedule, did: str) -> Redirect:
+    return Redirect("/schedule", did, {"id": schedule.schedule_id})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pg_scheduler.dashboard.actions.request import ActionRequest, Done, Shown
+from pg_scheduler.dashboard.actions.request import ActionRequest, PageAnswer, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError, View
 from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.dashboard.pages import task
@@ -10,7 +10,7 @@ from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect.tasks import TaskState
 
 
-async def pause(request: ActionRequest) -> Done | Shown:
+async def pause(request: ActionRequest) -> Redirect | PageAnswer:
     """Pause a task, until a time or until it is resumed."""
     name, before = await _find(request)
     form = request.pause
@@ -19,22 +19,22 @@ async def pause(request: ActionRequest) -> Done | Shown:
         await request.operations.scheduler.tasks.pause(name, until=until, note=form.note or None)
     except (RejectedError, ValueError) as error:
         page = vars(await task.build(request.page))
-        return Shown(View(**{**page, "_pause": form._replace(wrong=str(error))}), "task", 400)
+        return PageAnswer(View(**{**page, "_pause": form._replace(wrong=str(error))}), "task", 400)
     undo = Undo("/actions/tasks/resume", {"id": name}) if before is None else _pause_of(name, before, request)
     try:
         expiring = await request.page.inspector.count_expiring(name, until)
     except SchedulerError:  # the task is paused nevertheless
-        return Done("/task", "task_paused_uncounted", {"id": name}, undo)
+        return Redirect("/task", "task_paused_uncounted", {"id": name}, undo)
     did = "task_paused_capped" if expiring.is_capped else "task_paused"
-    return Done("/task", code_of(did, expiring.jobs), {"id": name}, undo)
+    return Redirect("/task", code_of(did, expiring.jobs), {"id": name}, undo)
 
 
-async def resume(request: ActionRequest) -> Done:
+async def resume(request: ActionRequest) -> Redirect:
     """Resume a task."""
     name, before = await _find(request)
     resumed = await request.operations.scheduler.tasks.resume(name)
     undo = None if before is None else _pause_of(name, before, request)
-    return Done("/task", "task_resumed" if resumed else "task_not_paused", {"id": name}, undo)
+    return Redirect("/task", "task_resumed" if resumed else "task_not_paused", {"id": name}, undo)
 
 
 def _pause_of(name: str, before: TaskState, request: ActionRequest) -> Undo | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Done
+from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Redirect
 from pg_scheduler.dashboard.context import NotFoundError
 from pg_scheduler.dashboard.texts import short
 from pg_scheduler.inspect.texts import counted
 
 
-async def drain(request: ActionRequest) -> Done | ConfirmPage:
+async def drain(request: ActionRequest) -> Redirect | ConfirmPage:
     """Request of a worker to claim no more jobs, after a question."""
     worker_id = request.page.required("id")
     if request.is_confirmed:
@@ -23,16 +23,16 @@ async def drain(request: ActionRequest) -> Done | ConfirmPage:
     return ConfirmPage(question, "Drain", "/worker")
 
 
-async def resume(request: ActionRequest) -> Done:
+async def resume(request: ActionRequest) -> Redirect:
     """Request of a draining worker to claim jobs again."""
     worker_id = request.page.required("id")
     return _done(worker_id, await request.page.inspector.resume_workers([worker_id]), "worker_resumed")
 
 
-def _done(worker_id: str, changed_ids: list[str], did: str) -> Done:
+def _done(worker_id: str, changed_ids: list[str], did: str) -> Redirect:
     if not changed_ids:
         raise _missing(worker_id)
-    return Done("/worker", did, {"id": worker_id})
+    return Redirect("/worker", did, {"id": worker_id})
 
 
 def _missing(worker_id: str) -> NotFoundError:

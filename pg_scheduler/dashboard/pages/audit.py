@@ -180,13 +180,13 @@ def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
     if record.action in MANY:
         verb = f"{verb} {jobs}" if is_run or record.subject is None else f"{verb} the job"
     return AuditItem(
-        visible_record,
-        verb,
-        "/run" if is_run else path,
-        f"dead, {jobs} reclaimed" if record.action == "declare_dead" else _until(visible_record),
-        where if isinstance(where, str) and where != HIDDEN else "",
-        is_run and record.action in MANY,
-        _changed_parts(record, request),
+        record=visible_record,
+        verb=verb,
+        path="/run" if is_run else path,
+        extent=f"dead, {jobs} reclaimed" if record.action == "declare_dead" else _until(visible_record),
+        where=where if isinstance(where, str) and where != HIDDEN else "",
+        is_batch=is_run and record.action in MANY,
+        changes=_changed_parts(record, request),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from pg_scheduler.base.figures import OUTCOMES, Histogram, JobFigures
 from pg_scheduler.base.threads import run_in_thread
@@ -15,15 +15,23 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.statistics import MAX_STATISTICS_AGE, Statistics
 
-RANGES: Final[Mapping[str, tuple[timedelta, timedelta]]] = {
-    "1h": (timedelta(hours=1), timedelta(minutes=1)),
-    "6h": (timedelta(hours=6), timedelta(minutes=5)),
-    "1d": (timedelta(days=1), timedelta(minutes=30)),
-    "7d": (timedelta(days=7), timedelta(hours=2)),
-    "30d": (timedelta(days=30), timedelta(hours=8)),
-    "90d": (timedelta(days=90), timedelta(days=1)),
+
+class Range(NamedTuple):
+    """The length of the period of the charts, and the width of their slots."""
+
+    length: timedelta
+    width: timedelta
+
+
+RANGES: Final[Mapping[str, Range]] = {
+    "1h": Range(timedelta(hours=1), timedelta(minutes=1)),
+    "6h": Range(timedelta(hours=6), timedelta(minutes=5)),
+    "1d": Range(timedelta(days=1), timedelta(minutes=30)),
+    "7d": Range(timedelta(days=7), timedelta(hours=2)),
+    "30d": Range(timedelta(days=30), timedelta(hours=8)),
+    "90d": Range(timedelta(days=90), timedelta(days=1)),
 }
-"""The length of the period of the charts, and the width of their slots, by the parameter ``range``."""
+"""The ranges to choose from, by the parameter ``range``."""
 
 HISTORY_AGE_S: Final = 10.0
 """Seconds for which statistics are kept: workers add to them as often."""
@@ -58,7 +66,7 @@ class Period:
     @property
     def minutes(self) -> float:
         """Its length."""
-        return RANGES[self.range][0] / timedelta(minutes=1)
+        return RANGES[self.range].length / timedelta(minutes=1)
 
     def charts(self, oldest_due_at: datetime | None = None) -> list[Chart]:
         """Return the charts of outcomes, lateness and duration.

@@ -47,7 +47,7 @@ MAX_LINKS: Final = 20
 MAX_CHANGES: Final = 10
 MAX_TAGS: Final = 20
 
-OTHERS: Final[Mapping[ReasonCode, str]] = {
+TEXTS_WITHOUT_OTHERS: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.AFTER: "waits for other jobs",
     ReasonCode.CANCELLED: "by a caller, by itself, or because of another job",
     ReasonCode.EXPIRED: "did not start before it expired",
@@ -163,7 +163,7 @@ def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest)
     if raw.blocked_on != job.blocked_on:
         hidden_codes = {*hidden_codes, ReasonCode.LIMIT, ReasonCode.SHARE}
     if request.access.visible_names is not None:
-        hidden_codes = OTHERS
+        hidden_codes = TEXTS_WITHOUT_OTHERS
     reasons = [
         _without_others(reason) if reason.code in hidden_codes else reason for reason in explanation.reasons
     ]
@@ -173,8 +173,8 @@ def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest)
 
 def _without_others(reason: Reason) -> Reason:
     if reason.code in {ReasonCode.CANCELLED, ReasonCode.EXPIRED}:  # their remedies concern the job itself
-        return replace(reason, text=OTHERS[reason.code])
-    return replace(reason, text=OTHERS[reason.code], remedy=None, command=None)
+        return replace(reason, text=TEXTS_WITHOUT_OTHERS[reason.code])
+    return replace(reason, text=TEXTS_WITHOUT_OTHERS[reason.code], remedy=None, command=None)
 
 
 def _arguments(job: Job, request: PageRequest) -> str | None:

@@ -83,7 +83,7 @@ def values_of(job: Job, result: Result, request: PageRequest) -> dict[str, Any]:
 
 MAX_SHOWN: Final = 100
 
-OWN: Final = frozenset({STEP, CURSOR, SLEEP, SIGNAL})
+OWN_KINDS: Final = frozenset({STEP, CURSOR, SLEEP, SIGNAL})
 """Kinds of which no value comes from another job."""
 
 
@@ -116,7 +116,7 @@ def shown_steps(steps: Sequence[StepState]) -> View:
 
 
 def _visible(step: StepState, request: PageRequest) -> StepState:
-    is_foreign = step.kind not in OWN and request.access.visible_names is not None
+    is_foreign = step.kind not in OWN_KINDS and request.access.visible_names is not None
     if not request.access.sees_arguments or is_foreign:
         return replace(step, value=None, no_value_reason="you may not see it" if _has_value(step) else None)
     return replace(step, value=_redacted(step, request))

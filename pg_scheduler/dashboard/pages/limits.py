@@ -100,10 +100,11 @@ async def build_one(request: PageRequest) -> View:
         return key_list.items, jobs, key_list.summary, key_list.is_capped or key_list.is_waiting_capped
 
     key_states, jobs, summary, is_capped = await request.cache.get(("limit", name), AGE_S, read)
-    sees = request.access.sees_arguments  # from which keys are made
+    # Keys are made from arguments, so they are hidden with these.
+    sees_keys = request.access.sees_arguments
     rows = [
         {
-            "state": state if sees or not state.key else replace(state, key=HIDDEN),
+            "state": state if sees_keys or not state.key else replace(state, key=HIDDEN),
             "holders": _jobs(jobs.holders.get(state.key, ()), request),
             "queue": _jobs(jobs.queue.get(state.key, ()), request),
             "next_start_at": jobs.next_starts.get(state.key),
@@ -121,7 +122,7 @@ async def build_one(request: PageRequest) -> View:
         range=period.range,
         where=where,
         is_capped=is_capped,
-        sees_keys=sees,
+        sees_keys=sees_keys,
     )
 
 
@@ -148,10 +149,19 @@ async def _shares(request: PageRequest) -> tuple[list[ShareRow], ShareOverview]:
 def _share(share: ShareState, tenants: Sequence[TenantState], request: PageRequest) -> ShareRow:
     tasks = list(filter(request.access.sees_name, share.tasks))
     if request.access.visible_names is not None and len(tasks) < len(share.tasks):
-        return ShareRow(share.name, tasks, True, None, None, None)
-    sees = request.access.sees_arguments  # from which tenants are made
-    queues = [tenant if sees else replace(tenant, key=HIDDEN) for tenant in tenants[:MAX_QUEUES]]
-    return ShareRow(share.name, tasks, False, share.tenants, share.waiting, share.in_flight, queues)
+        return ShareRow(share.name, tasks, is_shared=True, tenants=None, waiting=None, in_flight=None)
+    # Tenants are made from arguments, so they are hidden with these.
+    sees_tenants = request.access.sees_arguments
+    queues = [tenant if sees_tenants else replace(tenant, key=HIDDEN) for tenant in tenants[:MAX_QUEUES]]
+    return ShareRow(
+        name=share.name,
+        tasks=tasks,
+        is_shared=False,
+        tenants=share.tenants,
+        waiting=share.waiting,
+        in_flight=share.in_flight,
+        queues=queues,
+    )
 
 
 def _jobs(rows: Iterable[LimitJobRow], request: PageRequest) -> list[LimitJobRow]:
@@ -186,11 +196,11 @@ def _row(
     # Each of them counts the waiting jobs of the name, so these must not be added.
     waiting = max(limit.waiting for limit in visible_limits)
     return LimitRow(
-        name,
-        visible_limits,
-        tasks,
-        False,
-        waiting,
-        overview.full_keys.get(name),
-        overview.next_starts.get(name),
+        name=name,
+        declared=visible_limits,
+        tasks=tasks,
+        is_shared=False,
+        waiting=waiting,
+        full_keys=overview.full_keys.get(name),
+        next_start_at=overview.next_starts.get(name),
     )

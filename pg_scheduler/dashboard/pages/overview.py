@@ -55,7 +55,7 @@ MAX_SCHEDULES: Final = 500
 MAX_PROBLEMS: Final = 10
 
 
-class _Slow(NamedTuple):
+class _SlowFacts(NamedTuple):
     """The facts that change slowly; None for what was not read in time."""
 
     schedules: Sequence[Schedule] | None
@@ -77,7 +77,7 @@ async def build(request: PageRequest) -> View:
     chosen, visible = request.choice("range", RANGES, "1h"), access.visible_names
     workers = await inspector.workers()  # without these there is no page
     period = await in_time(read_period(request))
-    slow = await cache.get(("overview", chosen), HISTORY_AGE_S, lambda: _read(request, RANGES[chosen][0]))
+    slow = await cache.get(("overview", chosen), HISTORY_AGE_S, lambda: _read(request, RANGES[chosen].length))
     backlog = await in_time(inspector.backlog())
     attempts = await in_time(
         cache.get("running attempts", RUNNING_AGE_S, lambda: running_attempts(inspector))
@@ -202,7 +202,7 @@ def _worker_jobs(
     return {worker_id: len(jobs) for worker_id, jobs in attempts.items()}
 
 
-async def _read(request: PageRequest, since: timedelta) -> _Slow:
+async def _read(request: PageRequest, since: timedelta) -> _SlowFacts:
     inspector, now = request.inspector, request.operations.now
     schedules = await in_time(inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1)))
     active = None
@@ -224,8 +224,13 @@ async def _read(request: PageRequest, since: timedelta) -> _Slow:
     for row in statistics.rows if statistics else ():
         load.setdefault(row.job_name, []).append(row)
     tasks = await in_time(inspector.tasks())
-    return _Slow(
-        active, groups, tasks.items if tasks else None, load, statistics.until if statistics else None, now
+    return _SlowFacts(
+        schedules=active,
+        groups=groups,
+        tasks=tasks.items if tasks else None,
+        load=load,
+        load_until=statistics.until if statistics else None,
+        read_at=now,
     )
 
 

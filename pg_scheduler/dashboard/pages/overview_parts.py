@@ -72,7 +72,18 @@ def rates(period: Period) -> Iterator[Tile]:
         rate, unit = rate * 60, "/h"
     value = f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}"
     points = _points(period, count_completed)
-    yield Tile("Completed", value, unit, *change, "/jobs", "status:completed", points, "ok")
+    note, mood = change
+    yield Tile(
+        label="Completed",
+        value=value,
+        unit=unit,
+        note=note,
+        mood=mood,
+        path="/jobs",
+        terms="status:completed",
+        values=points,
+        tone="ok",
+    )
     share = failure_rate(total)
     note, mood = "", ""
     if share is not None and earlier is not None and (past := failure_rate(earlier)) is not None:
@@ -82,13 +93,33 @@ def rates(period: Period) -> Iterator[Tile]:
     value, unit = ("-", "") if share is None else (two_digits(100 * share), "% of attempts")
     tone = "bad" if share else ""
     points = _points(period, failure_rate)
-    yield Tile("Failed", value, unit, note, mood if note else "", "/errors", "", points, tone)
+    yield Tile(
+        label="Failed",
+        value=value,
+        unit=unit,
+        note=note,
+        mood=mood if note else "",
+        path="/errors",
+        terms="",
+        values=points,
+        tone=tone,
+    )
     late = total.lateness.quantile(0.95)
     past_late = earlier.lateness.quantile(0.95) if earlier else None
-    change = _change(late, past_late, is_bad_up=True) if late is not None and past_late else ("", "")
+    note, mood = _change(late, past_late, is_bad_up=True) if late is not None and past_late else ("", "")
     value, _, unit = "-".partition(" ") if late is None else length(late).partition(" ")
     points = _points(period, lambda figures: figures.lateness.quantile(0.95))
-    yield Tile("Lateness p95", value, unit, *change, "/chart", "", points, "run")
+    yield Tile(
+        label="Lateness p95",
+        value=value,
+        unit=unit,
+        note=note,
+        mood=mood,
+        path="/chart",
+        terms="",
+        values=points,
+        tone="run",
+    )
 
 
 def waiting(
@@ -99,16 +130,16 @@ def waiting(
     waited = _points(period, lambda figures: figures.lateness.total / width)
     mood = "warn" if is_late(oldest, now) else ""
     return Tile(
-        "Waiting",
-        "-" if due is None else f"{due:,}{'+' if is_capped else ''}",
-        "due",
-        UNREAD if due is None else "",
-        mood,
-        "/jobs",
-        "status:due",
-        waited,
-        mood,
-        oldest,
+        label="Waiting",
+        value="-" if due is None else f"{due:,}{'+' if is_capped else ''}",
+        unit="due",
+        note=UNREAD if due is None else "",
+        mood=mood,
+        path="/jobs",
+        terms="status:due",
+        values=waited,
+        tone=mood,
+        since=oldest,
     )
 
 
@@ -185,22 +216,22 @@ def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> 
     """Return a task with its statistics of the last hour."""
     figures = JobFigures.added(*(row.figures for row in rows)) if rows else JobFigures()
     start, part = until - LOAD_PERIOD, LOAD_PERIOD / LOAD_PARTS
-    starts, failed = [0] * LOAD_PARTS, [0] * LOAD_PARTS
+    starts, failures = [0] * LOAD_PARTS, [0] * LOAD_PARTS
     for row in rows:
         place = min(max(int((row.at - start) / part), 0), LOAD_PARTS - 1)
         starts[place] += count_decided(row.figures)
-        failed[place] += count_failed(row.figures)
+        failures[place] += count_failed(row.figures)
     return TaskLoad(
-        task.name,
-        task.due,
-        task.workers,
-        task.paused_at is not None,
-        figures.started / (LOAD_PERIOD / timedelta(minutes=1)),
-        failure_rate(figures),
-        figures.durations.quantile(0.5),
-        figures.durations.quantile(0.95),
-        starts,
-        failed,
+        name=task.name,
+        due=task.due,
+        workers=task.workers,
+        is_paused=task.paused_at is not None,
+        per_minute=figures.started / (LOAD_PERIOD / timedelta(minutes=1)),
+        failed=failure_rate(figures),
+        p50_s=figures.durations.quantile(0.5),
+        p95_s=figures.durations.quantile(0.95),
+        starts=starts,
+        failures=failures,
     )
 
 

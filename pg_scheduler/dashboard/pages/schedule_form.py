@@ -90,7 +90,14 @@ async def new_form(request: PageRequest, values: Texts, arguments: Texts | None 
     names = await request.task_names()
     task = values["task"] or next(iter(names.main), None)
     parameters = await request.task_parameters(task)
-    return FormPage(None, None, names.main, values, parameters, arguments or {})
+    return FormPage(
+        schedule_id=None,
+        task=None,
+        names=names.main,
+        values=values,
+        parameters=parameters,
+        arguments=arguments or {},
+    )
 
 
 async def edit_form(

@@ -58,7 +58,7 @@ async def build(request: PageRequest) -> View:
         [figure.started for figure in period.figures],
         [count_failed(figure) for figure in period.figures],
     )
-    task = row_of(states[name], own_names, figures, limits, history.RANGES[period.range][0])
+    task = row_of(states[name], own_names, figures, limits, history.RANGES[period.range].length)
     # Names under which no job has run would only make the search longer.
     names_with_jobs = [
         task_name
@@ -68,7 +68,7 @@ async def build(request: PageRequest) -> View:
     where = f"name:{','.join(map(quoted, names_with_jobs))}"
     workers = await request.workers(is_data=True)
     claiming = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
-    groups = (await read_groups(replace(request, parameters={})))[2]
+    _, _, groups = await read_groups(replace(request, parameters={}))
     ended = await _ended(where, request)
     runs = [job_row(job, request) for job in ended]
     return View(

@@ -18,7 +18,7 @@ from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.tasks import TaskList, fold_tasks
 
-RANGES: Final = {name: history.RANGES[name][0] for name in ("1h", "6h", "1d", "7d")}
+RANGES: Final = {name: history.RANGES[name].length for name in ("1h", "6h", "1d", "7d")}
 """The length of the period of the figures, by the parameter ``range``."""
 
 PARTS: Final = 24

@@ -202,13 +202,13 @@ def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
     if release and request.settings.redaction.is_hidden("release"):
         release = HIDDEN
     return WorkerRow(
-        _visible_worker(worker, request),
-        _state(worker),
-        release,
-        _problems(health) if worker.is_alive else [],
-        health.loop_lag_s,
-        _pool(health.pool),
-        None if worker.is_alive else worker.lease_until,
+        worker=_visible_worker(worker, request),
+        state=_state(worker),
+        release=release,
+        problems=_problems(health) if worker.is_alive else [],
+        lag_s=health.loop_lag_s,
+        pool=_pool(health.pool),
+        died_at=None if worker.is_alive else worker.lease_until,
     )
 
 
