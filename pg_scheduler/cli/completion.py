@@ -68,7 +68,7 @@ else
 fi
 """
 
-OWN: Final = {"bash": BASH, "zsh": ZSH}
+OWN_SCRIPTS: Final = {"bash": BASH, "zsh": ZSH}
 """Scripts that replace those of Typer, which split ids at colons and complete nothing at the first use."""
 
 Shell = Annotated[
@@ -91,8 +91,8 @@ def install_script(command: Command, shell: Shell = None) -> None:
 
 
 def _script(shell: str) -> str:
-    if shell in OWN:
-        return OWN[shell]
+    if shell in OWN_SCRIPTS:
+        return OWN_SCRIPTS[shell]
     return f"{get_completion_script(prog_name=PROGRAM, complete_var=COMPLETE_VARIABLE, shell=shell)}\n"
 
 

@@ -61,7 +61,8 @@ async def add(
     due = None if at is None else read_time("--at", at, command.output.zone)
     delay_s = None if delay is None else read_duration("--in", delay)
     keep_s = None if keep_result is None else read_duration("--keep-result", keep_result)
-    arguments = read_json("--args", args, list) or [], read_json("--kwargs", kwargs, dict) or {}
+    args_list = read_json("--args", args, list) or []
+    kwargs_dict = read_json("--kwargs", kwargs, dict) or {}
     options: dict[str, Any] = {
         "job_id": job_id,
         "priority": UNSET if priority is None else priority,
@@ -83,10 +84,10 @@ async def add(
             command.output.say(remark)
         if due is None:
             new_id = await scheduler.enqueue(
-                name, args=arguments[0], kwargs=arguments[1], delay=delay_s, **options
+                name, args=args_list, kwargs=kwargs_dict, delay=delay_s, **options
             )
         else:
-            data = {"args": arguments[0], "kwargs": arguments[1]}
+            data = {"args": args_list, "kwargs": kwargs_dict}
             new_id = await scheduler.schedule_job(name, due, data, **options)
         await inspector.record_action("add_job", new_id, name=name)
         warning = warning_about(name, workers)

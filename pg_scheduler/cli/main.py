@@ -71,17 +71,17 @@ class Commands(Mapping[str, Any]):
     """The commands by name. The module of a command is imported when the command is first read."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
+        if name not in self._loaded:
             module, _, function = FUNCTIONS[name].partition(":")
             app = typer.Typer(rich_markup_mode=None)
             add_command(app, name, getattr(import_module(f".{module}", __package__), function))
             command = typer.main.get_group(app).commands[name]
             name_variables(command, (name,))
-            self._made[name] = command
-        return self._made[name]
+            self._loaded[name] = command
+        return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:
         return name in FUNCTIONS

@@ -168,7 +168,7 @@ class Output:
         Args:
             shape: Their shape.
             values: The objects, or the keys and values that replace those of an object.
-            is_continued: Whether a part of the list was written before, so that csv has its header.
+            is_continued: Whether a part of the list was written before, and with it the header of csv.
             about: Added to the document of ``-o json``.
         """
         rows = [_row(shape, value) for value in values]
@@ -180,7 +180,7 @@ class Output:
                 for row in rows:
                     self._out.write(f"{json_text(plain(row))}\n")
             case "csv":
-                self._write_csv(rows, has_header=is_continued)
+                self._write_csv(rows, with_header=not is_continued)
             case "ids":
                 for row in rows:
                     self._out.write(f"{escape(str(row[shape.identity or shape.columns[0].key]))}\n")
@@ -239,11 +239,11 @@ class Output:
     def _write_json(self, document: Any) -> None:
         self._out.write(f"{json_text(document, indent=2)}\n")
 
-    def _write_csv(self, rows: Sequence[Row], *, has_header: bool) -> None:
+    def _write_csv(self, rows: Sequence[Row], *, with_header: bool) -> None:
         writer = csv.writer(self._out, lineterminator="\n")
         if rows:
             keys = [key for key in rows[0] if key != "v"]
-            if not has_header:
+            if with_header:
                 writer.writerow(keys)
             writer.writerows([_csv_cell(plain(row[key])) for key in keys] for row in rows)
 

@@ -84,7 +84,7 @@ async def runs(
     async with command.inspector() as inspector:
         bulk = BulkRuns(inspector)
         if stop is not None:
-            state = await _found(bulk, stop)
+            state = await _read_state(bulk, stop)
             if state.phase in {"stopped", "complete"}:
                 raise RefusedError(f"the run {stop} does not run: it is {state.phase}")
             await bulk.stop(stop)
@@ -107,7 +107,7 @@ def _stopping(command: Command, run_id: str, state: BulkState) -> str:
     return f"no process has answered for the run {run_id} since {since}; it has probably ended"
 
 
-async def _found(bulk: BulkRuns, run_id: str) -> BulkState:
+async def _read_state(bulk: BulkRuns, run_id: str) -> BulkState:
     state = await bulk.state(run_id)
     if state is None:
         hint = "pg-scheduler jobs runs lists them"
@@ -117,7 +117,7 @@ async def _found(bulk: BulkRuns, run_id: str) -> BulkState:
 
 async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Reporter) -> ExitCode:
     """Continue a run, show its progress until it ends, and write how far it is then."""
-    state = await _found(bulk, run_id)
+    state = await _read_state(bulk, run_id)
     if state.phase == "complete":
         raise RefusedError(f"the run {run_id} is complete")
     begun = await bulk.resume(run_id, state)
@@ -129,7 +129,7 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
                     reporter.show(step.summary, step.searched, step.total_estimate)
     finally:  # an interrupted command too
         await bulk.interrupt()
-        state = await _found(bulk, run_id)
+        state = await _read_state(bulk, run_id)
         command.output.write_one(RUN, _row(state))
         is_own = state.begun == begun
         if not is_own:

@@ -272,7 +272,7 @@ async def _follow(
     count = 0
     try:
         for schedule in schedules:
-            if changed := await act(schedule.schedule_id):  # else it was removed since it was read
+            if changed := await act(schedule.schedule_id):  # false if it was removed since it was read
                 actions.append(
                     Action(schedule.schedule_id, result, changed if isinstance(changed, str) else None)
                 )

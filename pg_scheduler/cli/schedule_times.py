@@ -105,7 +105,8 @@ async def backfill(
         return
     command.output.say("fire times whose jobs were deleted count as missed and get a job again")
     job_ids: list[str] = []
-    count, size = 0, MAX_BATCH if per_s is None else min(max(int(per_s), 1), MAX_BATCH)  # those of a second
+    count = 0
+    size = MAX_BATCH if per_s is None else min(max(int(per_s), 1), MAX_BATCH)  # a batch is one second's jobs
     try:
         with Reporter(style, command.output) as reporter:
             async with command.scheduler() as scheduler:

@@ -109,7 +109,7 @@ async def drain(
     """Request of workers to claim no more jobs. Running ones continue."""
     timeout_s = None if timeout is None else read_duration("--timeout", timeout)
     async with command.inspector() as inspector:
-        requested_ids = await _asked(inspector, worker_ids, every=every)
+        requested_ids = await _requested_ids(inspector, worker_ids, every=every)
         found_ids = await inspector.drain_workers(requested_ids)
         if wait:
             try:
@@ -134,7 +134,7 @@ async def resume(command: Command, worker_ids: WorkerIds = None, every: All = Fa
             for worker in await inspector.workers()
             if worker.wanted == "drain" or worker.state == "draining"
         }
-        requested_ids = await _asked(inspector, worker_ids, every=every)
+        requested_ids = await _requested_ids(inspector, worker_ids, every=every)
         found_ids = await inspector.resume_workers(requested_ids)
         results: dict[str, RequestResult] = {
             worker_id: "resumed" if worker_id in draining else "not draining" for worker_id in found_ids
@@ -144,7 +144,7 @@ async def resume(command: Command, worker_ids: WorkerIds = None, every: All = Fa
     return ExitCode.REFUSED if is_refused else code
 
 
-async def _asked(inspector: Inspector, worker_ids: list[str] | None, *, every: bool) -> list[str]:
+async def _requested_ids(inspector: Inspector, worker_ids: list[str] | None, *, every: bool) -> list[str]:
     if every == bool(worker_ids):
         raise UsageError("pass the ids of workers, or --all")
     return list(dict.fromkeys(worker_ids or [worker.worker_id for worker in await inspector.workers()]))

@@ -93,7 +93,8 @@ def _finished_by_node(attempts: Sequence[Attempt], nodes: Sequence[str], victim:
     finished: Counter[tuple[str, str]] = Counter()
     for attempt in attempts:
         is_last_failure = attempt.outcome == FAILED and attempt.number == jobs.BROKEN_ATTEMPTS
-        if is_last_failure if attempt.kind == "broken" else attempt.outcome == DONE:
+        is_finished = is_last_failure if attempt.kind == "broken" else attempt.outcome == DONE
+        if is_finished:
             finished[attempt.kind, attempt.node] += 1
 
     def row(title: str, kinds: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pg_scheduler.base.text.values import json_text
 from pg_scheduler.telemetry.logging import FIELDS, JobContextFilter
 
-_OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_RECORD_ATTRIBUTES: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 """Attributes of every record, which are no fields of their own."""
 
 _TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -29,7 +29,7 @@ class JsonFormatter(logging.Formatter):
         line |= {
             key: value
             for key, value in record.__dict__.items()
-            if key not in _OWN and key not in line and value is not None
+            if key not in _RECORD_ATTRIBUTES and key not in line and value is not None
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)

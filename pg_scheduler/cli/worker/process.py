@@ -97,7 +97,7 @@ async def run_worker(
     stop = StopRequest()
     sources = await read_sources() if options.reload else None
     async with open_scheduler(command, source, options) as scheduler:
-        pausing: set[asyncio.Task[None]] = set()
+        drain_tasks: set[asyncio.Task[None]] = set()
         started = asyncio.Event()
 
         def stop_claiming() -> None:
@@ -105,8 +105,8 @@ async def run_worker(
             # comes after the first claim. It has no effect after the start.
             start_draining(scheduler)
             task = asyncio.create_task(_stop_claiming(scheduler, started), name="pg_scheduler stop claiming")
-            pausing.add(task)
-            task.add_done_callback(pausing.discard)
+            drain_tasks.add(task)
+            task.add_done_callback(drain_tasks.discard)
 
         with (
             handle_signals(stop, on_usr1=stop_claiming, on_usr2=lambda: log_stacks(scheduler)),
@@ -118,7 +118,7 @@ async def run_worker(
             if early_usr1.is_set():
                 stop_claiming()
             ending.is_recycling = await _run(scheduler, options, stop, sources, started)
-            for task in pausing:
+            for task in drain_tasks:
                 task.cancel()
     if stop.is_hurried:
         raise CommandError(ExitCode.INTERRUPTED, "interrupted: running jobs were cancelled and released")
@@ -171,7 +171,8 @@ def _end(stop: StopRequest) -> None:
     """End this process, whatever runs on in it."""
     if stop.must_restart:
         restart()
-    code = ExitCode.DONE if stop.is_requested() else ExitCode.NEGATIVE  # else an error stopped the Scheduler
+    # Without a request, an error has stopped the Scheduler.
+    code = ExitCode.DONE if stop.is_requested() else ExitCode.NEGATIVE
     code = ExitCode.INTERRUPTED if stop.is_hurried else code
     end_soon(partial(os._exit, code))  # a handler may hang
     logging.shutdown()

@@ -107,12 +107,12 @@ def handle_signals(
         loop.add_signal_handler(signal.SIGHUP, stop.request, "SIGHUP received")
         handled.append(signal.SIGHUP)
     loop.add_signal_handler(signal.SIGUSR1, on_usr1)
-    before = signal.signal(signal.SIGUSR2, interrupt)
+    previous_handler = signal.signal(signal.SIGUSR2, interrupt)
     signal.siginterrupt(signal.SIGUSR2, False)
     try:
         yield
     finally:
-        signal.signal(signal.SIGUSR2, before)
+        signal.signal(signal.SIGUSR2, previous_handler)
         for number in handled:
             with suppress(RuntimeError):  # the event loop is closing
                 loop.remove_signal_handler(number)
@@ -138,12 +138,12 @@ def note_usr1() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():  # which Python lets handle no signals
         yield noted
         return
-    before = signal.signal(signal.SIGUSR1, lambda _number, _frame: noted.set())
+    previous_handler = signal.signal(signal.SIGUSR1, lambda _number, _frame: noted.set())
     release_usr1()
     try:
         yield noted
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGUSR1, previous_handler)
 
 
 def end_soon(end: Callable[[], object], *, left_s: float = 0) -> None:
@@ -176,16 +176,16 @@ _STATM: Final = Path("/proc/self/statm")
 
 async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> str:
     """Wait until a limit of the process is reached, and return which one. Never returns without limits."""
-    begun = 0
+    started_jobs = 0
     spread = 1 + random.uniform(-JITTER, JITTER)  # noqa: S311 - jitter, no secret
     max_age_s = options.max_age_s
     ends_at = time.monotonic() + (max_age_s or 0) * spread
     reached = asyncio.Event()
 
     def count(_event: object) -> None:
-        nonlocal begun
-        begun += 1
-        if options.max_jobs is not None and begun >= options.max_jobs:
+        nonlocal started_jobs
+        started_jobs += 1
+        if options.max_jobs is not None and started_jobs >= options.max_jobs:
             reached.set()
 
     unsubscribe = scheduler.subscribe(count, JobStarted) if options.max_jobs is not None else None
@@ -195,7 +195,7 @@ async def wait_for_recycling(scheduler: Scheduler, options: WorkerOptions) -> st
                 async with asyncio.timeout(INTERVAL_S if options.recycles else None):
                     await reached.wait()
             if reached.is_set():
-                return f"{counted(begun, 'job')} {'has' if begun == 1 else 'have'} started"
+                return f"{counted(started_jobs, 'job')} {'has' if started_jobs == 1 else 'have'} started"
             if options.max_rss is not None and (used := memory_mb()) >= options.max_rss:
                 return f"{used:,.0f} MB of memory are in use"
             if max_age_s is not None and time.monotonic() >= ends_at:

@@ -110,11 +110,18 @@ def read_report(line: bytes) -> Report:
     return Report(health, bool(report.get("is_recycling")), report.get("is_draining"))
 
 
+class _TimedHealth(NamedTuple):
+    """What a process reported last, and when by the monotonic clock."""
+
+    health: Health
+    noted_at: float
+
+
 class HealthReports:
     """The health of several processes as one: each check fails with the first process in which it fails."""
 
     def __init__(self, count: int) -> None:
-        self._reports: list[tuple[Health, float] | None] = [None] * count
+        self._reports: list[_TimedHealth | None] = [None] * count
         self.is_draining = False
 
     def __len__(self) -> int:
@@ -122,7 +129,7 @@ class HealthReports:
 
     def set(self, index: int, health: Health | None) -> None:
         """Note the report of a process; None if it has ended."""
-        self._reports[index] = None if health is None else (health, time.monotonic())
+        self._reports[index] = None if health is None else _TimedHealth(health, noted_at=time.monotonic())
 
     def has(self, index: int) -> bool:
         """Return whether a process has reported."""
@@ -131,7 +138,7 @@ class HealthReports:
     def health(self) -> Health:
         """Return the health of all; callable from any thread."""
         reports = list(self._reports)
-        health_reports = [report[0] for report in reports if report is not None]
+        health_reports = [report.health for report in reports if report is not None]
         state = (
             "draining"
             if self.is_draining
@@ -151,25 +158,25 @@ class HealthReports:
         )
 
 
-def _processes(reports: Sequence[tuple[Health, float] | None]) -> HealthCheck:
+def _processes(reports: Sequence[_TimedHealth | None]) -> HealthCheck:
     running = sum(report is not None for report in reports)
     is_ok = running == len(reports)
     return HealthCheck("processes", is_ok, f"{running} of {len(reports)} run", ("started", "ready"))
 
 
-def _silence(reports: Sequence[tuple[Health, float] | None]) -> HealthCheck:
+def _silence(reports: Sequence[_TimedHealth | None]) -> HealthCheck:
     now = time.monotonic()
     for number, report in enumerate(reports, 1):
-        if report is not None and now - report[1] > MAX_SILENCE_S:
-            text = f"process {number} has not reported for {now - report[1]:.0f} s"
+        if report is not None and now - report.noted_at > MAX_SILENCE_S:
+            text = f"process {number} has not reported for {now - report.noted_at:.0f} s"
             return HealthCheck("reports", False, text, ("live", "ready"))
     return HealthCheck("reports", True, "arrive", ("live", "ready"))
 
 
-def _merged(reports: Sequence[tuple[Health, float] | None]) -> Iterator[HealthCheck]:
+def _merged(reports: Sequence[_TimedHealth | None]) -> Iterator[HealthCheck]:
     checks: dict[str, HealthCheck] = {}
     for number, report in enumerate(reports, 1):
-        for check in report[0].checks if report is not None else ():
+        for check in report.health.checks if report is not None else ():
             merged_check = checks.get(check.name)
             if merged_check is None or (merged_check.is_ok and not check.is_ok):
                 text = check.text if check.is_ok else f"process {number}: {check.text}"
