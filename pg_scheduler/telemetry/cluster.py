@@ -74,7 +74,7 @@ class ClusterCollector(Collector):
         self._names = _NameLimit(MAX_NAMES)
         self._hot_ratio = _HotRatio()
         self._errors = 0
-        self._failures = 0  # one after another
+        self._consecutive_failures = 0
         self._collected_at = float("-inf")
         self._families: Sequence[Metric] = ()
 
@@ -115,15 +115,15 @@ class ClusterCollector(Collector):
                 figures = await read_cluster(self._reads)
         except Exception:  # of any kind: the scrape reports it, and the next one collects again
             self._errors += 1
-            self._failures += 1
-            level = logging.WARNING if self._failures == 1 else logging.DEBUG
+            self._consecutive_failures += 1
+            level = logging.WARNING if self._consecutive_failures == 1 else logging.DEBUG
             text = "metrics of the cluster could not be collected"
             logger.log(level, text, exc_info=True, extra=record_fields())
             return families
-        if self._failures:
+        if self._consecutive_failures:
             text = "metrics of the cluster are collected again, after %s failures"
-            logger.warning(text, self._failures, extra=record_fields())
-            self._failures = 0
+            logger.warning(text, self._consecutive_failures, extra=record_fields())
+            self._consecutive_failures = 0
         self._add_jobs(families, figures)
         _add_workers(families, figures)
         _add_schedules(families, figures)
@@ -248,15 +248,19 @@ class _HotRatio:
     """Compute the share of HOT updates over the last 1,000 updates or more, at first over all."""
 
     def __init__(self) -> None:
-        self._before = (0, 0)
+        self._previous_updates = 0
+        self._previous_hot_updates = 0
         self._ratio: float | None = None
 
     def of(self, table: TableRow | None) -> float | None:
         """Return the ratio; None before the first updates."""
         if table is not None:
-            updates, hot = table.updates - self._before[0], table.hot_updates - self._before[1]
+            updates = table.updates - self._previous_updates
+            hot_updates = table.hot_updates - self._previous_hot_updates
             if updates < 0:  # the statistics of the server were reset
-                updates, hot = table.updates, table.hot_updates
+                updates, hot_updates = table.updates, table.hot_updates
             if updates >= MIN_UPDATES:
-                self._ratio, self._before = hot / updates, (table.updates, table.hot_updates)
+                self._ratio = hot_updates / updates
+                self._previous_updates = table.updates
+                self._previous_hot_updates = table.hot_updates
         return self._ratio

@@ -46,12 +46,12 @@ class Families:
         definition = self._table[name]
         labels = [*self._names, *definition.labels]
         family: Any = _CLASSES[definition.kind](self._prefix + name, definition.text, labels=labels)
-        marks = [(str(bound), BOUNDS.index(bound)) for bound in definition.bounds]
+        bounds = [(str(bound), BOUNDS.index(bound)) for bound in definition.bounds]
         for key, value in items_of(values):
             label_values = [*self._values, *key]
             if isinstance(value, Histogram):
                 sums = list(accumulate(value.buckets))
-                buckets = [*((mark, sums[place]) for mark, place in marks), ("+Inf", sums[-1])]
+                buckets = [*((bound, sums[index]) for bound, index in bounds), ("+Inf", sums[-1])]
                 family.add_metric(label_values, buckets, value.total)
             else:
                 family.add_metric(label_values, value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.jobs.context import current, current_job
 from pg_scheduler.jobs.history import kept_log
@@ -21,8 +21,16 @@ __all__ = ["FIELDS", "JobContextFilter", "JobContextProcessor", "JobLogHandler",
 FIELDS: Final = ("job_id", "job_name", "attempt", "worker_id", "schedule", "trace_id")
 """The fields of every record."""
 
-_cached: ContextVar[tuple[Claim, dict[str, Any], Mapping[str, Any]]] = ContextVar("pg_scheduler_log_fields")
-"""The claim, its fields and its metadata, read by the first record of the job."""
+
+class _JobFields(NamedTuple):
+    """What the first log record of a claim has read; the others take it from here."""
+
+    claim: Claim
+    fields: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+
+
+_cached: ContextVar[_JobFields] = ContextVar("pg_scheduler_log_fields")
 
 
 def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -31,8 +39,8 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     if running is None:
         return {}, {}
     claim = running.claim
-    if (entry := _cached.get(None)) is not None and entry[0] is claim:
-        return entry[1:]
+    if (cached := _cached.get(None)) is not None and cached.claim is claim:
+        return cached.fields, cached.metadata
     job = current_job()
     metadata = job.metadata
     fields = {
@@ -43,7 +51,7 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         "schedule": job.schedule_id,
         "trace_id": trace_id_of(metadata),
     }
-    _cached.set((claim, fields, metadata))
+    _cached.set(_JobFields(claim, fields, metadata))
     return fields, metadata
 
 
