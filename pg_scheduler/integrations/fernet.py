@@ -41,7 +41,7 @@ class FernetCodec:
             raise TypeError(f"keys must be a list, not {type(keys).__name__}; pass keys=[key]")
         if not keys:
             raise ConfigurationError("keys has no key; pass keys=[Fernet.generate_key()]")
-        self._fernet = MultiFernet([_fernet(key, place) for place, key in enumerate(keys)])
+        self._fernet = MultiFernet([_fernet(key, index) for index, key in enumerate(keys)])
         self.key_id = sha256(urlsafe_b64decode(keys[0])).hexdigest()[:8] if encrypt else None
 
     def encode(self, data: bytes, job_name: str) -> bytes:  # noqa: ARG002
@@ -58,11 +58,11 @@ class FernetCodec:
         return decrypted
 
 
-def _fernet(key: str | bytes, place: int) -> Fernet:
+def _fernet(key: str | bytes, index: int) -> Fernet:
     try:
         return Fernet(key)
     except (TypeError, ValueError):
         raise ConfigurationError(
-            f"keys[{place}] is not a Fernet key, 32 bytes in URL-safe Base64; create one with "
+            f"keys[{index}] is not a Fernet key, 32 bytes in URL-safe Base64; create one with "
             "Fernet.generate_key()"
         ) from None

@@ -239,10 +239,11 @@ def config_of(trigger: Trigger | None, timeout_s: float | None) -> MonitorConfig
         value = " ".join(fields if has_seconds else [*fields, last_field])
         config = {"schedule": {"type": "crontab", "value": value}, "timezone": trigger.timezone}
     elif isinstance(trigger, Every):
-        match = next((candidate for candidate in UNITS if not trigger.every % candidate[1]), None)
-        if match is None:
+        units = ((unit, length) for unit, length in UNITS if not trigger.every % length)
+        unit_and_length = next(units, None)
+        if unit_and_length is None:
             return None
-        unit, length = match
+        unit, length = unit_and_length
         config = {"schedule": {"type": "interval", "value": trigger.every // length, "unit": unit}}  # type: ignore[typeddict-item]
     else:
         return None

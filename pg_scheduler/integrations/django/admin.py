@@ -40,8 +40,8 @@ TOO_SLOW: Final = (
 CANCELLED_STATEMENT: Final = "57014"
 """The SQLSTATE of a statement that exceeds its time limit."""
 
-PLACE: Final = "%s"
-SET_LIMIT: Final = f"SELECT pg_catalog.set_config('statement_timeout', {PLACE}, true)"
+PLACEHOLDER: Final = "%s"
+SET_LIMIT: Final = f"SELECT pg_catalog.set_config('statement_timeout', {PLACEHOLDER}, true)"
 
 MAX_CONFLICTS: Final = 3
 """The maximum number of conflicts that the message of an action names."""
@@ -67,7 +67,7 @@ def limited(alias: str, limit: str) -> Iterator[None]:
         raise TimeoutError(TOO_SLOW.format(limit)) from error
 
 
-def _chosen(choose: Callable[..., str], model: Any) -> str:
+def _routed_database(choose: Callable[..., str], model: Any) -> str:
     """Return the database that the routers choose for a model; if none does, that of the backends."""
     row = model()
     row._state.db = _database_of_backends()  # the default of the routers
@@ -124,7 +124,7 @@ class NameFilter(admin.SimpleListFilter):
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
         """Return the names."""
         names = {task.name for task in catalogue.tasks()}
-        workers = Worker.objects.using(_chosen(router.db_for_read, Worker))
+        workers = Worker.objects.using(_routed_database(router.db_for_read, Worker))
         for claimed in workers.values_list("names", flat=True):
             names.update(claimed or ())
         return [(name, name) for name in sorted(names)]
@@ -182,7 +182,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     def get_queryset(self, request: Any) -> Any:
         """Return the rows, without the large values unless one row is shown."""
-        rows = super().get_queryset(request).using(_chosen(router.db_for_read, self.model))
+        rows = super().get_queryset(request).using(_routed_database(router.db_for_read, self.model))
         return rows if "object_id" in request.resolver_match.kwargs else rows.defer(*self.large_fields)
 
     def get_changelist(self, request: Any, **_options: Any) -> type[ChangeList]:  # noqa: ARG002
@@ -215,7 +215,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
             text = f"Select at most {MAX_CHANGED} rows. The dashboard changes any number."
             self.message_user(request, text, messages.ERROR)
             return
-        alias = _chosen(router.db_for_write, self.model)
+        alias = _routed_database(router.db_for_write, self.model)
         scheduler = SyncScheduler()
         changed, conflicts = [], []
         author = Author(request.user.get_username(), "admin")

@@ -35,7 +35,7 @@ ENDS: Final[Mapping[JobStatus, type[Exception]]] = {
     JobStatus.EXPIRED: JobExpiredError,
 }
 
-KEPT: Final = frozenset({"args", "backend", "id", "kwargs", "task"})
+UNCHANGED_FIELDS: Final = frozenset({"args", "backend", "id", "kwargs", "task"})
 """The fields that ``refresh()`` leaves as they are."""
 
 UUID_VERSION: Final = 7
@@ -80,7 +80,11 @@ class JobTaskResult(TaskResult):
 
     def _take(self, other: Self) -> None:
         self.change(
-            **{field.name: getattr(other, field.name) for field in fields(self) if field.name not in KEPT}
+            **{
+                field.name: getattr(other, field.name)
+                for field in fields(self)
+                if field.name not in UNCHANGED_FIELDS
+            }
         )
 
     def change(self, **values: Any) -> None:
