@@ -29,7 +29,7 @@ __all__ = [
     "job_context",
 ]
 
-_OWN = (
+_PUBLIC = (
     AsyncTestKit,
     CrashDifference,
     CrashReport,
@@ -39,5 +39,5 @@ _OWN = (
     crash_everywhere,
     job_context,
 )
-for _thing in _OWN:
-    _thing.__module__ = __name__  # tracebacks and docs name the module that users import from
+for _public_object in _PUBLIC:
+    _public_object.__module__ = __name__  # tracebacks and docs name the module that users import from

@@ -39,7 +39,7 @@ class AttemptBound:
     def __init__(
         self, max_attempts: int = MAX_ATTEMPTS, timeout: float | timedelta | None = TIMEOUT_S
     ) -> None:
-        self._most = check_count("max_attempts", max_attempts, least=1)
+        self._max_attempts = check_count("max_attempts", max_attempts, least=1)
         self._timeout_s = None if timeout is None else check_delay("timeout", timeout)
         self._names: Counter[str] = Counter()
         self._counts_since: datetime | None = None
@@ -58,16 +58,16 @@ class AttemptBound:
             RuntimeError: There are too many.
         """
         self._names[claim.job_name] += 1
-        if self._names.total() <= self._most:
+        if self._names.total() <= self._max_attempts:
             return
         often = ", ".join(
             f"{name} {counted(count, 'time')}" for name, count in self._names.most_common(MAX_NAMED)
         )
         raise RuntimeError(
-            f"more than {counted(self._most, 'attempt')} within a second of the clock, and jobs are still "
-            f"due: {often}, at last job {claim.job_id!r} (attempt {claim.attempt}); a job that enqueues "
-            "itself, snoozes or is retried after no delay, or a very short one, never ends: give it a longer "
-            "delay, or pass max_attempts= if the test has so many jobs"
+            f"more than {counted(self._max_attempts, 'attempt')} within a second of the clock, and jobs are "
+            f"still due: {often}, at last job {claim.job_id!r} (attempt {claim.attempt}); a job that "
+            "enqueues itself, snoozes or is retried after no delay, or a very short one, never ends: give it "
+            "a longer delay, or pass max_attempts= if the test has so many jobs"
         )
 
     @property

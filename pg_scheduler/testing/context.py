@@ -136,15 +136,13 @@ def job_context(
 
     attempt_of_test = _AttemptOfTest(claim, predecessors)
     attempt_of_test.durability = Durability(completing, _no_steps)
-    tokens = (
-        current.set(RunningJob(claim, time.time(), get_scheduler, pass_on, attempt_of_test)),
-        cancellation.set(SimpleNamespace(is_cancelled=is_cancelled)),
-    )
+    job_token = current.set(RunningJob(claim, time.time(), get_scheduler, pass_on, attempt_of_test))
+    cancellation_token = cancellation.set(SimpleNamespace(is_cancelled=is_cancelled))
     try:
         yield current_job()
     finally:
-        current.reset(tokens[0])
-        cancellation.reset(tokens[1])
+        current.reset(job_token)
+        cancellation.reset(cancellation_token)
 
 
 class _AttemptOfTest(Attempt):

@@ -22,8 +22,8 @@ from pg_scheduler.testing.crashing_worker import (
     CrashingWorker,
     Moment,
     NumberedConnection,
-    Place,
     Point,
+    StatementPlace,
 )
 from pg_scheduler.testing.scheduler import TestScheduler
 from pg_scheduler.testing.worker import ManualScheduler, step_calls
@@ -201,7 +201,7 @@ class _Run:
 
     end: EndState
     error: str | None
-    statements: Sequence[Place]
+    statements: Sequence[StatementPlace]
     crashed_at: str | None
     runs: Counter[object]
     name_of: Callable[[JobFunction | str], str]
@@ -229,8 +229,8 @@ class _Plan:
             try:
                 return await self._run(pool, point)
             except Exception as error:
-                place = "without a crash" if point is None else f"with a crash {point.moment} a statement"
-                error.add_note(f"raised in a run {place}")
+                crash = "without a crash" if point is None else f"with a crash {point.moment} a statement"
+                error.add_note(f"raised in a run {crash}")
                 raise
             finally:
                 pool.terminate()  # a task of a worker that crashed may hold a connection
@@ -256,16 +256,15 @@ class _Plan:
             job = await scheduler.get_job(self.job_id)
             observed = None if self.observe is None else await self.observe(pool)
             schema, codec = self.settings.get("schema"), self.settings.get("codec")
-            reader = Scheduler(
-                pool, schema=schema, codec=codec, clock=FakeClock(began)
-            )  # before results expire
+            # At the clock of the beginning, no result has expired.
+            reader = Scheduler(pool, schema=schema, codec=codec, clock=FakeClock(began))
             result = None if job is None else await reader.get_job_result(self.job_id, wait=False)
             calls.update(runs)
             return _Run(
-                EndState(None if job is None else job.status, result and result.value, observed),
-                None if job is None else job.error_message,
-                [place for number, place in worker.statements.items() if number < worker.ended_at],
-                worker.crashed_at,
-                calls,
-                scheduler.name_of,
+                end=EndState(None if job is None else job.status, result and result.value, observed),
+                error=None if job is None else job.error_message,
+                statements=[place for number, place in worker.statements.items() if number < worker.ended_at],
+                crashed_at=worker.crashed_at,
+                runs=calls,
+                name_of=scheduler.name_of,
             )

@@ -56,7 +56,7 @@ CLOSE_CONNECTIONS: Final = qualify_builtins("""
 """Ends the other sessions of the database; returns how many there still were."""
 
 
-class Place(NamedTuple):
+class StatementPlace(NamedTuple):
     """A statement of a worker.
 
     Its number among all of them would be another one in each run: heartbeats are made in real time.
@@ -71,7 +71,7 @@ class Place(NamedTuple):
 class Point(NamedTuple):
     """A place at which a worker crashes."""
 
-    place: Place
+    place: StatementPlace
     moment: Moment
     """Before it is sent, or after its response."""
 
@@ -94,7 +94,7 @@ class CrashingWorker:
         self._count = 0
         self._counts = Counter[str]()
         self._writers = set[asyncpg.Connection]()
-        self.statements: Final[dict[int, Place]] = {}
+        self.statements: Final[dict[int, StatementPlace]] = {}
         self.ended_at = 0
         self.crashed_at: str | None = None
 
@@ -140,7 +140,8 @@ class CrashingWorker:
             raise asyncio.CancelledError(CRASHED)
         if not self._count and name not in CLAIMS:
             return await run()
-        number, place, response = self._count, Place(name, self._counts[name]), None
+        number, place = self._count, StatementPlace(name, earlier=self._counts[name])
+        response = None
         self._count += 1
         self._counts[name] += 1
         self._crash_if(place, "before")
@@ -164,7 +165,7 @@ class CrashingWorker:
             self._writers.add(connection)
         return True
 
-    def _crash_if(self, place: Place, moment: Moment) -> None:
+    def _crash_if(self, place: StatementPlace, moment: Moment) -> None:
         if self._point != (place, moment):
             return
         self.crashed_at = place.name

@@ -28,7 +28,7 @@ class Inspector:
     """
 
     def __init__(self, pool: asyncpg.Pool, **settings: Any) -> None:
-        self._like = pool
+        self._pool = pool
         self._settings = settings
         self._portal: Portal[NamingScheduler] | None = None
 
@@ -44,5 +44,5 @@ class Inspector:
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[NamingScheduler]:
-        async with copy_of(self._like) as pool:
+        async with copy_of(self._pool) as pool:
             yield NamingScheduler(pool, **self._settings)
