@@ -225,12 +225,12 @@ def cron_of(schedule: crontab) -> Trigger:
 
     Celery requires the day of the month and the day of the week, where cron accepts either.
     """
-    words = [_word(schedule, *field) for field in FIELDS]
+    minute, hour, day, month, weekday = (_word(schedule, *field) for field in FIELDS)
     during: During | None = None
-    if words[2] != "*" and words[4] != "*":
+    if day != "*" and weekday != "*":
         days = ",".join(WEEKDAYS[number] for number in sorted(schedule.day_of_week))
-        during, words[4] = During(weekdays=days, timezone=schedule.tz), "*"
-    cron = Cron(" ".join(words), timezone=schedule.tz)
+        during, weekday = During(weekdays=days, timezone=schedule.tz), "*"
+    cron = Cron(f"{minute} {hour} {day} {month} {weekday}", timezone=schedule.tz)
     return cron if during is None else cron & during
 
 
