@@ -92,16 +92,17 @@ def is_without_loop() -> bool:
 
 def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the result of a coroutine that never waits, without an event loop."""
-    outer = _is_without_loop.set(True)
+    token = _is_without_loop.set(True)
     try:
-        while coroutine.send(None) is None:  # asyncio.sleep(0), which yields to other tasks
+        # asyncio.sleep(0) yields None, to let other tasks run. Here are none, so the coroutine continues.
+        while coroutine.send(None) is None:
             pass
     except StopIteration as end:
         value: T = end.value
         return value
     finally:
         coroutine.close()
-        _is_without_loop.reset(outer)
+        _is_without_loop.reset(token)
     raise RuntimeError("a method waits for the event loop, although a connection was passed")
 
 
@@ -135,7 +136,7 @@ class Crossing:
     """
 
     __slots__ = (
-        "_ended",
+        "_end_lock",
         "_error",
         "_function",
         "_loop",
@@ -160,13 +161,14 @@ class Crossing:
         self._error: BaseException | None = None
         self.has_ended = False
         self.is_cancelled = False
-        self._ended = threading.Lock()
-        self._ended.acquire()
+        # It is held until the call has ended, so to acquire it is to wait for that.
+        self._end_lock = threading.Lock()
+        self._end_lock.acquire()
         loop.call_soon_threadsafe(self._begin)
 
     def wait(self, timeout: float) -> bool:
         """Wait for so many seconds; return whether the call has ended. For one thread only."""
-        return self.has_ended or self._ended.acquire(timeout=timeout)
+        return self.has_ended or self._end_lock.acquire(timeout=timeout)
 
     def result(self) -> Any:
         """Return the result of the call, which has ended, or raise its error.
@@ -180,7 +182,8 @@ class Crossing:
         try:
             raise self._error
         finally:
-            del self  # the error refers to this frame
+            # The traceback of the error refers to this frame, and ``self`` refers to the error: a cycle.
+            del self
 
     def cancel(self) -> None:
         """Cancel the call, unless it has ended."""
@@ -211,7 +214,7 @@ class Crossing:
     def _end(self, value: Any, error: BaseException | None) -> None:
         self._value, self._error = value, error
         self.has_ended = True
-        self._ended.release()
+        self._end_lock.release()
         if self._on_end is not None:
             self._on_end()
 
@@ -245,9 +248,9 @@ def members_of(cls: type) -> Iterator[Member]:
 def _member(owner: type, name: str) -> Member:
     definition = vars(owner).get(name)
     if isinstance(definition, FunctionType):
-        returned = str(definition.__annotations__.get("return"))
-        is_iterator = ASYNC_ITERATOR.match(returned) or hasattr(
-            definition.__globals__.get(returned), "__anext__"
+        return_type = str(definition.__annotations__.get("return"))
+        is_iterator = ASYNC_ITERATOR.match(return_type) or hasattr(
+            definition.__globals__.get(return_type), "__anext__"
         )
         return Member(name, "iterator" if is_iterator else "method", definition)
     if definition is not None and not isinstance(definition, property | functools.cached_property):
@@ -255,12 +258,12 @@ def _member(owner: type, name: str) -> Member:
     getter = definition.fget if isinstance(definition, property) else getattr(definition, "func", None)
     if getter:
         # The module of the function, which the attribute __module__ of a public class does not name.
-        annotation, names = getter.__annotations__.get("return"), getter.__globals__
+        annotation, namespace = getter.__annotations__.get("return"), getter.__globals__
     else:
-        annotation, names = inspect.get_annotations(owner)[name], vars(sys.modules[owner.__module__])
-    kind = names.get(str(annotation))
-    if isinstance(kind, type) and any(map(inspect.iscoroutinefunction, vars(kind).values())):
-        return Member(name, "facet", getter, kind)
+        annotation, namespace = inspect.get_annotations(owner)[name], vars(sys.modules[owner.__module__])
+    value_class = namespace.get(str(annotation))
+    if isinstance(value_class, type) and any(map(inspect.iscoroutinefunction, vars(value_class).values())):
+        return Member(name, "facet", getter, value_class)
     return Member(name, "value", getter)
 
 
@@ -332,11 +335,11 @@ class Blocking:
     def _open_facet(self, cls: type[BlockingFacet], name: str) -> BlockingFacet:
         return cls(
             FacetOwner(
-                self._owner_name,
-                f"{self._path}.{name}",
-                self._portal,
-                lambda: getattr(self._target(), name),
-                lambda: getattr(self._local_target(), name),
+                name=self._owner_name,
+                path=f"{self._path}.{name}",
+                get_portal=self._portal,
+                get_target=lambda: getattr(self._target(), name),
+                get_local_target=lambda: getattr(self._local_target(), name),
             )
         )
 

@@ -109,10 +109,10 @@ class Address(NamedTuple):
     @classmethod
     def of(cls, host: object, port: object, database: object) -> Address | None:
         """Return an address in one spelling; None if a part is unknown, or there are several hosts."""
-        number = str(port or DEFAULT_PORT)
-        if not isinstance(host, str) or not host or "," in host or not number.isdecimal() or not database:
+        digits = str(port or DEFAULT_PORT)
+        if not isinstance(host, str) or not host or "," in host or not digits.isdecimal() or not database:
             return None
-        return cls(host.rstrip("/"), int(number), str(database))
+        return cls(host.rstrip("/"), int(digits), str(database))
 
 
 def address_parts(dsn: str) -> dict[str, str]:
@@ -161,7 +161,8 @@ def passwords_in(dsn: str) -> list[str]:
 
 
 def remove_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return the text with each secret replaced, the longest first, except those that are mere letters."""
+    """Return the text with each secret replaced, except those so short that other words contain them."""
+    # The longest first, because a secret may be a part of another one.
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= MIN_SECRET_LENGTH:
             text = text.replace(secret, MASK)
@@ -169,9 +170,14 @@ def remove_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def _raw_characters(address: str) -> list[str]:
-    """Return the characters after the scheme that must be encoded: one ``@`` at most, after the account."""
+    """Return the characters after the scheme that must be encoded.
+
+    The only ``@`` is to separate the account from the host.
+    """
     account, separator, _ = address.rpartition("@")
     characters = {character for character in "/?#[]" if character in account}
+    # Either these characters are a part of the account, or the ``@`` is a part of the path or of an option.
+    # Which of these holds is unknown, so both are named.
     if "@" in account or (separator and characters):
         characters.add("@")
     if "#" in address:  # it would start a fragment, which asyncpg ignores

@@ -260,15 +260,15 @@ def _add_service(options: dict[str, str], netloc: str, path: str, name: str) -> 
     if not service:
         return
     account, _, hosts = netloc.rpartition("@")
-    option_names = set(options)
+    given_names = set(options)
     if hosts or "host" in options:
-        option_names |= {"host", "port"}
+        given_names |= {"host", "port"}
     if path or "database" in options:
-        option_names |= {"dbname", "database"}
+        given_names |= {"dbname", "database"}
     user, separator, _password = unquote(account).partition(":")
-    option_names |= ({"user"} if user else set()) | ({"password"} if separator else set())
+    given_names |= ({"user"} if user else set()) | ({"password"} if separator else set())
     values = _read_service(service, file, name)
-    options.update({option: value for option, value in values.items() if option not in option_names})
+    options.update({option: value for option, value in values.items() if option not in given_names})
 
 
 def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str]:
@@ -385,7 +385,8 @@ def _file_of(options: Mapping[str, str], option: str) -> _File | None:
 def _load(file: _File, name: str, load: Any, *arguments: Any) -> None:
     try:
         load(*arguments)
-    except ssl.SSLError as error:  # an OSError too
+    # An SSLError is an OSError too, so it comes first.
+    except ssl.SSLError as error:
         raise ConfigurationError(
             f"{file.origin(name)} names a file without a certificate and key in the format PEM that fit: "
             f"{file.text} ({error.reason or type(error).__name__})"

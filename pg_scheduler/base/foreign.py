@@ -25,6 +25,7 @@ T = TypeVar("T")
 Returned: TypeAlias = tuple[T, None] | tuple[None, BaseException]
 """What a call returned, or what it raised."""
 
+# These read an attribute as Python itself has it, whatever a class of the user overrides.
 _module: Final = vars(type)["__module__"].__get__
 _qualname: Final = vars(type)["__qualname__"].__get__
 _cause: Final = vars(BaseException)["__cause__"].__get__

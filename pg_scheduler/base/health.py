@@ -13,13 +13,13 @@ State: TypeAlias = Literal["stopped", "starting", "running", "draining"]
 """Where a Scheduler is between its start and the end of its shutdown."""
 
 MISSED_POLLS: Final = 3
-"""Longest sleeps of the claimer without a pass, after which it hangs, plus the allowance."""
+"""The claimer hangs if it makes no pass for this many of its longest sleeps, plus the allowance."""
 
 ALLOWANCE_S: Final = 30.0
-"""Seconds on top, at least."""
+"""The allowance in seconds, unless heartbeats follow one another more slowly."""
 
 STEADY_INTERVALS: Final = 1.5
-"""Intervals of heartbeats within which one follows another while event loop and database work."""
+"""While event loop and database work, a heartbeat follows another one within this many intervals."""
 
 LATEST_DUE_S: Final = 100 * 365.25 * 86_400
 """Seconds within which a job is due. One that waits for a signal without a timeout has the year 9999."""
@@ -191,12 +191,16 @@ def _of_parts(facts: HealthFacts, worker: WorkerFacts) -> Iterator[HealthCheck]:
     if worker.runs_jobs and facts.state == "running":
         yield _claims(now, worker)
     yield _claiming(facts, worker)
-    left_s = worker.lease_trusted_until - now
-    lease = f"trusted for {left_s:.1f} s" if left_s > 0 else "not trusted: other workers may reclaim the jobs"
-    yield HealthCheck("lease", left_s > 0, lease, ("ready",))
+    trusted_s = worker.lease_trusted_until - now
+    lease = "not trusted: other workers may reclaim the jobs"
+    if trusted_s > 0:
+        lease = f"trusted for {trusted_s:.1f} s"
+    yield HealthCheck("lease", trusted_s > 0, lease, ("ready",))
     yield _database(now, worker)
-    drains = "shutting down" if facts.state == "draining" else "by request" if worker.must_drain else None
-    yield HealthCheck("draining", drains is None, drains or "no", ("ready",))
+    drain_reason = (
+        "shutting down" if facts.state == "draining" else "by request" if worker.must_drain else None
+    )
+    yield HealthCheck("draining", drain_reason is None, drain_reason or "no", ("ready",))
     yield HealthCheck("listener", worker.listener is None, worker.listener or "notifications arrive")
     lock = "held" if worker.has_liveness_lock else "not held: jobs of a killed process wait for its lease"
     yield HealthCheck("liveness_lock", worker.has_liveness_lock, lock)
@@ -225,9 +229,9 @@ def _claims(now: float, worker: WorkerFacts) -> HealthCheck:
     """
     steady_s = STEADY_INTERVALS * worker.heartbeat_interval_s
     limit_s = MISSED_POLLS * worker.longest_sleep_s + max(ALLOWANCE_S, steady_s)
-    without_s = now - max(worker.claimed_at, worker.heartbeats_since)
-    hangs = now - worker.heartbeat_at <= steady_s and without_s > limit_s
-    text = f"no claim pass for {without_s:.0f} s, although the database is available" if hangs else "made"
+    idle_s = now - max(worker.claimed_at, worker.heartbeats_since)
+    hangs = now - worker.heartbeat_at <= steady_s and idle_s > limit_s
+    text = f"no claim pass for {idle_s:.0f} s, although the database is available" if hangs else "made"
     return HealthCheck("claims", not hangs, text, ("live",))
 
 

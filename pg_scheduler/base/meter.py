@@ -79,7 +79,7 @@ class Meter:
         self._counters: dict[tuple[str, str], float] = {}
         self._gauges: dict[str, float] = {}
         self._durations: dict[tuple[str, str], _Buckets] = {}
-        self._labels: dict[str, int] = {}
+        self._label_counts: dict[str, int] = {}
         self._rated_at = monotonic()
         self._batch = Batch(0, {})
         self._in_batches: Mapping[str, JobFigures] = {}
@@ -101,18 +101,20 @@ class Meter:
         weights = [0] * len(names)
         if not names:
             return weights
-        if names.count(names[0]) == len(names):  # most claims are of one name, and this is the hot path
+        # Most claims are of one name, and this is the hot path.
+        if names.count(names[0]) == len(names):
             job = self._jobs[names[0]]
-            measured = job.start(len(names))
-            if late := claims[measured]:
-                weights[measured] = [job.weight] * len(late)
+            measured_places = job.start(len(names))
+            if measured_claims := claims[measured_places]:
+                weights[measured_places] = [job.weight] * len(measured_claims)
                 now = self._now()
-                for claim in late:
+                for claim in measured_claims:
                     job.lateness.add((now - claim.execution_time).total_seconds(), job.weight)
             return weights
         now = self._now()
         for place, claim in enumerate(claims):
             job = self._jobs[claim.job_name]
+            # The slice begins with the place 0 if the only attempt is measured, and behind it otherwise.
             if job.start(1).start == 0:
                 weights[place] = job.weight
                 job.lateness.add((now - claim.execution_time).total_seconds(), job.weight)
@@ -126,10 +128,10 @@ class Meter:
         """Count the completed attempts of one batch."""
         names = [claim.job_name for claim in claims]
         if names and names.count(names[0]) == len(names):
-            self._jobs[names[0]].ended[0] += len(names)
+            self._jobs[names[0]].ended[_COMPLETED] += len(names)
             return
         for name in names:
-            self._jobs[name].ended[0] += 1
+            self._jobs[name].ended[_COMPLETED] += 1
 
     def record_end(self, job_name: str, outcome: str) -> None:
         """Count one attempt, or one job that ended without an attempt, by its outcome."""
@@ -181,15 +183,16 @@ class Meter:
             self._batch = Batch(batch.number, {})
 
     def _bounded(self, key: tuple[str, str]) -> tuple[str, str]:
+        """Return a new key of a metric and a label; that of all others if the metric has enough labels."""
         metric, _ = key
-        labels = self._labels.get(metric, 0)
-        if labels >= self._max_names:
+        label_count = self._label_counts.get(metric, 0)
+        if label_count >= self._max_names:
             return (metric, OTHER)
-        self._labels[metric] = labels + 1
+        self._label_counts[metric] = label_count + 1
         return key
 
     def _rate(self, clock: float) -> None:
-        """Stop to sample names that started less often since the last call."""
+        """Measure every attempt again of names that have started less often since the last call."""
         limit = SAMPLED_FROM_PER_S * (clock - self._rated_at)
         self._rated_at = clock
         for job in self._jobs.values():
@@ -241,7 +244,7 @@ class _Job:
         self.skipped = 0
 
     def start(self, number: int) -> slice:
-        """Count attempts that start; return which of them are measured."""
+        """Count attempts that start; return the places of those that are measured."""
         self.started += number
         if self.weight == 1 and self.started - self.rated > SAMPLED_FROM_PER_S:
             self.weight, self.skipped = SAMPLE_SIZE, SAMPLE_SIZE // 2
@@ -276,3 +279,4 @@ class _Jobs(dict[str, _Job]):
 
 
 _PLACES: Final[Mapping[str, int]] = {outcome: place for place, outcome in enumerate(OUTCOMES)}
+_COMPLETED: Final = _PLACES["completed"]

@@ -72,14 +72,14 @@ def read_span(text: str, now: datetime, tz: tzinfo | None, start: str = "") -> t
         if text == "now":
             return now, now
         if text in DAYS:
-            zone = _known(tz, text)
+            zone = _check_zone(tz, text)
             return _day(now.astimezone(zone), DAYS[text], zone)
         if relative := _RELATIVE.fullmatch(text):
             length = timedelta(seconds=read_seconds(relative[2]) or 0)
             at = now - length if relative[1] == "-" else now + length
             return at, at
         if absolute := _ABSOLUTE.fullmatch(_completed(text, start)):
-            zone = _known(tz if absolute[2] is None else _zone_of(absolute[2]), text)
+            zone = _check_zone(tz if absolute[2] is None else _zone_of(absolute[2]), text)
             return _absolute(absolute[1], zone)
     except TimeError:
         raise
@@ -94,10 +94,13 @@ def read_span(text: str, now: datetime, tz: tzinfo | None, start: str = "") -> t
 
 def _completed(text: str, start: str) -> str:
     """Return the end of a range with the parts that it shares with the start."""
-    first, end = _ABSOLUTE.fullmatch(start), _END.fullmatch(text)
-    if first is None or end is None or len(end[1]) >= len(first[1]):
+    start_match, end_match = _ABSOLUTE.fullmatch(start), _END.fullmatch(text)
+    if start_match is None or end_match is None:
         return text
-    return f"{first[1][: -len(end[1])]}{end[1]}{end[2] or first[2] or ''}"
+    (start_time, start_zone), (end_time, end_zone) = start_match.groups(), end_match.groups()
+    if len(end_time) >= len(start_time):
+        return text
+    return f"{start_time[: -len(end_time)]}{end_time}{end_zone or start_zone or ''}"
 
 
 def _absolute(text: str, zone: tzinfo) -> tuple[datetime, datetime]:
@@ -129,7 +132,8 @@ def _zone_of(suffix: str) -> tzinfo:
     return timezone(-length if suffix[0] == "-" else length)
 
 
-def _known(zone: tzinfo | None, text: str) -> tzinfo:
+def _check_zone(zone: tzinfo | None, text: str) -> tzinfo:
+    """Return the time zone of a time, which a day or a time without an offset needs."""
     if zone is None:
         raise TimeError(
             f"the time {text!r} has no time zone; pass tz=, or write 2026-11-20Z or 2026-11-20T14:30+01:00"
