@@ -25,15 +25,15 @@ INTERVAL_OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL")
 
 def loop_of(pool: asyncpg.Pool) -> asyncio.AbstractEventLoop:
     """Return the event loop in which the pool was created."""
-    created: Any = pool
-    loop: asyncio.AbstractEventLoop = created._loop  # noqa: SLF001
+    untyped_pool: Any = pool
+    loop: asyncio.AbstractEventLoop = untyped_pool._loop  # noqa: SLF001
     return loop
 
 
 def is_initialized(pool: asyncpg.Pool) -> bool:
     """Return whether the pool was awaited."""
-    created: Any = pool
-    return bool(created._initialized)  # noqa: SLF001
+    untyped_pool: Any = pool
+    return bool(untyped_pool._initialized)  # noqa: SLF001
 
 
 def caches_statements(pool: asyncpg.Pool) -> bool:
@@ -44,37 +44,37 @@ def caches_statements(pool: asyncpg.Pool) -> bool:
 
 def open_connections(pool: asyncpg.Pool) -> list[asyncpg.Connection]:
     """Return the connections that the pool has opened, idle and in use."""
-    opened: Any = pool
-    connections = [holder._con for holder in opened._holders]  # noqa: SLF001
+    untyped_pool: Any = pool
+    connections = [holder._con for holder in untyped_pool._holders]  # noqa: SLF001
     return [connection for connection in connections if connection is not None]
 
 
 def open_transaction(connection: asyncpg.Connection | PoolConnectionProxy) -> object:
     """Return the object of the open transaction; True if asyncpg did not begin it, or it is being ended."""
-    held: Any = connection
-    return held.is_in_transaction() and (held._top_xact or True)  # noqa: SLF001
+    untyped_connection: Any = connection
+    return untyped_connection.is_in_transaction() and (untyped_connection._top_xact or True)  # noqa: SLF001
 
 
 def server_host(connection: asyncpg.Connection) -> str:
     """Return the host of the server, or the path of its socket."""
-    opened: Any = connection
-    address = opened._addr  # noqa: SLF001
+    untyped_connection: Any = connection
+    address = untyped_connection._addr  # noqa: SLF001
     return address if isinstance(address, str) else str(address[0])
 
 
 def address_of(connection: asyncpg.Connection) -> Address | None:
     """Return where a connection leads; None if that is unknown."""
-    opened: Any = connection
-    host, params = server_host(connection), opened._params  # noqa: SLF001
+    untyped_connection: Any = connection
+    host, params = server_host(connection), untyped_connection._params  # noqa: SLF001
     folder, is_socket, suffix = host.rpartition(SOCKET_NAME)
-    port = suffix if is_socket else opened._addr[1]  # noqa: SLF001
+    port = suffix if is_socket else untyped_connection._addr[1]  # noqa: SLF001
     return Address.of(folder if is_socket else host, port, params.database or params.user)
 
 
 def address_of_pool(pool: asyncpg.Pool) -> Address | None:
     """Return where the connections of a pool lead; None if that is unknown before the first one."""
-    if opened := open_connections(pool):
-        return address_of(opened[0])
+    if connections := open_connections(pool):
+        return address_of(connections[0])
     untyped_pool: Any = pool
     if getattr(untyped_pool, "_connect", asyncpg.connect) is not asyncpg.connect:  # asyncpg 0.30
         return None
@@ -92,36 +92,38 @@ def has_address(pool: asyncpg.Pool) -> bool:
 
 def opened_by_pool(connection: asyncpg.Connection | PoolConnectionProxy) -> asyncpg.Connection | None:
     """Return the connection behind the proxy of a pool, which is new at each use; None after the use."""
-    held: Any = connection
-    opened: asyncpg.Connection | None = held._con if isinstance(connection, PoolConnectionProxy) else held  # noqa: SLF001
+    untyped_connection: Any = connection
+    opened: asyncpg.Connection | None = untyped_connection
+    if isinstance(connection, PoolConnectionProxy):
+        opened = untyped_connection._con  # noqa: SLF001
     return opened
 
 
 def file_number(connection: asyncpg.Connection) -> int:
     """Return the file descriptor of the connection's socket, -1 if it is closed."""
-    opened: Any = connection
+    untyped_connection: Any = connection
     if connection.is_closed():
         return -1
-    socket = opened._transport.get_extra_info("socket")  # noqa: SLF001
+    socket = untyped_connection._transport.get_extra_info("socket")  # noqa: SLF001
     return -1 if socket is None else int(socket.fileno())
 
 
 async def open_beside_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
     """Open a connection like the pool's own, with ``init`` and ``setup``, that the pool does not count."""
-    opened: Any = pool
-    connection: asyncpg.Connection = await opened._get_new_connection()  # noqa: SLF001 - it calls init
-    return await _run(connection, opened._setup)  # noqa: SLF001
+    untyped_pool: Any = pool
+    connection: asyncpg.Connection = await untyped_pool._get_new_connection()  # noqa: SLF001 - it calls init
+    return await _run(connection, untyped_pool._setup)  # noqa: SLF001
 
 
 def copy_of(pool: asyncpg.Pool) -> asyncpg.Pool:
     """Return a pool of at most two connections like those of the pool, for the event loop of the caller."""
-    opened: Any = pool
-    settings = dict(opened._connect_kwargs) | classes_of(pool)  # noqa: SLF001
-    settings |= {"init": opened._init, "setup": opened._setup}  # noqa: SLF001
-    if hasattr(opened, "_connect"):  # asyncpg 0.30 lets a pool bring its own
-        settings["connect"] = opened._connect  # noqa: SLF001
+    untyped_pool: Any = pool
+    settings = dict(untyped_pool._connect_kwargs) | classes_of(pool)  # noqa: SLF001
+    settings |= {"init": untyped_pool._init, "setup": untyped_pool._setup}  # noqa: SLF001
+    if hasattr(untyped_pool, "_connect"):  # asyncpg 0.30 lets a pool bring its own
+        settings["connect"] = untyped_pool._connect  # noqa: SLF001
     create_pool: Any = asyncpg.create_pool
-    copy: asyncpg.Pool = create_pool(*opened._connect_args, min_size=0, max_size=2, **settings)  # noqa: SLF001
+    copy: asyncpg.Pool = create_pool(*untyped_pool._connect_args, min_size=0, max_size=2, **settings)  # noqa: SLF001
     return copy
 
 
@@ -131,29 +133,31 @@ async def connect_as_pool(pool: asyncpg.Pool) -> asyncpg.Connection:
     ``connect`` runs in that loop, because the connection belongs to it. A callable ``password`` runs in the
     loop of the pool.
     """
-    opened: Any = pool
-    connect: Any = getattr(opened, "_connect", asyncpg.connect)  # asyncpg 0.30 lets a pool bring its own
-    settings = dict(opened._connect_kwargs)  # noqa: SLF001
+    untyped_pool: Any = pool
+    connect: Any = getattr(
+        untyped_pool, "_connect", asyncpg.connect
+    )  # asyncpg 0.30 lets a pool bring its own
+    settings = dict(untyped_pool._connect_kwargs)  # noqa: SLF001
     if callable(password := settings.get("password")):
         settings["password"] = partial(_call_in, loop_of(pool), password)
-    arguments = opened._connect_args  # noqa: SLF001
+    arguments = untyped_pool._connect_args  # noqa: SLF001
     connection: asyncpg.Connection = await connect(*arguments, **classes_of(pool), **settings)
     return connection
 
 
 async def prepare_as_pool(pool: asyncpg.Pool, connection: asyncpg.Connection) -> asyncpg.Connection:
     """Call ``init`` and ``setup`` of the pool with a new connection, in the event loop of the caller."""
-    opened: Any = pool
-    return await _run(connection, opened._init, opened._setup)  # noqa: SLF001
+    untyped_pool: Any = pool
+    return await _run(connection, untyped_pool._init, untyped_pool._setup)  # noqa: SLF001
 
 
 def classes_of(pool: asyncpg.Pool) -> dict[str, Any]:
     """Return the classes of a pool, and the event loop of the caller, as arguments of asyncpg."""
-    opened: Any = pool
+    untyped_pool: Any = pool
     return {
         "loop": asyncio.get_running_loop(),
-        "connection_class": opened._connection_class,  # noqa: SLF001
-        "record_class": opened._record_class,  # noqa: SLF001
+        "connection_class": untyped_pool._connection_class,  # noqa: SLF001
+        "record_class": untyped_pool._record_class,  # noqa: SLF001
     }
 
 
@@ -179,8 +183,8 @@ async def _result_of(call: Callable[[], Any]) -> Any:
 
 def local_port(connection: asyncpg.Connection | PoolConnectionProxy) -> int | None:
     """Return the TCP port of this end of the connection, None for a Unix-domain socket."""
-    opened: Any = connection
-    address = opened._transport.get_extra_info("sockname")  # noqa: SLF001
+    untyped_connection: Any = connection
+    address = untyped_connection._transport.get_extra_info("sockname")  # noqa: SLF001
     return int(address[1]) if isinstance(address, tuple) else None
 
 
@@ -189,8 +193,8 @@ def probe_peer(connection: asyncpg.Connection | PoolConnectionProxy, interval_s:
 
     The socket keeps that, also in a pool.
     """
-    opened: Any = connection
-    tcp_socket: socket.socket = opened._transport.get_extra_info("socket")  # noqa: SLF001
+    untyped_connection: Any = connection
+    tcp_socket: socket.socket = untyped_connection._transport.get_extra_info("socket")  # noqa: SLF001
     if tcp_socket.family not in {socket.AF_INET, socket.AF_INET6}:
         return
     tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -17,10 +17,10 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.background import start_in_background
 
 LOOK_INTERVAL_S: Final = 0.02
-"""Seconds until a transaction is looked at that may wait for a lock by then."""
+"""Seconds before each look at a transaction, within which it may begin to wait for a lock."""
 
 TURN_SHARE: Final = 0.5
-"""The part of a wait than which a transaction is younger that only has its turn: others came before it."""
+"""A transaction that is younger than this part of a wait only has its turn: others have come before it."""
 
 Fetch: TypeAlias = Callable[..., Awaitable[list[asyncpg.Record]]]
 """Runs a statement by its name, as ``Statements.fetch()`` does."""
@@ -58,6 +58,8 @@ def take_turns(blockers: Sequence[Blocker], seconds: float, earlier: Sequence[Bl
         earlier: Those of an earlier look; the same as ``blockers`` if no later one has found any.
     """
     if earlier:
+        # The blockers of a later look differ from the earlier ones at least in ``seen_at``. So the set is
+        # empty if both are of the same look.
         transactions = {(blocker.pid, blocker.began_at) for blocker in blockers if blocker not in earlier}
         return transactions.isdisjoint((blocker.pid, blocker.began_at) for blocker in earlier)
     now = time.monotonic()
@@ -71,19 +73,19 @@ def take_turns(blockers: Sequence[Blocker], seconds: float, earlier: Sequence[Bl
 async def watching(fetch: Fetch, connection: Connection, blockers: list[Blocker]) -> AsyncIterator[None]:
     """Look up the sessions for which a transaction waits within the block, and add them to the list."""
     ((pid,),) = await fetch("session_pid", on=connection)
-    looking = start_in_background(_find_blockers(fetch, pid, blockers), "pg_scheduler blockers")
+    search = start_in_background(_find_blockers(fetch, pid, blockers), "pg_scheduler blockers")
     try:
         yield
     finally:
-        looking.cancel()
+        search.cancel()
 
 
 async def _find_blockers(fetch: Fetch, pid: int, blockers: list[Blocker]) -> None:
     sessions: list[Blocker] = []
-    # They are for a message only.
+    # The sessions are for a message only, so an error leaves them unknown.
     with suppress(DatabaseUnavailableError, *REFUSALS):
         while not sessions:
-            # The statement waits by then.
+            # Until then the statement of the transaction has begun to wait.
             await asyncio.sleep(LOOK_INTERVAL_S)
             rows = await fetch("find_blockers", pid)
             sessions = [Blocker(*row)._replace(seen_at=time.monotonic()) for row in rows]

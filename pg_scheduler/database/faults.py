@@ -223,14 +223,16 @@ NO_ANSWER: Final = (
 )
 
 
-def _summarize(error: BaseException) -> str:
-    if type(error) is asyncpg.InternalClientError:  # those of subclasses have texts for people
+def _describe(error: BaseException) -> str:
+    """Return the class and the message of an error."""
+    # The class itself has a text about states, which its subclasses replace by texts for people.
+    if type(error) is asyncpg.InternalClientError:
         return ENDED_WHILE_IDLE
-    text = _summary(error) or (NO_ANSWER if isinstance(error, TimeoutError) else "")
+    text = _message_of(error) or (NO_ANSWER if isinstance(error, TimeoutError) else "")
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _summary(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     """Return the message of an error, without the statement and the values that other libraries add."""
     is_foreign = _library_of(error) in FOREIGN_LIBRARIES
     return str(_source_of(error)).partition("\n")[0] if is_foreign else str(error)
@@ -332,18 +334,18 @@ def reading_dsn(name: str) -> Iterator[None]:
 def _describe_rejection(error: Exception) -> str:
     if isinstance(error, asyncpg.UndefinedObjectError):
         return (
-            f"the server rejected a connection ({error.sqlstate}, {_summarize(error)}); asyncpg sends each "
+            f"the server rejected a connection ({error.sqlstate}, {_describe(error)}); asyncpg sends each "
             "option of a DSN that it does not know as a setting: remove it, or let Scheduler.connect() "
             "translate it"
         )
     if isinstance(error, asyncpg.PostgresError):
         return (
-            f"the server rejected a connection ({error.sqlstate}, {_summarize(error)}); check the role, its "
+            f"the server rejected a connection ({error.sqlstate}, {_describe(error)}); check the role, its "
             "password and CONNECT privilege, the database and pg_hba.conf"
         )
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"the certificate of the server is not trusted ({_summarize(error)}); check it, and sslmode and "
+            f"the certificate of the server is not trusted ({_describe(error)}); check it, and sslmode and "
             "sslrootcert of the DSN, or ssl= of asyncpg.create_pool()"
         )
     # The message has the class of the error only, because its text may quote a password.
@@ -398,36 +400,39 @@ def raise_translated(error: Exception) -> None:
     state = sqlstate_of(error)
     if state in UNSTORABLE:
         raise UnstorableTextError(_describe_unstorable(error)) from error
-    if what := TOO_LARGE.get(constraint_of(error) or ""):
-        raise PayloadError(f"{what}; store large data elsewhere and pass a reference to it") from error
+    if problem := TOO_LARGE.get(constraint_of(error) or ""):
+        raise PayloadError(f"{problem}; store large data elsewhere and pass a reference to it") from error
     if is_of_application and state == FORBIDDEN:
         raise SchemaForbiddenError(
-            f"a trigger or a row security policy of the scheduler's tables refused a row ({_summary(error)})",
+            f"a trigger or a row security policy of the scheduler's tables refused a row "
+            f"({_message_of(error)})",
             "correct it, or grant what it needs",
         ) from error
     if is_of_application:
         return
     if state == FORBIDDEN:
         raise SchemaForbiddenError(
-            f"this database role lacks a privilege on the scheduler's tables ({_summary(error)})",
+            f"this database role lacks a privilege on the scheduler's tables ({_message_of(error)})",
             "grant it as their owner (the documentation lists, under Roles, the privileges of each role)",
         ) from error
     if state in MISSING:
-        raise SchemaMissingError(f"the scheduler's tables are missing or old ({_summary(error)})") from error
+        raise SchemaMissingError(
+            f"the scheduler's tables are missing or old ({_message_of(error)})"
+        ) from error
     if state == READ_ONLY:
         raise DatabaseUnavailableError(
-            f"{_summarize(error)}; connect to the primary, or set default_transaction_read_only = off for "
+            f"{_describe(error)}; connect to the primary, or set default_transaction_read_only = off for "
             "this role and database"
         ) from error
     if state in LOST_STATES or isinstance(error, LOST_CLASSES) or type(error) is asyncpg.InternalClientError:
-        raise ConnectionLostError(_summarize(error)) from error
+        raise ConnectionLostError(_describe(error)) from error
     if is_transient(error):
-        raise DatabaseUnavailableError(_summarize(error)) from error
+        raise DatabaseUnavailableError(_describe(error)) from error
 
 
 def _describe_unstorable(error: BaseException) -> str:
     """Return the message for a text that the database cannot store."""
-    text = _summary(error)
+    text = _message_of(error)
     character = _unstorable_character(error)
     description = f"the character {character!r}" if character else "a character"
     return (
@@ -438,7 +443,7 @@ def _describe_unstorable(error: BaseException) -> str:
 
 def _unstorable_character(error: BaseException) -> str:
     """Return the character that the encoding of the database lacks; empty if the server does not name it."""
-    if encoded := _BYTE.findall(_summary(error)):
+    if encoded := _BYTE.findall(_message_of(error)):
         return bytes.fromhex("".join(encoded)).decode("utf-8", "replace")
     source = _source_of(error)
     context = getattr(source, "context", None) or getattr(getattr(source, "diag", None), "context", None)

@@ -67,6 +67,7 @@ class DedicatedConnection:
     ) -> None:
         try:
             if error is not None and self._connection is not None:
+                # These translate the error, and terminate a connection that did not answer.
                 with translated(), terminate_unanswered(self._connection):
                     raise error
         except DatabaseUnavailableError as fault:  # another connection may not have the problem

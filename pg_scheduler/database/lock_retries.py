@@ -48,6 +48,7 @@ class LockReports:
 
     def __init__(self) -> None:
         self.report_after_s = REPORT_AFTER_S
+        # When there may be another record about holders or the calls of a name, by the monotonic clock.
         self._next_at: dict[str, float] = {}
 
     def report(
@@ -56,7 +57,7 @@ class LockReports:
         """Log that a call waits, unless a record has named these holders in the last minute."""
         now, holders = time.monotonic(), describe_holders(blockers)
         are_turns = take_turns(blockers, seconds, earlier)
-        self._next_at = {text: at for text, at in self._next_at.items() if at > now}
+        self._next_at = {subject: next_at for subject, next_at in self._next_at.items() if next_at > now}
         subject = name if are_turns else holders
         if subject in self._next_at:
             return
@@ -114,12 +115,14 @@ class LockRetries:
             DatabaseUnavailableError: The time limit of the call is over.
         """
         seconds, report_after_s = self._seconds, self._reports.report_after_s
+        # A look has found the holders. There are two looks: the second one shows whether they are still
+        # the same transactions.
         if self._blockers and tuple(self._blockers) != self._earlier_blockers:
-            # The second look shows whether it is still the same transaction.
             if self._look_after_s < report_after_s:
                 self._look_after_s, self._earlier_blockers = report_after_s, tuple(self._blockers)
             else:
                 self._look_after_s = math.inf
+        has_looked_twice = self._look_after_s == math.inf
         earlier = self._earlier_blockers if seconds >= report_after_s else ()
         if seconds >= self._timeout_s:
             waited, holders = f"for {self._timeout_s:g} s ({self._name})", describe_holders(self._blockers)
@@ -130,8 +133,8 @@ class LockRetries:
                 else f"the call needs a lock that another transaction has held {waited}: {holders}; end that "
                 "transaction, or repeat the call"
             ) from fault.__cause__
-        # The holder may not be found at the first look.
-        if not self._is_reported and seconds >= report_after_s * (1 if self._look_after_s == math.inf else 2):
+        # If the second look has not found the holder yet, the record waits for it as long again.
+        if not self._is_reported and seconds >= report_after_s * (1 if has_looked_twice else 2):
             self._is_reported = True
             self._reports.report(self._name, seconds, self._blockers, earlier)
         await asyncio.sleep(min(self._backoff.next_delay_s(), self._timeout_s - seconds))

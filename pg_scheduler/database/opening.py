@@ -101,7 +101,8 @@ async def probe_statements(pool: asyncpg.Pool, connection: Connection) -> None:
             await sessions[-1].execute("BEGIN", timeout=PROBE_TIMEOUT_S)
             if await connection.fetchval(PROCESS_ID, timeout=PROBE_TIMEOUT_S) != session:
                 return
-    except TimeoutError:  # the pooler has no other session, so none loses a statement
+    except TimeoutError:
+        # The pooler has no other session, so no statement is lost. This connection may still wait for one.
         terminate(connection)
     finally:
         for other in sessions:

@@ -128,12 +128,11 @@ class Connections:
             StickyConnection(pool, options)
             for _ in range(size // POOL_PER_STEP_CONNECTION if has_spare else 0)
         )
-        in_use = (
-            1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
-        )  # statements, LISTEN, the dedicated one
-        self._lock_holders = asyncio.Semaphore(max(size - in_use, 1))
+        # One connection runs statements. A large enough pool has one for LISTEN too, then a dedicated one.
+        service_count = 1 + (size > MIN_FREE_CONNECTIONS) + (size > MIN_FREE_CONNECTIONS + 1)
+        self._lock_holders = asyncio.Semaphore(max(size - service_count, 1))
         self._step_slots = asyncio.Semaphore(
-            max(size - in_use - len(self.step_connections) - MIN_FREE_CONNECTIONS, 1)
+            max(size - service_count - len(self.step_connections) - MIN_FREE_CONNECTIONS, 1)
         )
 
     @property
@@ -202,8 +201,8 @@ class Connections:
 
     def server_host(self) -> str | None:
         """Return the host of the server, as the pool connected to it; None before its first connection."""
-        opened = open_connections(self._pool)
-        return server_host(opened[0]) if opened else None
+        connections = open_connections(self._pool)
+        return server_host(connections[0]) if connections else None
 
     @property
     def is_in_loop(self) -> bool:
@@ -224,13 +223,13 @@ class Connections:
             TypeError: It is no connection, or that of a caller without asyncio.
             ValueError: It is an asyncpg connection that is not in a transaction.
         """
-        checked = None if connection is None else check_connection(connection)
-        if checked is None or as_foreign(checked) is None:
+        usable_connection = None if connection is None else check_connection(connection)
+        if usable_connection is None or as_foreign(usable_connection) is None:
             self.check_loop()
         # A foreign connection that is passed again has been checked.
-        if checked is not None and as_foreign(connection) is None:
-            await self._database.check_caller(connection, checked)
-        return checked
+        if usable_connection is not None and as_foreign(connection) is None:
+            await self._database.check_caller(connection, usable_connection)
+        return usable_connection
 
     async def check_pooler(self) -> None:
         """Raise if prepared statements of the pool would fail later.
@@ -245,10 +244,10 @@ class Connections:
     def check_thread(self) -> None:
         """Raise RuntimeError unless the caller is in the event loop of the pool, or no loop runs."""
         try:
-            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+            running_loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
-            running = None
-        if running is not self._loop and (running is not None or self._loop.is_running()):
+            running_loop = None
+        if running_loop is not self._loop and (running_loop is not None or self._loop.is_running()):
             raise RuntimeError(FOREIGN_LOOP)
 
     @asynccontextmanager
@@ -262,9 +261,9 @@ class Connections:
         """
         self.check_loop()
         if reserved and self._is_starved:
-            async with self.dedicated_connection as held:
-                if held is not None:
-                    yield held
+            async with self.dedicated_connection as dedicated_connection:
+                if dedicated_connection is not None:
+                    yield dedicated_connection
                     return
         try:
             connection = await take_from(self._pool, self.options.call_timeout_s)
@@ -292,9 +291,9 @@ class Connections:
         Steps at the same time wait for one another only if they leave too few connections for others, as
         while a lock of the whole table of steps stops them.
         """
-        for held in self.step_connections:
-            if not held.is_in_use and not self._is_starved:
-                return held
+        for step_connection in self.step_connections:
+            if not step_connection.is_in_use and not self._is_starved:
+                return step_connection
         return self._acquire_for_step()
 
     @asynccontextmanager
@@ -345,8 +344,8 @@ class Connections:
 
         Admissions follow one another, so the connection stays out of the pool for a moment.
         """
-        held, timeout_s = self.admission_connection, self.options.hot_timeout_s
-        source = self.acquire(reserved=True) if held is None or self._is_starved else held
+        sticky, timeout_s = self.admission_connection, self.options.hot_timeout_s
+        source = self.acquire(reserved=True) if sticky is None or self._is_starved else sticky
         async with source as connection, transact_with(connection, ADMISSION_SETTINGS, timeout_s):
             yield connection
 
@@ -386,11 +385,11 @@ class Connections:
         timeout_s = self.options.call_timeout_s
         async with self.checkout() as connection:
             with translated():
-                is_own = await prepare_to_hold(connection, timeout_s)
+                has_own_session = await prepare_to_hold(connection, timeout_s)
             try:
-                yield connection if is_own else None
+                yield connection if has_own_session else None
             finally:
-                if is_own and isinstance(connection, PoolConnectionProxy) and is_open(connection):
+                if has_own_session and isinstance(connection, PoolConnectionProxy) and is_open(connection):
                     # The reset of the pool's owner may keep settings.
                     with suppress(DatabaseUnavailableError), translated(), terminate_unanswered(connection):
                         await connection.execute(HELD_RESET, timeout=timeout_s)
@@ -544,6 +543,7 @@ class Connections:
 
     @property
     def _is_starved(self) -> bool:
+        """Whether jobs use up the pool, so that services run their statements on the dedicated connection."""
         return self.dedicated_connection.is_in_use and count_free(self._pool) == 0
 
 
@@ -632,6 +632,7 @@ class StickyConnection:
                 await self._return()
 
     async def _return(self) -> None:
+        """Return the connection to the pool, if one is out of it."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await release_to(self._pool, connection, self._options.call_timeout_s)

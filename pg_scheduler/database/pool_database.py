@@ -130,19 +130,24 @@ class PoolDatabase:
         address: Address | None
         if isinstance(source, asyncpg.Connection | PoolConnectionProxy):
             link: Any = opened_by_pool(source)
-            if link is None or link in self._links:  # a connection that was released has none
+            # A connection that was released has no link.
+            if link is None or link in self._links:
                 return
             address = address_of(link)
         else:
             with translated():
                 link_entry = link_of(source)
-                if link_entry is None or link_entry[0] is None or link_entry[0] in self._links:
+                if link_entry is None:
                     return
                 link, library = link_entry
+                if link is None or link in self._links:
+                    return
                 address = library.address_of(link)
         if address is None or address not in self._addresses:
             if address is None or address != address_of_pool(self._pool):
-                own_database = await self._own(is_blocking=isinstance(original, BlockingConnection))
+                own_database = await self._database_of_pool(
+                    is_blocking=isinstance(original, BlockingConnection)
+                )
                 if own_database is None:
                     return
                 self._compare(await self._identify(connection), own_database)
@@ -163,11 +168,11 @@ class PoolDatabase:
             row, *_ = await connection.fetch(IDENTITY, timeout=self._timeout_s)
         return Database(*row)
 
-    async def _own(self, *, is_blocking: bool) -> Database | None:
+    async def _database_of_pool(self, *, is_blocking: bool) -> Database | None:
         """Return the database of the pool; None if it cannot be asked now.
 
-        A pool may have no connection left for this: the caller may hold the last one. A blocking call in a
-        coroutine cannot wait for another one.
+        A connection of its own asks: the pool may have none left, as the caller may hold the last one. A
+        blocking call in a coroutine cannot wait for that connection.
         """
         if time.monotonic() < self._next_read_at or (is_blocking and _runs_event_loop()):
             return None

@@ -115,7 +115,9 @@ the transaction of a caller, for the rest of which the limit would last."""
 
 _PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
 _COUNTS: Final = {
-    f"count_{outcome}": f"coalesce(examined.counts[{place}], 0)" for place, outcome in enumerate(OUTCOMES, 3)
+    # The array begins with the numbers of scheduled jobs and of started attempts, and SQL counts from 1.
+    f"count_{outcome}": f"coalesce(examined.counts[{place}], 0)"
+    for place, outcome in enumerate(OUTCOMES, start=3)
 }
 """The number of each outcome in a row of statistics; an earlier release may have written a shorter array."""
 
@@ -146,8 +148,8 @@ def load_leaving_out(schema: str, name: str) -> Query:
 @cache
 def load_limited(schema: str, name: str, *, is_recorded: bool = True) -> Query:
     """Return a statement that waits for no lock for long, for a transaction of its own."""
-    left_out = {} if is_recorded else dict.fromkeys(_OF_RECORDS, "")
-    return compose_query(schema, name, within_lock_limit=LOCK_LIMIT, **left_out)
+    replacements = {} if is_recorded else dict.fromkeys(_OF_RECORDS, "")
+    return compose_query(schema, name, within_lock_limit=LOCK_LIMIT, **replacements)
 
 
 def names_by_text(schema: str) -> dict[str, str]:
@@ -205,6 +207,7 @@ def _sources() -> _Sources:
 
 
 def _parts() -> Iterator[tuple[str, str, str]]:
+    """Yield the parts of all files: ``name`` or ``fragment``, the name after that, and the text."""
     for folder in FOLDERS:
         for file in sorted(files("pg_scheduler").joinpath(folder).iterdir(), key=lambda file: file.name):
             if file.name.endswith(".sql"):

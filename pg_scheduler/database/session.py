@@ -110,7 +110,8 @@ async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy
     try:
         return await pool.acquire(timeout=timeout_s)
     except Exception as error:
-        if isinstance(error, asyncpg.InterfaceError):  # among others of a pool that cannot give connections
+        # It has many causes, among them a pool that cannot give connections.
+        if isinstance(error, asyncpg.InterfaceError):
             check_pool(pool)
         raise_rejected(error)
         raise
@@ -140,9 +141,9 @@ def is_open(connection: Connection) -> bool:
 
 async def is_own_session(connection: Connection, timeout_s: float) -> bool:
     """Return whether the session belongs to this connection. Behind a pooler the process ids differ."""
-    greeted = connection.get_server_pid()
-    backend: int = await connection.fetchval("SELECT pg_catalog.pg_backend_pid()", timeout=timeout_s)
-    return backend == greeted
+    connected_pid = connection.get_server_pid()
+    backend_pid: int = await connection.fetchval("SELECT pg_catalog.pg_backend_pid()", timeout=timeout_s)
+    return backend_pid == connected_pid
 
 
 _HOLD: Final = qualify_builtins("""

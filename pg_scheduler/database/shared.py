@@ -68,7 +68,8 @@ class SharedConnection:
                     self._has_settings = True
                 rows = list(await connection.fetch(query, *args, timeout=timeout_s))
             except Exception as error:
-                if is_transient(error) and not isinstance(error, asyncpg.PostgresError):  # which is an answer
+                # A PostgresError is an answer of the server, so the connection works.
+                if is_transient(error) and not isinstance(error, asyncpg.PostgresError):
                     terminate(connection)
                 raise_translated(error)
                 raise

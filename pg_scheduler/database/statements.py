@@ -244,10 +244,10 @@ class Statements:
         timeout_s = self._hot_timeout_s if query.timeout is Timeout.HOT else self.call_timeout_s
         if route is Route.DEDICATED:
             # Only services use it. They run in the event loop that start() has checked, so it is not checked.
-            async with self.connections.dedicated as held:
+            async with self.connections.dedicated as dedicated_connection:
                 # If the pool cannot spare a connection, the statement runs in a transaction, as below.
-                if held is not None:
-                    return list(await held.fetch(query.text, *args, timeout=timeout_s))
+                if dedicated_connection is not None:
+                    return list(await dedicated_connection.fetch(query.text, *args, timeout=timeout_s))
         self.connections.check_loop()
         if query.is_shareable and self._shared.is_free:
             with suppress(DatabaseUnavailableError):  # another connection may not have the problem

@@ -177,12 +177,14 @@ async def asyncpg_connection_of(connection: object) -> asyncpg.Connection | Pool
 
 
 def _separate(adapter: ConnectionAdapter) -> ConnectionAdapter:
-    """Return an adapter of an application for one call: it may use another connection in each context.
+    """Return an adapter of an application for one call.
 
-    What returns the transaction of a library's connection is equal for each call; a partial never is.
+    Calls whose ``transaction`` is equal are taken for calls on one connection. An adapter of an application
+    may use another connection in each context, so its function is wrapped: no two partials are equal.
     """
-    read = adapter.transaction
-    return adapter if read is None else ConnectionAdapter(adapter.run, adapter.is_async, partial(read))
+    if adapter.transaction is None:
+        return adapter
+    return ConnectionAdapter(adapter.run, adapter.is_async, partial(adapter.transaction))
 
 
 def link_of(connection: object) -> tuple[object, Any] | None:

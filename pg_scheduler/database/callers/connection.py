@@ -94,9 +94,10 @@ class ForeignConnection:
 
     async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> list[Row]:  # noqa: ARG002
         """Run a statement and return its rows. The connection has time limits of its own."""
-        written = [_WRITE.get(type(value), _written)(value) for value in values]
-        rewritten = rewrite(statement, tuple([kind for kind, _ in written]))
-        rows = await self._run(rewritten.text, [written[place][1] for place in rewritten.places])
+        typed_texts = [_WRITE.get(type(value), _written)(value) for value in values]
+        rewritten = rewrite(statement, tuple([kind for kind, _ in typed_texts]))
+        texts = [text for _, text in typed_texts]
+        rows = await self._run(rewritten.text, [texts[place] for place in rewritten.places])
         return [_row_from(row) for row in rows] if rewritten.has_columns else []
 
     async def fetchval(self, statement: str, *values: Any, timeout: float | None = None) -> Any:  # noqa: ARG002
@@ -179,7 +180,8 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
     """
     places: list[int] = []
     parts: list[str] = []
-    starts: dict[str, int] = {}  # of the words outside of brackets, in parts
+    # The places in ``parts`` of the first of each word outside of brackets.
+    starts: dict[str, int] = {}
     depth = end = 0
     for token in _TOKEN.finditer(statement):
         parts.append(statement[end : token.start()])
@@ -193,7 +195,8 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
                 if kind is not None:
                     places.append(place)
                 text = "NULL" if kind is None else TEXT.format(len(places))
-                if kind is not None and token["place"]:  # a JSON text is cast by the statement
+                # The statement itself casts a text of JSON.
+                if kind is not None and token["place"]:
                     text += f"::pg_catalog.{kind}"
             case "bracket":
                 depth += 1 if text == "(" else -1
@@ -212,7 +215,8 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
     else:
         columns = _without_end(parts[returning + 1 :]).strip()
         row = f"(SELECT {ROW_TEXT} FROM (SELECT {columns}) AS {ROW})"  # noqa: S608
-        if columns.isidentifier():  # a subquery costs the server 15 us more
+        # A single column needs no subquery, which costs the server 15 us more.
+        if columns.isidentifier():
             row = f"pg_catalog.json_build_object('{columns}', {columns})::pg_catalog.text"
         text = f"{prefix} {body} RETURNING {row}"
     text = _NULL_OR_CLOCK.sub(r"\1", text.strip())

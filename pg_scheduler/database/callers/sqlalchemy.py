@@ -63,7 +63,8 @@ async def driver_connection_of(source: Any) -> object:
 
 def link_of(source: Any) -> Engine:
     """Return the engine behind a session or connection."""
-    bind = source.get_bind() if hasattr(source, "get_bind") else source  # a session
+    # A session has a bind, a connection has the engine itself.
+    bind = source.get_bind() if hasattr(source, "get_bind") else source
     engine: Engine = getattr(bind.engine, "sync_engine", bind.engine)
     return engine
 

@@ -116,6 +116,7 @@ async def apply(
     """
     home = await home_schema(connection, schema)
     migrations = tuple(shipped)
+    # The transaction of a caller cannot be repeated: a deadlock ends it.
     for _ in range(0 if connection.is_in_transaction() else _MAX_ATTEMPTS - 1):
         # Nodes that run jobs meanwhile lock the same tables in other orders.
         with suppress(asyncpg.DeadlockDetectedError):

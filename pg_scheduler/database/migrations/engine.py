@@ -58,11 +58,11 @@ async def check_engine(connection: AnyConnection, other: AnyConnection) -> None:
     try:
         async with connection.transaction():
             await connection.fetchval(_LOCK, key, timeout=QUERY_TIMEOUT_S)
-            has_both = await other.fetchval(_TRY, key, timeout=QUERY_TIMEOUT_S)
+            got_held_lock = await other.fetchval(_TRY, key, timeout=QUERY_TIMEOUT_S)
         await other.execute(_LISTEN, timeout=QUERY_TIMEOUT_S)
     except _LACKS as error:
         raise await _unsupported(connection, f"it lacks a feature that jobs need ({error})") from error
-    if has_both:
+    if got_held_lock:
         raise await _unsupported(connection, "two sessions got the same advisory lock: jobs would run twice")
 
 

@@ -162,13 +162,13 @@ async def _only_builder(connection: AnyConnection, home: str) -> AsyncIterator[N
     key = _LOCK_CLASS, int.from_bytes(digest[:4], "big", signed=True)
     while not await connection.fetchval(_TRY_LOCK, *key, timeout=QUERY_TIMEOUT_S):  # noqa: ASYNC110 - a lock raises no event
         await asyncio.sleep(LOCK_POLL_S)
-    is_own = False
+    has_own_session = False
     try:
         # A build sends nothing for a long time, in which a firewall may forget the connection.
-        is_own = await prepare_to_hold(connection, QUERY_TIMEOUT_S)
+        has_own_session = await prepare_to_hold(connection, QUERY_TIMEOUT_S)
         yield
     finally:
         if not connection.is_closed():
             await connection.fetchval(_UNLOCK, *key, timeout=QUERY_TIMEOUT_S)
-            if is_own:
+            if has_own_session:
                 await connection.execute(HELD_RESET, timeout=QUERY_TIMEOUT_S)

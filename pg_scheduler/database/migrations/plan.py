@@ -70,8 +70,8 @@ class Migration:
     @property
     def needs(self) -> int | None:
         """The schema version that a release must have at least to use the result; None if not declared."""
-        declared = _DECLARATION.match("\n".join(self.up.splitlines()))
-        return int(declared["needs"] or 0) if declared else None
+        declaration = _DECLARATION.match("\n".join(self.up.splitlines()))
+        return int(declaration["needs"] or 0) if declaration else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +107,17 @@ def plan(
         MigrationChangedError: An applied migration differs from the shipped one.
     """
     migrations = {migration.version: migration for migration in shipped}
-    head, newest = max(migrations, default=0), max(applied, default=0)
-    if target is not None and not 0 <= target <= head:
-        raise ConfigurationError(f"target is {target}, but this release has the schema versions 0 to {head}")
+    newest_shipped, newest_applied = max(migrations, default=0), max(applied, default=0)
+    if target is not None and not 0 <= target <= newest_shipped:
+        raise ConfigurationError(
+            f"target is {target}, but this release has the schema versions 0 to {newest_shipped}"
+        )
     check(applied, migrations.values())
     if target is None:
-        target = max(head, newest)
-    if newest > max(head, target):
-        raise _too_new(newest, head)
-    versions = range(1, min(head, target) + 1)
+        target = max(newest_shipped, newest_applied)
+    if newest_applied > max(newest_shipped, target):
+        raise _too_new(newest_applied, newest_shipped)
+    versions = range(1, min(newest_shipped, target) + 1)
     down = [
         Step(migrations[version], up=False) for version in sorted(applied, reverse=True) if version > target
     ]
@@ -161,12 +163,12 @@ def check(applied: Mapping[int, Applied], shipped: Iterable[Migration]) -> None:
         MigrationChangedError: An applied migration differs from the shipped one.
     """
     migrations = {migration.version: migration for migration in shipped}
-    head = max(migrations, default=0)
+    newest_shipped = max(migrations, default=0)
     for version, (checksum, needs) in sorted(applied.items()):
         migration = migrations.get(version)
         if migration is None:
-            if needs is None or needs > head:
-                raise _too_new(max(applied), head)
+            if needs is None or needs > newest_shipped:
+                raise _too_new(max(applied), newest_shipped)
         elif checksum != migration.checksum:
             raise MigrationChangedError(
                 f"migration {version:04} ({migration.name}) was applied with the checksum {checksum}, but "
@@ -190,11 +192,11 @@ def table_names(migrations: Iterable[Migration]) -> list[str]:
     return list(names)
 
 
-def _too_new(newest: int, head: int) -> SchemaTooNewError:
+def _too_new(newest_applied: int, newest_shipped: int) -> SchemaTooNewError:
     return SchemaTooNewError(
-        f"the database is at schema version {newest}, but this release of pg_scheduler supports versions up "
-        f"to {head}",
-        f"upgrade pg_scheduler, or migrate down to {head} with the newer release",
+        f"the database is at schema version {newest_applied}, but this release of pg_scheduler supports "
+        f"versions up to {newest_shipped}",
+        f"upgrade pg_scheduler, or migrate down to {newest_shipped} with the newer release",
     )
 
 

@@ -164,10 +164,11 @@ async def _run_again(
 def _redirect(script: str, home: str, tables: Iterable[str], missing: Sequence[str]) -> str:
     schema = quote_identifier(home)
 
-    def qualified(name: re.Match[str]) -> str:
+    def qualified(match: re.Match[str]) -> str:
+        name = match[1]
         # The name of an index begins with the name of its table.
-        owners = [table for table in tables if f"{name[1]}_".startswith(f"{table}_")]
-        return f"{schema if max(owners, key=len, default='') in missing else 'pg_temp'}.{name[1]}"
+        owners = [table for table in tables if f"{name}_".startswith(f"{table}_")]
+        return f"{schema if max(owners, key=len, default='') in missing else 'pg_temp'}.{name}"
 
     return _NAME.sub(qualified, script)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pg_scheduler.database.migrations.plan import Migration
 
 # The search path that lock() sets is lost at once if each statement is a transaction of its own.
-_FOUND: Final = qualify_builtins("""
+_EXISTING: Final = qualify_builtins("""
     SELECT current_setting('search_path') = 'pg_catalog, pg_temp',
         to_regnamespace('{home}') IS NOT NULL,
         to_regclass('{records}') IS NOT NULL
@@ -69,7 +69,7 @@ def run_migrations(
         "records": qualify(f"{{schema}}{RECORDS}", home),
     }
     ((is_in_transaction, has_schema, has_records),) = run(
-        _FOUND.format_map({name: text.replace("'", "''") for name, text in values.items()})
+        _EXISTING.format_map({name: text.replace("'", "''") for name, text in values.items()})
     )
     if not is_in_transaction:
         raise ConfigurationError("migrations must be in a transaction, not on an autocommit connection")
@@ -77,18 +77,19 @@ def run_migrations(
     if has_records:
         applied = {version: Applied(*record) for version, *record in run(qualify(_APPLIED, home))}
     check(applied, migrations)
-    due = [step for step in steps if step.up is (step.migration.version not in applied)]
-    if due or start < target:
+    # Those to apply what the database lacks, or to revert what it has.
+    pending_steps = [step for step in steps if step.up is (step.migration.version not in applied)]
+    if pending_steps or start < target:
         _check_neighbours(applied, start, target, home)
-    if due and not has_schema:
+    if pending_steps and not has_schema:
         run(create_schema(home))
-    if due and not has_records:
+    if pending_steps and not has_records:
         run(create_records(home))
-    for step in due:
+    for step in pending_steps:
         for statement in step_statements(step, home):
             run(statement)
     run(UNPIN)
-    return [step.migration.version for step in due]
+    return [step.migration.version for step in pending_steps]
 
 
 def _check_neighbours(applied: Mapping[int, Applied], start: int, target: int, home: str) -> None:

@@ -237,28 +237,28 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
     """
     values = {_key(part): part.value for part in parts}
     differences: list[str] = []
-    are_indexes = True
+    are_all_indexes = True
     statements: list[str] = []
-    for part, add in _expected_parts():
+    for part, addition in _expected_parts():
         table = f"{quote_identifier(schema)}.{part.table}"
         value = values.get(_key(part))
         if value is None and part.name in optional:
             continue
         if value is None:
             differences.append(f"{part.kind} {part.name} of {part.table} is missing")
-            are_indexes = are_indexes and part.name in index_statements()
-            statements.append(add.format(table=table))
+            are_all_indexes = are_all_indexes and part.name in index_statements()
+            statements.append(addition.format(table=table))
         elif part.kind == "column" and value != part.value:
             differences.append(
                 f"column {part.name} of {part.table} has the type {value}, expected {part.value}"
             )
-            are_indexes = False
-            statements.append(_alter_type(part, add).format(table=table))
+            are_all_indexes = False
+            statements.append(_alter_type(part, addition).format(table=table))
     if differences:
         remedy = (
             "execute pg-scheduler migrate indexes, or call pg_scheduler.migrate.build_indexes(connection), "
             "which builds them while jobs run"
-            if are_indexes
+            if are_all_indexes
             else "restore the tables that differ from a backup, or drop them, and start() creates them "
             "again, empty"
         )
@@ -312,11 +312,11 @@ def index_statements() -> Mapping[str, str]:
     A primary key is a constraint whose index cannot be built alone.
     """
     return {
-        part.name: add.replace("INDEX", "INDEX CONCURRENTLY", 1)
+        part.name: addition.replace("INDEX", "INDEX CONCURRENTLY", 1)
         .replace(" USING btree", "", 1)
         .replace("COALESCE(", "coalesce(")
         .format(table=f"{{schema}}{part.table}")
-        for part, add in _expected_parts()
+        for part, addition in _expected_parts()
         if part.kind == "index" and not part.name.endswith(_PRIMARY_KEY)
     }
 
@@ -342,6 +342,7 @@ def shipped_storage() -> Mapping[str, Mapping[str, str]]:
 
 
 def _key(part: Part) -> tuple[str, str, str]:
+    """Return what identifies a part: its name, or that of an index its definition, whatever it is called."""
     if part.kind != "index":
         return part.table, part.kind, part.name
     command, _, definition = part.value.partition(" USING ")
@@ -355,6 +356,7 @@ def _expected_parts() -> tuple[tuple[Part, str], ...]:
 
 
 def _parse(shape: str) -> Iterator[tuple[Part, str]]:
+    """Yield the parts that ``schema.txt`` lists, each with the statement that adds it."""
     table = ""
     for entry in _ENTRY.split(shape):
         kind, _, text = " ".join(entry.split()).partition(" ")
@@ -366,25 +368,25 @@ def _parse(shape: str) -> Iterator[tuple[Part, str]]:
         elif kind == "constraint" and value.startswith("CHECK"):
             yield Part(table, kind, name), _escape(f"ADD CONSTRAINT {name} {value}")
         elif kind == "CREATE" and (index := _INDEX.fullmatch(f"{kind} {text}")):
-            add = _escape(f"ADD PRIMARY KEY {index['columns']}")
+            addition = _escape(f"ADD PRIMARY KEY {index['columns']}")
             if not index["name"].endswith(_PRIMARY_KEY):
                 command = f"CREATE {index['unique'] or ''}INDEX {index['name']}"
-                add = f"{command} ON {{table}} USING {index['definition']}"
-            yield Part(table, "index", index["name"], f"{kind} {text}"), add
+                addition = f"{command} ON {{table}} USING {index['definition']}"
+            yield Part(table, "index", index["name"], f"{kind} {text}"), addition
 
 
 def _escape(command: str) -> str:
     return _ALTER + command.replace("{", "{{").replace("}", "}}")
 
 
-def _alter_type(column: Part, add: str) -> str:
+def _alter_type(column: Part, addition: str) -> str:
     """Return the statement that changes the type of a column.
 
     Its default and the constraints that use it are removed before and added again after.
     """
     name = column.name
     removals, additions = [], []
-    _, _, default = add.partition(" DEFAULT ")
+    _, _, default = addition.partition(" DEFAULT ")
     if default:
         removals.append(f"ALTER COLUMN {name} DROP DEFAULT")
         additions.append(f"ALTER COLUMN {name} SET DEFAULT {default}")

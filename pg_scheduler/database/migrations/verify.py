@@ -197,7 +197,11 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
     applied = {
         row["version"]: Applied(row["checksum"], row["needs"]) for row in rows if row["version"] is not None
     }
-    parts = tuple(Part(*row[3:]) for row in rows if row["version"] is None)
+    parts = tuple(
+        Part(row["relation"], row["kind"], row["name"], row["value"])
+        for row in rows
+        if row["version"] is None
+    )
     return SchemaState(applied, parts)
 
 
