@@ -78,14 +78,18 @@ class EventBus:
         check_kinds(kinds)
         if not _is_async(subscriber):
             return self._add(subscriber, kinds, once=once)
-        queued = AsyncSubscriber(
-            subscriber, _name_of(subscriber), self._overflowed, self._worker_id, self._busy
+        async_subscriber = AsyncSubscriber(
+            subscriber,
+            _name_of(subscriber),
+            on_overflow=self._log_overflow,
+            worker_id=self._worker_id,
+            busy=self._busy,
         )
-        remove = self._add(queued, kinds, once=once)
+        remove = self._add(async_subscriber, kinds, once=once)
 
         def unsubscribe() -> None:
             remove()
-            queued.queue.clear()
+            async_subscriber.queue.clear()
 
         return unsubscribe
 
@@ -100,7 +104,7 @@ class EventBus:
             TypeError: A kind is not an event class.
         """
         check_kinds(kinds)
-        queue = StreamQueue(name, self._overflowed)
+        queue = StreamQueue(name, self._log_overflow)
         return EventStream(queue, self._add(queue, kinds))
 
     @property
@@ -128,8 +132,9 @@ class EventBus:
             route = self._route(kind)
         for subscription in route:
             if subscription.once:
+                # A subscriber before this one may have published an event, which ended this subscription.
                 if subscription not in self._subscriptions:
-                    continue  # a subscriber before this one published an event
+                    continue
                 self._remove(subscription)
             receiver = subscription.receiver
             if isinstance(receiver, StreamQueue):
@@ -155,11 +160,11 @@ class EventBus:
         The caller may be a subscriber: it does not wait for itself.
         """
         current_task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        busy = [task for task in self._busy if task is not current_task and task.get_loop() is loop]
-        if not busy:
+        busy_tasks = [task for task in self._busy if task is not current_task and task.get_loop() is loop]
+        if not busy_tasks:
             return
-        _, late = await asyncio.wait(busy, timeout=timeout_s)
-        for task in late:
+        _, late_tasks = await asyncio.wait(busy_tasks, timeout=timeout_s)
+        for task in late_tasks:
             subscriber = self._busy[task]
             logger.warning(
                 "event subscriber %s cancelled: it did not handle its events within %g s after the shutdown, "
@@ -171,8 +176,8 @@ class EventBus:
             )
             subscriber.queue.clear()
             task.cancel()
-        if late:
-            await asyncio.wait(late, timeout=CANCELLATION_TIMEOUT_S)
+        if late_tasks:
+            await asyncio.wait(late_tasks, timeout=CANCELLATION_TIMEOUT_S)
 
     def _add(
         self, receiver: Subscriber | StreamQueue, kinds: tuple[type[Event], ...], *, once: bool = False
@@ -196,7 +201,7 @@ class EventBus:
         if self.on_change is not None:
             self.on_change()
 
-    def _overflowed(self, event: EventsDropped) -> None:
+    def _log_overflow(self, event: EventsDropped) -> None:
         if self._sink is not None:
             self._sink(event)
 

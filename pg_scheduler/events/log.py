@@ -227,7 +227,9 @@ class EventLog:
         self._monotonic = monotonic
         self._retrying: set[str] = set()
         self._outage_began = self._reported_at = 0.0
-        self._is_rejected = self._was_away = False
+        # Whether connections were rejected in this outage, and whether the database was unavailable in it.
+        # Locks and triggers of the application also let passes fail.
+        self._is_rejected = self._was_unavailable = False
         self._reported_errors: set[type[SchedulerError]] = set()
 
     def __call__(self, event: types.Event) -> None:
@@ -268,14 +270,16 @@ class EventLog:
         rejected = isinstance(event.error, ConnectionRejectedError)
         is_first = not self._retrying
         if is_first:
-            self._outage_began, self._is_rejected, self._was_away = now, False, False
-        self._was_away = self._was_away or not (is_lock_wait(event.error) or _is_refused(event))
+            self._outage_began, self._is_rejected, self._was_unavailable = now, False, False
+        is_outage = not (is_lock_wait(event.error) or _is_refused(event))
+        self._was_unavailable = self._was_unavailable or is_outage
         is_news = is_first or (rejected and not self._is_rejected)
-        is_known = rejected or event.service in self._retrying
+        # Each service has a record of its own when it first fails, but a rejection concerns all of them.
+        is_repeated = rejected or event.service in self._retrying
         interval = REJECTION_REPORT_INTERVAL_S if self._is_rejected else RETRY_REPORT_INTERVAL_S
         self._retrying.add(event.service)
-        if not is_news and is_known and now < self._reported_at + interval:
-            return logging.DEBUG, is_first
+        if not is_news and is_repeated and now < self._reported_at + interval:
+            return logging.DEBUG, False
         self._reported_at = now
         self._is_rejected = self._is_rejected or rejected
         return (logging.ERROR if rejected and is_news else logging.WARNING), is_news
@@ -285,7 +289,7 @@ class EventLog:
         if not self._retrying:
             logger.warning(
                 "database available again after %s; all services resumed"
-                if self._was_away
+                if self._was_unavailable
                 else "all services resumed after %s, since no lock or trigger of the application stops them",
                 _shown(self._monotonic() - self._outage_began),
                 extra=record_fields(worker_id=self._worker_id()),

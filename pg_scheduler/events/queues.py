@@ -99,7 +99,8 @@ class AsyncSubscriber:
     async def _handle_all(self) -> None:
         while (event := self.queue.take()) is not None:
             await self._handle(event)
-            await asyncio.sleep(0)  # a function that never suspends must not hold the event loop
+            # Otherwise a function that never suspends would hold the event loop until the queue is empty.
+            await asyncio.sleep(0)
 
     async def _handle(self, event: Event) -> None:
         try:
@@ -147,7 +148,8 @@ class EventStream:
     """
 
     def __init__(self, queue: StreamQueue, unsubscribe: Callable[[], None]) -> None:
-        self._queue = queue  # the bus has a reference to the queue only, so a forgotten stream is garbage
+        # The bus has a reference to the queue only, so a stream that its user has forgotten is garbage.
+        self._queue = queue
         self._unsubscribe = unsubscribe
 
     def __aiter__(self) -> Self:
