@@ -160,7 +160,7 @@ class JobCall:
         self._report(stack)
 
     def cancel(self, reason: str = "cancelled") -> bool:
-        """Set the flag; return whether that is all, False if ``run()`` must be cancelled."""
+        """Set the flag; return whether that is enough, and ``run()`` need not be cancelled."""
         was_cancelled, self.is_cancelled = self.is_cancelled, True
         self.cancelled_by = self.cancelled_by or reason
         if self._on_cancel is None:

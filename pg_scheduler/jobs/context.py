@@ -274,31 +274,33 @@ def current_job() -> CurrentJob:
         ...     key = f"{current_job().job_id}"  # the same for every attempt: an idempotency key
     """
     try:
-        running = current.get()
+        running_job = current.get()
     except LookupError:
         raise LookupError(
             "current_job() was called outside of a running job; call it in a job function"
         ) from None
-    claim = running.claim
+    claim = running_job.claim
     seconds = claim.timeout_seconds
     deadline = None
     if seconds is not None:
-        began_at = datetime.fromtimestamp(running.began_at, UTC)
+        began_at = datetime.fromtimestamp(running_job.began_at, UTC)
         deadline = began_at + timedelta(seconds=min(MAX_DEADLINE_S, seconds))
-    claim_values = (claim.job_id, claim.job_name, claim.attempt, claim.execution_time)
     schedule_id, fire_time = _origin(claim.options)
     return CurrentJob(
-        *claim_values,
-        deadline,
-        running.get_scheduler,
-        cancellation.get(None),
-        claim.task_data,
-        partial(running.report_progress, claim),
+        job_id=claim.job_id,
+        job_name=claim.job_name,
+        attempt=claim.attempt,
+        execution_time=claim.execution_time,
+        deadline=deadline,
+        _get_scheduler=running_job.get_scheduler,
+        _cancellation=cancellation.get(None),
+        _task_data=claim.task_data,
+        _report=partial(running_job.report_progress, claim),
         schedule_id=schedule_id,
         fire_time=fire_time,
         retry_count=claim.retry_count,
         max_retries=claim.max_retries,
-        _attempt=running.attempt,
+        _attempt=running_job.attempt,
     )
 
 

@@ -53,8 +53,9 @@ def import_path(func: JobFunction) -> tuple[str, str]:
             f"executor 'process' cannot run {qualified_name(func)}: a process imports its function as "
             "module:name; define it at the top level of a module"
         )
-    if (loaded := sys.modules.get(module)) is not None:  # while it is being imported, the function is new
-        target: object = loaded
+    if (loaded_module := sys.modules.get(module)) is not None:
+        # While the module is being imported, it does not have the function yet.
+        target: object = loaded_module
         for part in path.split("."):
             target = getattr(target, part, None)
         if target is not None and not callable(target):

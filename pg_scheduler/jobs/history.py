@@ -167,6 +167,7 @@ def _traceback_of(error: BaseException) -> str | None:
 
 
 def _shortened(chunk: str) -> str:
+    """Return a frame or a message of a traceback: the begin of one line, the end of several."""
     if "\n" in chunk[:-1]:
         return chunk[-MAX_LINES_LENGTH:]
     return chunk if len(chunk) <= MAX_CHUNK_LENGTH else chunk[:MAX_CHUNK_LENGTH] + " ...\n"
@@ -214,16 +215,16 @@ def _error_from(entry: dict[str, Any]) -> AttemptError:
         return value if isinstance(value, str) else None
 
     return AttemptError(
-        entry["attempt"],
-        instant_from(entry.get("started_at")),
-        instant_from(entry.get("ended_at")),
-        text("worker_id"),
-        entry["outcome"],
-        text("error_type"),
-        text("message"),
-        text("traceback"),
-        _log_from(entry.get("log")),
-        trace_from(entry),
+        attempt=entry["attempt"],
+        started_at=instant_from(entry.get("started_at")),
+        ended_at=instant_from(entry.get("ended_at")),
+        worker_id=text("worker_id"),
+        outcome=entry["outcome"],
+        error_type=text("error_type"),
+        message=text("message"),
+        traceback=text("traceback"),
+        log=_log_from(entry.get("log")),
+        trace=trace_from(entry),
     )
 
 
@@ -265,7 +266,9 @@ class KeptLog:
 
     def add(self, line: str) -> None:
         """Keep a line, if an attempt runs in this context; any thread may call it."""
-        lines, line = self._lines.get(None), str.__str__(line)
+        lines = self._lines.get(None)
+        # A subclass of str may override any method.
+        line = str.__str__(line)
         if lines is not None:
             lines.append(line if len(line) <= MAX_LINE_LENGTH else line[:MAX_LINE_LENGTH] + " ...")
 

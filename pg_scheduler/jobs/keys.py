@@ -117,7 +117,7 @@ def named_prefix(kind: str, name: str) -> str:
 
 
 def prefix_of(kind: str, blocked_on: str) -> str:
-    """Return the same part of a text with a key."""
+    """Return the part of a text before its key, which is what ``named_prefix()`` returns for its name."""
     return blocked_on[: blocked_on.find(":", len(kind)) + 1]
 
 

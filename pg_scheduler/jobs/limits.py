@@ -180,8 +180,9 @@ def _rows(limit: Limit) -> list[LimitRow]:
     per_s = limit.per.total_seconds()
     rows = [LimitRow(limit.max_running, limit.max_starts, per_s)]
     if limit.spread:
-        starts = max(int(limit.max_starts * MIN_STEP_S / per_s), 1)
-        rows.append(LimitRow(None, starts, per_s * starts / limit.max_starts))
+        starts_per_step = max(int(limit.max_starts * MIN_STEP_S / per_s), 1)
+        step_s = per_s * starts_per_step / limit.max_starts
+        rows.append(LimitRow(max_running=None, max_starts=starts_per_step, per_s=step_s))
     return rows
 
 

@@ -96,7 +96,8 @@ def _main_name() -> str:
             _main_names[main] = str(spec.name).removesuffix(".__main__")
         elif file := getattr(main, "__file__", None):
             _main_names[main] = Path(file).stem
-        else:  # not yet known: python -m sets the spec after it has imported the package
+        else:
+            # The name is not known yet: ``python -m`` sets the spec after it has imported the package.
             return "__main__"
     return _main_names[main]
 
@@ -123,8 +124,8 @@ def most_similar(name: str, names: Sequence[str]) -> str | None:
         return None
     candidates = [other for other in names[:MAX_COMPARED_NAMES] if len(other) <= MAX_COMPARED_LENGTH]
     last_part = name.rpartition(".")[2]
-    if alike := [other for other in candidates if other.rpartition(".")[2] == last_part]:
-        return difflib.get_close_matches(name, alike, n=1, cutoff=0.0)[0]
+    if same_last_part := [other for other in candidates if other.rpartition(".")[2] == last_part]:
+        return difflib.get_close_matches(name, same_last_part, n=1, cutoff=0.0)[0]
     return next(iter(difflib.get_close_matches(name, candidates, n=1)), None)
 
 
@@ -134,8 +135,8 @@ def likely_new_name(name: str, names: Sequence[str]) -> str | None:
     After a typing error the closest name is a good hint. Here a wrong one would send the reader to a task
     that has nothing to do with the jobs.
     """
-    near = most_similar(name, names)
-    if near is None:
+    similar_name = most_similar(name, names)
+    if similar_name is None:
         return None
-    threshold = MOVED if name.rpartition(".")[2] == near.rpartition(".")[2] else RENAMED
-    return near if difflib.SequenceMatcher(None, near, name).ratio() >= threshold else None
+    threshold = MOVED if name.rpartition(".")[2] == similar_name.rpartition(".")[2] else RENAMED
+    return similar_name if difflib.SequenceMatcher(None, similar_name, name).ratio() >= threshold else None

@@ -251,6 +251,7 @@ class Outcome:
         event: MakeEvent = partial(JobFailed, error=reason)
         if change.status is JobStatus.PENDING:
             event = partial(JobRetried, error=reason, delay=timedelta(0))
+        # The argument that is left is the number of earlier crashes.
         return cls(change, event, partial(cls.crash, error, max_crashes, trace))
 
 
@@ -300,26 +301,28 @@ def substitutes(
         error: The error.
         deletes: Whether a completed job is deleted at once. No substitute deletes its job.
     """
-    changes = outcome.change
-    ends = changes.status is not JobStatus.PENDING
+    change = outcome.change
+    ends_job = change.status is not JobStatus.PENDING
     choices: list[Substitute] = []
-    if deletes and changes.status is JobStatus.COMPLETED:
-        choices.append(Substitute(outcome, True, "the job is deleted later"))
-    if ends:
-        choices.append(Substitute(outcome, False, "what follows from the end of the job is written later"))
+    if deletes and change.status is JobStatus.COMPLETED:
+        choices.append(Substitute(outcome, with_consequences=True, description="the job is deleted later"))
+    if ends_job:
+        description = "what follows from the end of the job is written later"
+        choices.append(Substitute(outcome, with_consequences=False, description=description))
     # The job ended before, and only the end of its attempt is reported. There is no text to leave out, and no
     # job that could fail.
-    if changes.is_revoked:
+    if change.is_revoked:
         return choices
-    if changes.error or changes.kept or changes.entry:
-        reduced = outcome.without_texts(reason)
-        choices.append(Substitute(reduced, True, "it was written without the error and the value of the job"))
-        if ends:
-            choices.append(Substitute(reduced, False, choices[-1].description))
+    if change.error or change.kept or change.entry:
+        reduced_outcome = outcome.without_texts(reason)
+        description = "it was written without the error and the value of the job"
+        choices.append(Substitute(reduced_outcome, with_consequences=True, description=description))
+        if ends_job:
+            choices.append(Substitute(reduced_outcome, with_consequences=False, description=description))
     for text in (reason, f"outcome refused by the table, SQLSTATE {state}"):
-        failed = Outcome.fail(text, error, history_entry("refused", message=text))
+        failure = Outcome.fail(text, error, history_entry("refused", message=text))
         choices += [
-            Substitute(failed, with_consequences, "the job failed instead")
+            Substitute(failure, with_consequences, "the job failed instead")
             for with_consequences in (True, False)
         ]
     return choices

@@ -63,8 +63,17 @@ def _make_to_json() -> Callable[[Any], str]:
     if c_make_encoder is None:
         return _encoder.encode
     chunks = c_make_encoder(
-        None, _encoder.default, encode_basestring_ascii, None, ":", ",", False, False, False
+        markers=None,
+        default=_encoder.default,
+        encoder=encode_basestring_ascii,
+        indent=None,
+        key_separator=":",
+        item_separator=",",
+        sort_keys=False,
+        skipkeys=False,
+        allow_nan=False,
     )
+    # The 0 is the level of indentation.
     return lambda value: "".join(chunks(value, 0))
 
 

@@ -115,16 +115,19 @@ class TaskRegistry:
         exact_names = [task.name, qualified_name(func), *check_aliases(aliases)]
         for exact_name in exact_names:
             self._check_is_free(exact_name, task)
-        if existing_task:  # its other names resolve to the new task
+        # Its other names resolve to the new task, too.
+        if existing_task:
             exact_names += [exact_name for exact_name, owner in self._exact.items() if owner is existing_task]
+        loose_names = [name for name, bearers in self._loose.items() if task.identity in bearers]
+        # No name is ever removed, so the sizes show whether any was added.
         size = self._size()
         for exact_name in exact_names:
             self._exact[exact_name] = task
-        for loose_name in (func.__name__, *loose, *(k for k, v in self._loose.items() if task.identity in v)):
+        for loose_name in (func.__name__, *loose, *loose_names):
             self._loose.setdefault(loose_name, {})[task.identity] = task
-        has_moved = existing_task is not None and existing_task.executor != task.executor
-        is_limited_otherwise = (task.limits, task.share) != (previous_task.limits, previous_task.share)
-        self.forget(lists=self._size() != size or has_moved or is_limited_otherwise)
+        has_other_executor = existing_task is not None and existing_task.executor != task.executor
+        has_other_limits = (task.limits, task.share) != (previous_task.limits, previous_task.share)
+        self.forget(lists=self._size() != size or has_other_executor or has_other_limits)
         return task
 
     def adopt(self, func: JobFunction) -> Task:

@@ -171,9 +171,11 @@ def kept_error(seconds: float, message: str, exception: BaseException | None) ->
     if exception is not None:
         kind = class_name(naming_leaf_of(exception))
         message = message.removeprefix(kind).removeprefix(": ")
+        # The last line names the exception itself, whose class and message are stored apart.
         lines = traceback.format_exception(type(exception), _Unprinted(), traceback_of(exception))[:-1]
+        # The traceback of a group has those of the exceptions in it.
         if is_a(exception, BaseExceptionGroup):
-            lines = traceback_lines(exception)  # those of the exceptions in it
+            lines = traceback_lines(exception)
         remote = guarded(lambda: getattr(exception, "remote_traceback", None), lambda _: None)
         text = str.__str__(remote) if is_a(remote, str) else "".join(lines)
         trace = storable(text)[-MAX_TRACEBACK_LENGTH:] or None

@@ -235,9 +235,9 @@ def reason_of(error: BaseException) -> BaseException:
     returns the same error.
     """
     # Code may set causes that form a circle.
-    passed = set[int]()
-    while is_a(error, Retry) and id(error) not in passed and (cause := cause_of(error)) is not None:
-        passed.add(id(error))
+    visited_ids = set[int]()
+    while is_a(error, Retry) and id(error) not in visited_ids and (cause := cause_of(error)) is not None:
+        visited_ids.add(id(error))
         error = cause
     return error
 

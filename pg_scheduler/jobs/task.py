@@ -189,7 +189,8 @@ class Arity:
             self.signature = own_signature(func)
         except ConfigurationError:
             raise
-        except (TypeError, ValueError):  # a __signature__ that is none
+        except (TypeError, ValueError):
+            # A decorator may give a function a ``__signature__`` that is no signature.
             self.signature = None
         self.counts: Final = _counts(self.signature)
 
@@ -209,6 +210,7 @@ class Arity:
 
 
 def _counts(signature: inspect.Signature | None) -> range:
+    """Return the numbers of positional arguments that are enough without keyword arguments; none may be."""
     if signature is None:
         return range(sys.maxsize)
     minimum = maximum = 0
@@ -310,7 +312,8 @@ class Task:
         if self.typed is not None:
             return self.typed.encode(args, kwargs)
         task_data = encode(args, kwargs)
-        # A call of check() costs more than this.
+        # Most calls have arguments of a number and of names that were accepted before. To look that up costs
+        # less than a call of check().
         arity, count = self.arity, len(args)
         if not kwargs:
             if count not in arity.counts:
@@ -333,10 +336,11 @@ class Task:
         """
         if self.typed is not None:
             self.typed.check(args, kwargs)
-        elif (count := len(args)) not in self.arity.accepted.get(tuple(kwargs), ()) and (
-            kwargs or count not in self.arity.counts
-        ):
-            self.arity.check(args, kwargs)
+            return
+        arity, count = self.arity, len(args)
+        is_enough = not kwargs and count in arity.counts
+        if not is_enough and count not in arity.accepted.get(tuple(kwargs), ()):
+            arity.check(args, kwargs)
 
     def form_of_result(self, value: object) -> object:
         """Return what an attempt returned in the form in which it is stored; see ``TypedArguments``."""

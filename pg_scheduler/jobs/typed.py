@@ -43,11 +43,13 @@ class TypedArguments:
         self._func = func
         self._adapter: TypeAdapter[Bound] | None = None
         self._types: dict[str, ValueType] = {}
-        self._rest = self._others = ANY_TYPE
-        self._returned: ValueType | None = None
+        # The types of what ``*args`` and ``**kwargs`` of the function collect.
+        self._var_positional_type = self._var_keyword_type = ANY_TYPE
+        self._return_type: ValueType | None = None
         self._signature = own_signature(func)
         parameters = self._signature.parameters.values()
-        # JSON has objects with names, or arrays: strict types accept texts as dates in these only.
+        # Strict types accept a text as a date only if pydantic reads it from JSON. All arguments together are
+        # read from an object by their names, or from an array. So positional ones are named where possible.
         self._names = [
             parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         ]
@@ -72,7 +74,8 @@ class TypedArguments:
             return encode(args, kwargs)  # raises the error
         if self._adapter is None:
             self._build()
-        if any(isinstance(value, Iterator) for value in args):  # it is dumped, and compared
+        # An iterator can be read once only, but arguments are dumped and then compared.
+        if any(isinstance(value, Iterator) for value in args):
             args = [list(value) if isinstance(value, Iterator) else value for value in args]
         values = kwargs or {}
         types = [self._type_of(index) for index in range(len(args))]
@@ -84,7 +87,7 @@ class TypedArguments:
             name: self._type_named(name).dump(value, f"kwargs[{name!r}]") for name, value in values.items()
         }
         task_data = encode(plain, named)
-        if self._arrive(args, values, plain, named, task_data):
+        if self._arrives_equal(args, values, plain, named, task_data):
             return task_data
         plain = [
             _form(kind, value, f"args[{index}]")
@@ -112,18 +115,18 @@ class TypedArguments:
 
     def _form_of_result(self, value: Any) -> Any:
         try:
-            if self._returned is None:
+            if self._return_type is None:
                 annotation = return_annotation(unwrapped(self._func))
                 if annotation is UNDECLARED:
                     return value
-                self._returned = ValueType(annotation)
-            return self._returned.encode(value, "the value")
+                self._return_type = ValueType(annotation)
+            return self._return_type.encode(value, "the value")
         except PayloadError as error:
             return NoValue(str(error))
         except (PydanticUserError, ValidationError, NameError, TypeError, SyntaxError):
             return value
 
-    def _arrive(
+    def _arrives_equal(
         self,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -135,28 +138,38 @@ class TypedArguments:
         if LARGE in task_data:
             plain, named = decode(as_returned(task_data))
         try:
-            bound, keyword_values = self._validate(plain, named)
+            positional_values, keyword_values = self._validate(plain, named)
         except ValidationError:
             return False
         positional = self._positional
         for index, value in enumerate(args):
             name = positional[index] if index < len(positional) else None
-            arrived = keyword_values[name] if name is not None and name in keyword_values else bound[index]
+            arrived = (
+                keyword_values[name]
+                if name is not None and name in keyword_values
+                else positional_values[index]
+            )
             if first_difference(value, arrived) is not None:
                 return False
         for name, value in kwargs.items():
-            arrived = keyword_values[name] if name in keyword_values else bound[positional.index(name)]
+            arrived = (
+                keyword_values[name] if name in keyword_values else positional_values[positional.index(name)]
+            )
             if first_difference(value, arrived) is not None:
                 return False
         return True
 
     def _type_of(self, index: int) -> ValueType:
         """Return the type of a positional argument."""
-        return self._types[self._positional[index]] if index < len(self._positional) else self._rest
+        return (
+            self._types[self._positional[index]]
+            if index < len(self._positional)
+            else self._var_positional_type
+        )
 
     def _type_named(self, name: str) -> ValueType:
         """Return the type of a keyword argument."""
-        return self._types.get(name, self._others)
+        return self._types.get(name, self._var_keyword_type)
 
     def check(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise unless arguments as a row has them fit the annotations.
@@ -202,14 +215,14 @@ class TypedArguments:
             return args, kwargs
 
         parameters = self._signature.parameters
-        # Those of injected parameters, and of what it returns, may be undefined.
-        needed = {
+        # The annotations of injected parameters, and that of the return value, may have undefined names.
+        annotations = {
             name: parameter.annotation
             for name, parameter in parameters.items()
             if parameter.annotation is not parameter.empty
         }
         try:
-            hints = type_hints(self._func, needed)
+            hints = type_hints(self._func, annotations)
             capture.__annotations__ = hints
             capture.__signature__ = self._signature.replace(return_annotation=Any)  # type: ignore[attr-defined]
             adapter = TypeAdapter(cast("Any", capture), config=ConfigDict(hide_input_in_errors=True))
@@ -223,9 +236,9 @@ class TypedArguments:
         for name, parameter in parameters.items():
             kind = _value_type(hints.get(name, Any))
             if parameter.kind is parameter.VAR_POSITIONAL:
-                self._rest = kind
+                self._var_positional_type = kind
             elif parameter.kind is parameter.VAR_KEYWORD:
-                self._others = kind
+                self._var_keyword_type = kind
                 self._types |= _unpacked_types(hints.get(name))
             else:
                 self._types[name] = kind

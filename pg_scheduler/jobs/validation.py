@@ -193,5 +193,5 @@ def _members(kind: type, value: object) -> str:
     if not issubclass(kind, Enum):
         return ""
     text = value.lower() if isinstance(value, str) else value
-    meant = [member for member in kind if member.value == text] or list(kind)
-    return "; pass " + " or ".join(f"{kind.__name__}.{member.name}" for member in meant)
+    members = [member for member in kind if member.value == text] or list(kind)
+    return "; pass " + " or ".join(f"{kind.__name__}.{member.name}" for member in members)

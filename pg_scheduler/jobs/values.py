@@ -113,7 +113,9 @@ class ValueType:
         """
         if isinstance(value, Iterator):
             value = list(value)
-        expected: Any = _MISSING
+        # What the type makes of the value, which is the error if it does not fit. Few values need it.
+        converted: Any = _MISSING
+        # The first difference of a form that pydantic reads, and the first error of one that it does not.
         difference: Difference | None = None
         misfit: ValidationError | None = None
         texts = set[str]()
@@ -127,17 +129,19 @@ class ValueType:
             except ValidationError as error:
                 misfit = misfit or error
                 continue
-            latest = first_difference(value, arrived)
-            if latest is not None:
-                if expected is _MISSING:
-                    expected = self._converted(value)
-                if not isinstance(expected, ValidationError):
-                    latest = first_difference(expected, arrived)
+            form_difference = first_difference(value, arrived)
+            # A value that pydantic converts to the type may arrive as the converted one. If the type accepts
+            # it from JSON only, it is sent as it is, and whatever arrives is right.
+            if form_difference is not None:
+                if converted is _MISSING:
+                    converted = self._converted(value)
+                if not isinstance(converted, ValidationError):
+                    form_difference = first_difference(converted, arrived)
                 elif is_json(value) and form == value:
-                    latest = None
-            if latest is None:
+                    form_difference = None
+            if form_difference is None:
                 return form
-            difference = difference or latest
+            difference = difference or form_difference
         if (problem := difference or _unrepresentable(value)) is not None:
             raise problem.error(path)
         assert misfit is not None  # noqa: S101 - each form arrived, differed or did not fit

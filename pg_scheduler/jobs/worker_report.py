@@ -173,13 +173,13 @@ class ReportedSettings:
             if max_starts is None or per_s is None:
                 max_starts = per_s = None
             yield ReportedLimit(
-                name,
-                task,
-                limit.get("by_key") is True,
-                _count(limit.get("max_running")),
-                max_starts,
-                per_s,
-                limit.get("spread") is True,
+                name=name,
+                task=task,
+                by_key=limit.get("by_key") is True,
+                max_running=_count(limit.get("max_running")),
+                max_starts=max_starts,
+                per_s=per_s,
+                spread=limit.get("spread") is True,
             )
 
     @property
