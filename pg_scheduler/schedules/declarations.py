@@ -41,7 +41,7 @@ from pg_scheduler.worker.store import WorkerStore
 LOCK_TIMEOUT_MS: Final = 100
 """Longest wait for the lock of a schedule that the code declares."""
 
-APART_TIMEOUT_MS: Final = 10
+SKIPPING_TIMEOUT_MS: Final = 10
 """The same of a transaction that leaves the schedules whose locks others hold."""
 
 UNWRITTEN: Final = (
@@ -164,7 +164,7 @@ class DeclaredSchedules:
         if config is None:
             return None
         row = self._rows.get(dedup_key)
-        when = (
+        trigger_values = (
             {"interval": config.interval.total_seconds()}
             if config.interval is not None
             else {"cron": config.cron, "timezone": str(config.timezone)}
@@ -180,7 +180,7 @@ class DeclaredSchedules:
             "use_advisory_lock": config.use_advisory_lock,
             "function_name": config.func.__name__,
             "function_module": config.func.__module__,
-            **when,
+            **trigger_values,
             "next_fire_at": row.next_fire_at if row and config.enabled and row.resume_from is None else None,
             "last_fire_at": row.last_fire_at if row else None,
         }
@@ -215,17 +215,18 @@ class DeclaredSchedules:
 
     async def write_switches(self) -> bool:
         """Write which schedules this process enabled or disabled; return whether a row changed."""
-        written = False
+        has_written = False
         for dedup_key, enabled in dict(self._switches).items():
             switch = partial(self._switch, dedup_key, enabled=enabled)
             if not await with_record(f"the record of schedule {dedup_key!r}", switch):
-                continue  # no node has written the schedule yet; the next sync does
-            written = True
+                # No node has written the schedule yet; the next sync does.
+                continue
+            has_written = True
             if row := self._rows.get(dedup_key):
                 self._rows[dedup_key] = replace(row, paused_at=None if enabled else row.updated_at)
             if self._switches.get(dedup_key) is enabled:
                 del self._switches[dedup_key]
-        return written
+        return has_written
 
     async def _switch(self, dedup_key: str, *, enabled: bool) -> bool:
         """Write one switch; return False if no row has it, or another transaction holds the row."""
@@ -255,12 +256,13 @@ class DeclaredSchedules:
         version = self._catalogue.version
         if self._synced_version != version:
             configs = self._catalogue.configs()
-            changed = await self._changed(configs) if configs else set()
-            if changed:
-                changed = await self._write_with_record(configs, changed, creates=True)
-            self._late = changed
-            self.ids = [key for key in configs if key not in changed]
-            self._synced_version = None if changed else version
+            changed_ids = await self._find_changed(configs) if configs else set()
+            late_ids: set[str] = set()
+            if changed_ids:
+                late_ids = await self._write_with_record(configs, changed_ids, creates=True)
+            self._late = late_ids
+            self.ids = [key for key in configs if key not in late_ids]
+            self._synced_version = None if late_ids else version
 
     async def restore(self) -> bool:
         """Write those schedules again that a worker of another release has left behind as its code has them.
@@ -276,46 +278,47 @@ class DeclaredSchedules:
             key in self._rows and is_as_declared(config, self._rows[key]) for key, config in configs.items()
         ):
             return True
-        changed = await self._changed(configs, creates=False)
-        if changed:
-            changed = await self._write_with_record(configs, changed, creates=False)
-        return not changed
+        changed_ids = await self._find_changed(configs, creates=False)
+        return not changed_ids or not await self._write_with_record(configs, changed_ids, creates=False)
 
     async def _write_with_record(
-        self, configs: Mapping[str, PeriodicJobConfig], changed: set[str], *, creates: bool
+        self, configs: Mapping[str, PeriodicJobConfig], changed_ids: set[str], *, creates: bool
     ) -> set[str]:
-        write = partial(self._write_unlocked, configs, changed, creates=creates)
+        """Write the schedules as ``_write_unlocked()`` does, without records if the server refuses those."""
+        write = partial(self._write_unlocked, configs, changed_ids, creates=creates)
         return await with_record("the records of declared schedules", write)
 
     async def _write_unlocked(
-        self, configs: Mapping[str, PeriodicJobConfig], changed: set[str], *, creates: bool
+        self, configs: Mapping[str, PeriodicJobConfig], changed_ids: set[str], *, creates: bool
     ) -> set[str]:
         """Write the schedules that no other transaction holds for long; return those of the others."""
-        if not changed <= self._late:
+        # One transaction for all is the rule. If all of them were late before, it would meet the locks again.
+        if not changed_ids <= self._late:
             try:
-                return await self._write(configs, apart=False, creates=creates)
+                return await self._write(configs, skips_locked=False, creates=creates)
             except DatabaseUnavailableError as fault:
                 if not is_locked_out(fault):
                     raise
         try:
-            return await self._write(configs, apart=True, creates=creates)
+            return await self._write(configs, skips_locked=True, creates=creates)
         except DatabaseUnavailableError as fault:
             if not is_locked_out(fault):
                 raise
-            return changed  # another process writes its schedules, or the table is being vacuumed
+            # Another process writes its schedules, or the table is being vacuumed.
+            return changed_ids
 
     async def _write(
-        self, configs: Mapping[str, PeriodicJobConfig], *, apart: bool, creates: bool
+        self, configs: Mapping[str, PeriodicJobConfig], *, skips_locked: bool, creates: bool
     ) -> set[str]:
         """Write schedules in one transaction; return those that another one holds.
 
         Args:
             configs: The schedules that the code declares.
-            apart: Whether to leave those that are locked. Otherwise a lock is an error.
+            skips_locked: Whether to leave those that are locked. Otherwise a lock is an error.
             creates: Whether those without a row get one.
         """
         schedules = self._schedules
-        timeout_ms = APART_TIMEOUT_MS if apart else LOCK_TIMEOUT_MS
+        timeout_ms = SKIPPING_TIMEOUT_MS if skips_locked else LOCK_TIMEOUT_MS
         async with schedules.declaring(lock_timeout_ms=timeout_ms) as transaction:
             connection = transaction.connection
             rows, _ = await schedules.declared(configs, on=connection)
@@ -332,7 +335,7 @@ class DeclaredSchedules:
             plan = plan_with(rows)
             # A planner may have advanced a row in the meantime: read those to change again, locked.
             ids = {row.schedule_id for row in plan.write} | {*plan.delete}
-            locked = await schedules.lock(ids, skip_locked=apart, on=connection)
+            locked = await schedules.lock(ids, skip_locked=skips_locked, on=connection)
             held_keys = (ids & rows.keys()) - locked.keys()
             rows |= {key: row for key, (row, _) in locked.items()}
             plan = plan_with(rows)
@@ -344,7 +347,9 @@ class DeclaredSchedules:
                     continue
                 try:
                     async with (
-                        self._store.statements.transaction(within=transaction) if apart else nullcontext()
+                        self._store.statements.transaction(within=transaction)
+                        if skips_locked
+                        else nullcontext()
                     ):
                         if previous_key is not None:
                             await schedules.remove(previous_key, on=connection, via="code")
@@ -352,12 +357,14 @@ class DeclaredSchedules:
                         if not await schedules.insert(row, kinds, on=connection, via="code"):
                             await schedules.write(row, kinds, on=connection, via="code")
                 except DatabaseUnavailableError as fault:
-                    if not (apart and is_locked_out(fault)):
+                    if not (skips_locked and is_locked_out(fault)):
                         raise
                     late_keys.add(key)
             return late_keys
 
-    async def _changed(self, configs: Mapping[str, PeriodicJobConfig], *, creates: bool = True) -> set[str]:
+    async def _find_changed(
+        self, configs: Mapping[str, PeriodicJobConfig], *, creates: bool = True
+    ) -> set[str]:
         """Return the schedules whose rows are not as the code declares them, without those to leave."""
         rows, now = await self._schedules.declared(configs)
         if now is None:
@@ -388,28 +395,30 @@ class DeclaredSchedules:
         that has modules of the same names: the marks in the rows tell it from this service, unless this
         process declares no schedule.
         """
-        ids = self._catalogue.configs()
+        configs = self._catalogue.configs()
         schedules = self._schedules
         services = {service_of(row) for row in self._rows.values()}
         modules = [
             text
-            for text in await schedules.undeclared_modules(ids)
+            for text in await schedules.undeclared_modules(configs)
             for module, service in [split_module(text)]
-            if _is_imported(module) and (not ids or service is None or service in services)
+            if _is_imported(module) and (not configs or service is None or service in services)
         ]
         if not modules:
             return
-        for schedule_id, task in await schedules.retire(ids, modules, await self._moving()):
+        for schedule_id, task in await schedules.retire(configs, modules, await self._find_moving()):
             logger.warning(RETIRED, schedule_id, task, schedule_id, extra=record_fields())
 
-    async def _moving(self) -> set[str]:
+    async def _find_moving(self) -> set[str]:
         """Return the schedules that live workers will move to keys of their code, which have no row."""
         rows, _ = await self._schedules.declared([])
         moving: set[str] = set()
         for worker in await self._store.workers.list_workers():
+            if not worker.is_alive:
+                continue
             declarations = reported_declarations(ReportedSettings(worker.settings).declared_functions)
             service = service_among(declarations, rows)
-            for key in declarations.keys() - rows.keys() if worker.is_alive else ():
+            for key in declarations.keys() - rows.keys():
                 former_rows = declarations[key].find_former_rows(declarations, rows, service)
                 moving.update(row.schedule_id for row in former_rows)
         return moving
@@ -425,7 +434,7 @@ class DeclaredSchedules:
 
 
 def _is_imported(module: str) -> bool:
-    """Whether this process has executed a module to its end."""
+    """Return whether this process has executed a module to its end."""
     spec = getattr(sys.modules.get(module), "__spec__", None)
     return spec is not None and not getattr(spec, "_initializing", False)
 

@@ -97,7 +97,8 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
             f"@periodic has no schedule for {every!r}; write @periodic(every=timedelta(minutes=15)) or "
             '@periodic(cron="0 3 * * *")'
         )
-    try:  # here, so that the traceback ends at the line of the decorator
+    # The trigger is checked here, so that the traceback ends at the line of the decorator.
+    try:
         warn_of_seconds(trigger_for(every, cron, timezone, trigger))
     except TypeError as error:
         raise ConfigurationError(str(error)) from error

@@ -114,7 +114,7 @@ class JobBuilder:
         return self._finish(row, self.template)
 
     def _finish(self, row: PlainJob, template: JobTemplate) -> ExtendedJob:
-        job = template.extend(row, self.arguments, template.unique, self.share)
+        job = template.extend(row, arguments=self.arguments, unique=template.unique, share=self.share)
         return job if self.sender is None else self.sender.add_to_planned(job, self.schedule_id)
 
 
@@ -157,10 +157,11 @@ class JobBuilders:
         ):
             return cached_builder
         builder = self._new_builder(row, task, source)
-        # Validators of typed arguments are user code, as is a codec that cannot decode: they run each time.
-        is_certain = (task is None or task.typed is None) and builder.arguments is not None
+        # Validators of typed arguments are user code, and a codec that cannot decode now may do so later. So
+        # both run each time.
+        may_be_kept = (task is None or task.typed is None) and builder.arguments is not None
         length = sum(len(value) for value in source if isinstance(value, str))
-        if is_certain and length <= MAX_REMEMBERED_LENGTH:
+        if may_be_kept and length <= MAX_REMEMBERED_LENGTH:
             if len(self._builders) >= MAX_BUILDERS:
                 self._builders.clear()
             self._builders[row.schedule_id] = builder
@@ -182,10 +183,13 @@ class JobBuilders:
             consequences=_consequences(row),
         )
         arguments, task_data = self._task_data(row, task, name)
+        # Each job gets an id and a due time of its own in place of these.
         common_row = PlainJob("", task_data, row.anchor, *template.columns)._replace(
             function=function,
             lock_key=advisory_lock_key(row.schedule_id) if row.use_advisory_lock else None,
         )
+        # A job that a call enqueues now has the misfire grace time of the schedule or of the task, but never
+        # that of the Scheduler.
         manual_template = JobTemplate.of(name, task, values, misfire_grace_time=None)
         manual_row = PlainJob("", task_data, row.anchor, *manual_template.columns)
         return JobBuilder(
@@ -217,11 +221,11 @@ class JobBuilders:
                 raise
         else:
             arguments = encode(args, kwargs) if task is None else task.encode(args, kwargs)
-        stored = arguments
-        if stored is None or (self.codec is not None and has_encoded_arguments(row.task_data)):
-            stored = row.task_data
+        stored_arguments = arguments
+        if stored_arguments is None or (self.codec is not None and has_encoded_arguments(row.task_data)):
+            stored_arguments = row.task_data
         inherited = NO_METADATA if task is None else task.metadata
-        return arguments, with_metadata(stored, inherited, metadata or None)
+        return arguments, with_metadata(stored_arguments, inherited, metadata or None)
 
 
 def _read_priority(number: object) -> JobPriority:
@@ -268,6 +272,7 @@ def _consequences(row: ScheduleRow) -> dict[str, Any]:
     follows_jobs = _may_follow_jobs(row)
     if row.pause_after_failures is not None or follows_jobs:
         consequences["schedule"] = True
-    if follows_jobs:  # also the end of what replaces the job, which is none of the schedule
+    # The end of a job that replaces it counts for this too, although that is no job of the schedule.
+    if follows_jobs:
         consequences["fixed_delay"] = row.schedule_id
     return consequences

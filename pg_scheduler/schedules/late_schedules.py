@@ -61,15 +61,18 @@ class LateSchedules:
         """Give schedules a turn at once, apart from the others."""
         if schedule_ids:
             now = time.monotonic()
-            self._groups.append(LateGroup(schedule_ids, is_built_in, now, now, now + REPORT_AFTER_S))
+            group = LateGroup(
+                schedule_ids, is_built_in, since=now, turn_at=now, report_at=now + REPORT_AFTER_S
+            )
+            self._groups.append(group)
 
     def take_next(self) -> LateGroup | None:
         """Remove and return a group whose turn it is; None if there is none."""
-        due = min(self._groups, key=lambda group: group.turn_at, default=None)
-        if due is None or due.turn_at > time.monotonic():
+        next_group = min(self._groups, key=lambda group: group.turn_at, default=None)
+        if next_group is None or next_group.turn_at > time.monotonic():
             return None
-        self._groups.remove(due)
-        return due
+        self._groups.remove(next_group)
+        return next_group
 
     def postpone(self, group: LateGroup, *, pause_s: float | None = None) -> None:
         """Divide a group that failed, or let the schedule that is alone in it wait longer than before.
@@ -81,6 +84,7 @@ class LateSchedules:
         ids = group.schedule_ids
         group.turn_at = time.monotonic()
         if len(ids) == 1:
+            # The pause is 0 until the schedule is alone.
             group.pause_s = pause_s or min(2 * group.pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
             group.turn_at += group.pause_s
             self._groups.append(group)
@@ -88,7 +92,13 @@ class LateSchedules:
         middle = len(ids) // 2
         for half in (ids[:middle], ids[middle:]):
             self._groups.append(
-                LateGroup(half, group.is_built_in, group.since, group.turn_at, group.report_at)
+                LateGroup(
+                    half,
+                    group.is_built_in,
+                    since=group.since,
+                    turn_at=group.turn_at,
+                    report_at=group.report_at,
+                )
             )
 
     def next_turn_in(self) -> float | None:

@@ -62,14 +62,14 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
 
 async def _wait_for(search: Future[Any], waits: int) -> bool:
     """Wait for the end of a search in half seconds; return whether it has ended."""
-    waiting = asyncio.wrap_future(search)
+    future_in_loop = asyncio.wrap_future(search)
     try:
         for _ in range(waits):
-            await asyncio.wait([waiting], timeout=WAIT_S)
-            if waiting.done():
+            await asyncio.wait([future_in_loop], timeout=WAIT_S)
+            if future_in_loop.done():
                 return True
     finally:
-        waiting.cancel()
+        future_in_loop.cancel()
     return False
 
 
@@ -79,9 +79,10 @@ def _block_for(search: Future[Any], waits: int) -> bool:
 
 
 def _result_of(trigger: str, returned: Returned[R]) -> R:
-    error = returned[1]
+    """Return what a search returned, or raise its error as one that a coroutine can raise."""
+    value, error = returned
     if error is None:
-        return cast("R", returned[0])
-    if is_a(error, Exception) and not is_a(error, StopIteration):  # which no coroutine can raise
+        return cast("R", value)
+    if is_a(error, Exception) and not is_a(error, StopIteration):
         raise error
     raise ValueError(f"{trigger[:200]} raised {describe(error)}; raise a ValueError instead") from error

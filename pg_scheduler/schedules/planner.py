@@ -32,7 +32,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from pg_scheduler.database.blockers import Blocker
 from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, is_locked_out, is_refusal
@@ -129,8 +129,20 @@ class Plan:
     queue: Queue
 
 
+class PlanningResult(NamedTuple):
+    """The numbers of schedules that a transaction was about.
+
+    Attributes:
+        handled: Those that it has changed or postponed.
+        others_due: Those with triggers of the other kind that are due as well.
+    """
+
+    handled: int
+    others_due: int
+
+
 @dataclass(slots=True)
-class Planned:
+class PlannedChanges:
     """The changes that one transaction writes, and the events that follow its commit."""
 
     plans: list[Plan] = field(default_factory=list)
@@ -195,18 +207,22 @@ class Planner(Service):
         self.next_fire_in = None
         if not declared and not plannable.tasks:
             return SLOW_POLL_INTERVAL_S
-        late = self._late.ids
+        late_ids_before = self._late.ids
         next_in = await self._schedules.next_fire_in(plannable, self._left_out)
-        soonest, change_count = 0.0, 0
+        # The seconds that the next pass waits at least, so that locked rows do not keep this node busy.
+        shortest_sleep_s = 0.0
+        change_count = 0
         if next_in is not None and next_in <= 0:
             left_out = self._left_out
-            change_count, other_count = await self._plan(plannable, built_in=True, left_out=left_out)
-            if other_count:
-                change_count += (await self._plan(plannable, built_in=False, left_out=left_out))[0]
-            soonest = 0.0 if change_count else LOCKED_RETRY_S
+            result = await self._plan(plannable, built_in=True, left_out=left_out)
+            change_count = result.handled
+            if result.others_due:
+                result = await self._plan(plannable, built_in=False, left_out=left_out)
+                change_count += result.handled
+            shortest_sleep_s = 0.0 if change_count else LOCKED_RETRY_S
         if self._late.ids:
             await self._take_turns(plannable)
-        if next_in is not None and (next_in <= 0 or late != self._late.ids):
+        if next_in is not None and (next_in <= 0 or late_ids_before != self._late.ids):
             next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         await self.declared.refresh()
         if zone_data is not None and (not change_count or next_in is None or next_in > 0):
@@ -223,7 +239,7 @@ class Planner(Service):
             poll = min(poll, turn_in)
         if self._to_cancel or not self.declared.is_written:
             poll = min(poll, FAST_POLL_INTERVAL_S)
-        return poll if next_in is None else max(min(next_in, poll), min(soonest, poll))
+        return poll if next_in is None else max(min(next_in, poll), min(shortest_sleep_s, poll))
 
     def _next_zone_data(self) -> str | None:
         """Return the version by which this pass computes fire times again; None for another pass.
@@ -266,7 +282,7 @@ class Planner(Service):
         built_in: bool,
         left_out: Sequence[str] = (),
         group: LateGroup | None = None,
-    ) -> tuple[int, int]:
+    ) -> PlanningResult:
         """Plan due schedules with built-in triggers, or the others, in one transaction.
 
         Args:
@@ -274,12 +290,9 @@ class Planner(Service):
             built_in: Whether to plan those with built-in triggers.
             left_out: Schedules that have turns of their own.
             group: Those whose turn it is; None for all others that are due.
-
-        Returns:
-            How many it has changed or postponed, and how many others are due.
         """
-        schedules, planned = self._schedules, Planned()
-        first: datetime | None = None
+        schedules, planned = self._schedules, PlannedChanges()
+        first_due: datetime | None = None
         began = time.monotonic()
         try:
             async with self._transaction(group) as transaction:
@@ -289,21 +302,26 @@ class Planner(Service):
                     plannable, MAX_ROWS, left_out=left_out, only=only, on=connection
                 )
                 if now is None:
-                    return 0, 0
+                    return PlanningResult(handled=0, others_due=0)
                 rows = [row for row in locked if _is_built_in(row) == built_in]
-                last_jobs = [
+                last_job_ids = [
                     row.last_job_id for row in rows if row.last_job_id and row.overlap != Overlap.ALLOW
                 ]
-                unfinished = await schedules.lock_last_jobs(last_jobs, on=connection) if last_jobs else {}
-                planned = await self._plan_rows(rows, now, unfinished, built_in=built_in)
-                first = min((due for plan in planned.plans for due in plan.advance.due_times), default=None)
+                unfinished_jobs = (
+                    await schedules.lock_last_jobs(last_job_ids, on=connection) if last_job_ids else {}
+                )
+                planned = await self._plan_rows(rows, now, unfinished_jobs, built_in=built_in)
+                due_times = (due for plan in planned.plans for due in plan.advance.due_times)
+                first_due = min(due_times, default=None)
                 # The commit of a notification takes a lock too, for which a turn is too short.
-                message = None if first is None or group is not None else self._outbox.message_to_carry(first)
+                message = None
+                if first_due is not None and group is None:
+                    message = self._outbox.message_to_carry(first_due)
                 began = time.monotonic()
                 queues = [plan.queue for plan in planned.plans]
-                queued = await self._writer.insert_queues(queues, transaction, message=message)
-                for plan, (new, conflict) in zip(planned.plans, queued, strict=True):
-                    _add(planned, plan, new, conflict)
+                inserted_queues = await self._writer.insert_queues(queues, transaction, message=message)
+                for plan, inserted in zip(planned.plans, inserted_queues, strict=True):
+                    _add(planned, plan, inserted.jobs, inserted.conflict)
                 if planned.changes:
                     await schedules.advance(planned.changes, on=connection)
                 # The events of fire times precede those of the jobs that insert_queues() has blocked.
@@ -311,19 +329,21 @@ class Planner(Service):
         except (DatabaseUnavailableError, *REFUSALS) as error:
             if not planned.plans or not (is_locked_out(error) or is_refusal(error)):
                 raise
-            return self._put_apart(planned.plans, group, error, built_in=built_in), 0
-        if (inserted := sum(len(new) for new, _ in queued)) and first is not None:
-            self.jobs_planned += inserted
+            postponed_count = self._put_apart(planned.plans, group, error, built_in=built_in)
+            return PlanningResult(postponed_count, others_due=0)
+        job_count = sum(len(inserted.jobs) for inserted in inserted_queues)
+        if job_count and first_due is not None:
+            self.jobs_planned += job_count
             if group is None:
-                self._outbox.carried(began, first)
+                self._outbox.carried(began, first_due)
             else:
-                await self._outbox.notify_due(first)
+                await self._outbox.notify_due(first_due)
         if self._meter is not None:
             for change in planned.changes:
                 if change.runs:
                     self._meter.count("fire_times_planned", change.schedule_id, by=change.runs)
         self._to_cancel |= dict.fromkeys(planned.cancelled)
-        return len(planned.changes), len(locked) - len(rows)
+        return PlanningResult(len(planned.changes), others_due=len(locked) - len(rows))
 
     def _put_apart(
         self, plans: Sequence[Plan], group: LateGroup | None, error: Exception, *, built_in: bool
@@ -362,10 +382,10 @@ class Planner(Service):
     async def _transaction(self, group: LateGroup | None) -> AsyncIterator[Transaction]:
         """Yield a transaction that does not wait long for a lock; report who has held one for long."""
         statements = self._store.statements
-        is_reported = (
+        must_report = (
             group is not None and len(group.schedule_ids) == 1 and time.monotonic() > group.report_at
         )
-        if group is None or not is_reported:
+        if group is None or not must_report:
             timeout_ms = LOCK_TIMEOUT_MS if group is None else TURN_TIMEOUT_MS
             async with statements.transaction(savepoints=False, lock_timeout_ms=timeout_ms) as transaction:
                 yield transaction
@@ -409,13 +429,19 @@ class Planner(Service):
                 )
 
     async def _plan_rows(
-        self, rows: Sequence[ScheduleRow], now: datetime, unfinished: Mapping[str, LastJob], *, built_in: bool
-    ) -> Planned:
-        planned = Planned()
+        self,
+        rows: Sequence[ScheduleRow],
+        now: datetime,
+        unfinished_jobs: Mapping[str, LastJob],
+        *,
+        built_in: bool,
+    ) -> PlannedChanges:
+        """Return the plans of due schedules, and the changes and events of those that cannot be planned."""
+        planned = PlannedChanges()
         began = time.monotonic()
         for row in rows:
             try:
-                plan = await self._plan_row(row, now, unfinished, built_in=built_in)
+                plan = await self._plan_row(row, now, unfinished_jobs, built_in=built_in)
             except UnknownZoneError as error:
                 self._unknown_zones.add(row.schedule_id, row.task, error.zone)
             except Exception as error:  # noqa: BLE001 - user code: a trigger of the application, and its row
@@ -433,15 +459,15 @@ class Planner(Service):
         return planned
 
     async def _plan_row(
-        self, row: ScheduleRow, now: datetime, unfinished: Mapping[str, LastJob], *, built_in: bool
+        self, row: ScheduleRow, now: datetime, unfinished_jobs: Mapping[str, LastJob], *, built_in: bool
     ) -> Plan | None:
         """Return the plan of a due schedule; None to leave it to the next pass, here or on another node."""
-        last = unfinished.get(row.last_job_id or "")
-        is_busy = last is not None and (
-            row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last.waits)
+        last_job = unfinished_jobs.get(row.last_job_id or "")
+        is_busy = last_job is not None and (
+            row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last_job.waits)
         )
         # The last job could not be locked, so it may be about to end: the next pass finds out.
-        if last is not None and not is_busy and not last.is_locked:
+        if last_job is not None and not is_busy and not last_job.is_locked:
             return None
         builder = self._builders.builder(row)
         # A node with the codec can plan it. An error here would pause the schedule for that node too.
@@ -469,12 +495,18 @@ class Planner(Service):
             builder.fire_time_job(fire_time, due_time, now)
             for fire_time, due_time in zip(advance.fire_times, advance.due_times, strict=True)
         ]
-        last_job_id = None if last is None else row.last_job_id
-        queue = Queue(jobs, last_job_id, row.overlap != Overlap.ALLOW, builder.is_unique)
+        queue = Queue(
+            jobs,
+            last_job_id=None if last_job is None else row.last_job_id,
+            is_ordered=row.overlap != Overlap.ALLOW,
+            is_unique=builder.is_unique,
+        )
         return Plan(row, advance, queue)
 
 
-def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: JobConflictError | None) -> None:
+def _add(
+    planned: PlannedChanges, plan: Plan, new_jobs: Sequence[ExtendedJob], conflict: JobConflictError | None
+) -> None:
     """Add the change of a schedule, and its events, for the jobs of its fire times, of which some are new.
 
     The others are those of fire times that have passed before the server's clock was set back, or of an
@@ -482,31 +514,31 @@ def _add(planned: Planned, plan: Plan, new: Sequence[ExtendedJob], conflict: Job
     """
     row, advance, jobs = plan.row, plan.advance, plan.queue.jobs
     if plan.queue.is_unique:
-        advance, jobs = without_rejected(row, advance, len(jobs) - len(new)), new
-    elif jobs and not new and advance.next_fire_at is None and not advance.is_finished:
+        advance, jobs = without_rejected(row, advance, len(jobs) - len(new_jobs)), new_jobs
+    elif jobs and not new_jobs and advance.next_fire_at is None and not advance.is_finished:
         # Its end would give the next fire time, but the job is of an earlier schedule with this id.
         advance = replace(advance, next_fire_at=advance.following, is_finished=advance.following is None)
-    about, task = row.schedule_id, row.task
-    if row.overlap == Overlap.CANCEL and new and plan.queue.last_job_id is not None:
+    schedule_id, task = row.schedule_id, row.task
+    if row.overlap == Overlap.CANCEL and new_jobs and plan.queue.last_job_id is not None:
         planned.cancelled.append(plan.queue.last_job_id)
     kind = PeriodicJobPlanned if row.owner == "code" else ScheduleFired
-    events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(about, task_name=task)]
-    events += [kind(about, job.row.job_id, advance.next_fire_at, task_name=task) for job in new]
+    events: list[Event] = [] if row.paused_at is None else [ScheduleResumed(schedule_id, task_name=task)]
+    events += [kind(schedule_id, job.row.job_id, advance.next_fire_at, task_name=task) for job in new_jobs]
     if advance.skipped:
-        holder = row.last_job_id if conflict is None else conflict.job_id
-        events.append(ScheduleSkipped(about, advance.skipped, holder or "", task_name=task))
+        unfinished_id = row.last_job_id if conflict is None else conflict.job_id
+        events.append(ScheduleSkipped(schedule_id, advance.skipped, unfinished_id or "", task_name=task))
     if advance.missed:
-        events.append(ScheduleMissed(about, advance.missed, advance.is_exact, task_name=task))
+        events.append(ScheduleMissed(schedule_id, advance.missed, advance.is_exact, task_name=task))
     if advance.is_finished and row.finished_at is None:
-        events.append(ScheduleFinished(about, task_name=task))
+        events.append(ScheduleFinished(schedule_id, task_name=task))
     planned.events += events
     planned.changes.append(
         ScheduleChange(
-            about,
+            schedule_id,
             next_fire_at=advance.next_fire_at,
             last_fire_at=advance.last_fire_at,
-            last_job_id=new[-1].row.job_id if new else None,
-            runs=len(new),
+            last_job_id=new_jobs[-1].row.job_id if new_jobs else None,
+            runs=len(new_jobs),
             skipped=advance.skipped,
             missed=advance.missed,
             searched_from=advance.searched_from,

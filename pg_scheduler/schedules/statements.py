@@ -84,6 +84,14 @@ class ScheduleChange(NamedTuple):
     error: str | None = None
 
 
+class _JobEnd(NamedTuple):
+    """The end of a job, to be noted in a schedule. An outcome of None does not count for the schedule."""
+
+    schedule_id: object
+    job: EndedJob
+    outcome: str | None
+
+
 IS_FINISHED: Final = ScheduleChange._fields.index("is_finished")
 """The place of this column, which ``advance_schedules`` takes as numbers."""
 
@@ -343,7 +351,7 @@ class ScheduleRepository:
     async def note_ends(self, jobs: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
         """Continue schedules with a fixed delay, and count failures, when their jobs have ended."""
         return await self._note_ends(
-            [(job.options.get("schedule_id"), job, job.status.value) for job in jobs], transaction
+            [_JobEnd(job.options.get("schedule_id"), job, job.status.value) for job in jobs], transaction
         )
 
     async def note_ends_of_replacements(
@@ -355,16 +363,16 @@ class ScheduleRepository:
         """
         replacements = [job for job in jobs if "schedule" not in job.on_end]
         return await self._note_ends(
-            [(job.on_end["fixed_delay"], job, None) for job in replacements], transaction
+            [_JobEnd(job.on_end["fixed_delay"], job, outcome=None) for job in replacements], transaction
         )
 
-    async def _note_ends(
-        self, ends: Sequence[tuple[object, EndedJob, str | None]], transaction: Transaction
-    ) -> Sequence[str]:
-        """Note the ends of jobs in schedules, by their ids; an outcome of None does not count."""
+    async def _note_ends(self, ends: Sequence[_JobEnd], transaction: Transaction) -> Sequence[str]:
+        """Note the ends of jobs in schedules. This ends no further job, so it returns none."""
         on, events = transaction
         continues = False
-        for schedule_id, job, outcome in sorted(ends, key=lambda end: (str(end[0]), end[1].job_id)):
+        # Transactions lock the schedules in one order.
+        for schedule_id, job, outcome in sorted(ends, key=lambda end: (str(end.schedule_id), end.job.job_id)):
+            # The options may have been written by hand.
             if not isinstance(schedule_id, str):
                 continue
             note = (job.error or "")[:MAX_NOTE_LENGTH]
