@@ -14,10 +14,12 @@ from pg_scheduler.base.blocking import Crossing
 from pg_scheduler.events.log import logger, record_fields
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-with suppress(ImportError):  # later, it could not be imported once the main thread has ended
+# It is imported now, because that is impossible once the main thread has ended.
+with suppress(ImportError):
     import uvloop
 
-    new_event_loop = uvloop.new_event_loop  # hands calls over faster
+    # It hands calls over faster.
+    new_event_loop = uvloop.new_event_loop
 
 
 T = TypeVar("T")
@@ -89,8 +91,10 @@ class Portal(Generic[R]):
                 raise RuntimeError(CLOSED) from None
             raise
         finally:
-            crossing.cancel()  # without effect after its end
-            del crossing  # its error refers to this frame
+            # This has no effect on a call that has ended.
+            crossing.cancel()
+            # The traceback of its error refers to this frame, which would refer to it: a cycle.
+            del crossing
 
     def submit(self, function: Callable[[], Any]) -> Crossing:
         """Call the function in the thread, with the context variables of the caller, and do not wait.
@@ -127,7 +131,8 @@ class Portal(Generic[R]):
         try:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # raised in the thread that waits, or logged
+        except BaseException as error:
+            # The constructor or ``close()`` raises it in a thread that waits; otherwise it is logged.
             if not self._opened.done():
                 self._opened.set_exception(error)
             elif self._closing.is_set():

@@ -109,7 +109,11 @@ class SyncScheduler(BlockingMethods):
         self._dsn = None if dsn is None else normalise_dsn(dsn, "dsn")
         self._pool_size = check_count("pool_size", pool_size, least=1)
         self._settings = settings
-        self._draft = self._last = self._new_draft()
+        # It has no connection. It checks the settings, and the declarations that precede the first call. It
+        # also runs the calls with ``connection=``.
+        self._draft = self._new_draft()
+        # The Scheduler of the last portal, whose properties can be read after ``close()``; first the draft.
+        self._last: Scheduler = self._draft
         self._declarations: list[Declaration] = []
         self._current: Portal[PortalScheduler] | None = None
         self._is_closed = False
@@ -209,7 +213,8 @@ class SyncScheduler(BlockingMethods):
             scheduler.state = self._draft.state
             scheduler.close_in_children()
             for declare in self._declarations:
-                with suppress(NotRunningError):  # it needs a started Scheduler, as the parent process had
+                # It may need a started Scheduler, which the parent process had.
+                with suppress(NotRunningError):
                     declare(scheduler)
             try:
                 yield scheduler
@@ -249,6 +254,7 @@ class SyncScheduler(BlockingMethods):
         return add if func is None else add(func)
 
     def _subscribe(self, *arguments: Any, **options: Any) -> Callable[[], None]:
+        # What ends the subscription at the Scheduler of this process; none after the end.
         stops: list[Callable[[], None]] = []
 
         def declare(scheduler: Scheduler) -> None:
@@ -267,7 +273,8 @@ class SyncScheduler(BlockingMethods):
                 portal.call(stop)
 
         self._declare("subscribe", declare)
-        if options.get("cluster"):  # requires a started Scheduler, which a forked child does not have
+        # Such a subscription requires a started Scheduler, which a forked child does not have.
+        if options.get("cluster"):
             self._declarations.remove(declare)
         return unsubscribe
 

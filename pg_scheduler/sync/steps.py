@@ -272,7 +272,8 @@ class _Call:
         self._attempt = attempt
         self._method = method
         self._path = path
-        self._passed_back: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        # What the waiting thread is to call next: the function of a step, or nothing when the call has ended.
+        self._thread_calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
     def run_method(self, *args: Any, **options: Any) -> Any:
         """Call the method of `Steps`, unless the attempt should end."""
@@ -289,33 +290,40 @@ class _Call:
         check_may_block(self._method, "a job in a thread", self._path)
         loop = self._attempt.loop
         watch = Watch(loop, self._attempt.flag)
-        calling = calling_thread.set(threading.current_thread())
+        token = calling_thread.set(threading.current_thread())
         try:
             crossing = Crossing(
-                loop, lambda: function(*args, **options), lambda: self._passed_back.put(_do_nothing)
+                loop,
+                function=lambda: function(*args, **options),
+                on_end=lambda: self._thread_calls.put(_do_nothing),
             )
-        except RuntimeError:  # it is closed
+        except RuntimeError:
+            # The event loop is closed.
             raise _ended(self._attempt) from None
         finally:
-            calling_thread.reset(calling)
+            calling_thread.reset(token)
         try:
             while not crossing.has_ended:
                 try:
-                    passed_back = self._passed_back.get(timeout=CHECK_INTERVAL_S)
+                    thread_call = self._thread_calls.get(timeout=CHECK_INTERVAL_S)
                 except Empty:
                     if watch.is_interrupted or watch.loop_has_ended():
                         raise _ended(self._attempt) from None
                     continue
-                passed_back()
-                watch.renew()  # the value of a function that was called is stored
+                thread_call()
+                # The value of a function that has returned is stored, although the attempt was cancelled
+                # meanwhile. So only a later cancellation interrupts the wait for that.
+                watch.renew()
             return crossing.result()
         except CancelledError:
             raise _ended(self._attempt) from None
         except RaisedError as raised:
             error = raised.error
         finally:
-            crossing.cancel()  # without effect after its end
-            del crossing  # its error refers to this frame
+            # This has no effect on a call that has ended.
+            crossing.cancel()
+            # The traceback of its error refers to this frame, which would refer to it: a cycle.
+            del crossing
         try:
             raise error
         finally:
@@ -349,7 +357,7 @@ class _Call:
                     outcome = None, error
                 call_in_loop(loop, _set_result, returned, outcome)
 
-            self._passed_back.put(execute)
+            self._thread_calls.put(execute)
             value, error = await returned
             if error is not None:
                 raise RaisedError(error)
