@@ -193,20 +193,22 @@ class AnyOf(Combination, Unordered):
     def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the earliest fire time of the triggers."""
         earliest: datetime | None = None
-        passed: list[tuple[int, datetime]] = []
+        # Triggers that are known not to fire yet, each with the end of the span for which that is known.
+        silent_triggers: list[tuple[int, datetime]] = []
         for place in range(len(self.triggers)):
             start, end = self._empty.get((place, anchor), (LAST, LAST))
             if start <= instant < end:
-                passed.append((place, end))
+                silent_triggers.append((place, end))
             else:
                 earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
-        for place, end in passed:
+        # One of them can be the first to fire only if no other fires within its span.
+        for place, end in silent_triggers:
             if earliest is None or earliest > end:
                 earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
         return earliest
 
     def _fire_of(self, place: int, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
-        """Return the next fire time of one of the triggers, and remember if it has none."""
+        """Return the next fire time of the trigger at a place, and remember if it has none."""
         fire = next_fire_time(self.triggers[place], instant, anchor, search)
         if fire is None:
             if len(self._empty) >= MAX_SPANS:
@@ -233,15 +235,19 @@ class AllOf(Combination, Unordered):
         """Return the first instant at which all fire: each member jumps to the latest candidate."""
         members = self._members()
         end = end_of_search(instant)
-        fire, agreed, index = instant, 0, 0
-        while agreed < len(members):
-            later = next_fire_time(members[index], fire - INSTANT if agreed else fire, anchor, search)
-            if later is None or later > end:
+        # How many members in a row fire at the candidate. At first that is the instant itself, which none may
+        # return.
+        agreeing = 0
+        candidate, index = instant, 0
+        while agreeing < len(members):
+            after = candidate - INSTANT if agreeing else candidate
+            fire = next_fire_time(members[index], after, anchor, search)
+            if fire is None or fire > end:
                 return None
-            agreed = agreed + 1 if agreed and later == fire else 1
-            fire = later
+            agreeing = agreeing + 1 if agreeing and fire == candidate else 1
+            candidate = fire
             index = (index + 1) % len(members)
-        return fire
+        return candidate
 
     def _members(self) -> list[Trigger]:
         """Return the triggers with one grid for all intervals, which share the anchor."""

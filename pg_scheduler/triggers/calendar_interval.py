@@ -112,7 +112,10 @@ class CalendarInterval(Trigger):
                 begin = to_utc(anchor)
                 first = begin.astimezone(self._zone).date()
                 same_day = instant_of(datetime.combine(first, self.at), self._zone)
-                after = max(after, begin - timedelta(microseconds=1) if same_day <= begin else same_day)
+                # The anchor itself fires if it has the wall time. If that comes later on its day, the first
+                # fire time is an interval after that.
+                earliest = begin - timedelta(microseconds=1) if same_day <= begin else same_day
+                after = max(after, earliest)
             yesterday = after.astimezone(self._zone).date() - DAY
             step = self._steps_until(yesterday, first)
             while True:

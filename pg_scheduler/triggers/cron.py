@@ -90,25 +90,29 @@ class Cron(Trigger):
     def _first_after(self, instant: datetime) -> datetime:
         local = instant.astimezone(self._zone)
         wall_time = local.replace(tzinfo=None, microsecond=0, fold=0)
-        search = wall_time + SECOND
+        start = wall_time + SECOND
+        # The wall time of an instant exists, so a change can only repeat it.
         repeat = change_at(wall_time, self._zone)
         if repeat is not None and local.fold == 0 and self._follows(repeat):
-            for start, offset in ((search, repeat.before), (repeat.wall_start, repeat.after)):
-                wall = self._fields.at_or_after(start)
+            # In the first pass of the repeated times: the remainder of this pass, then all of the second one.
+            for pass_start, offset in ((start, repeat.before), (repeat.wall_start, repeat.after)):
+                wall = self._fields.at_or_after(pass_start)
                 if wall < repeat.wall_end:
                     return (wall - offset).replace(tzinfo=UTC)
         elif repeat is not None and local.fold == 1 and not self._follows(repeat):
-            search = repeat.wall_end
+            # Fixed times fire in the first pass only.
+            start = repeat.wall_end
         while True:
-            wall = self._fields.at_or_after(search)
+            wall = self._fields.at_or_after(start)
             change = change_at(wall, self._zone)
             if change is None:
                 return wall.replace(tzinfo=self._zone).astimezone(UTC)
             if change.is_repeat:
                 break
+            # The wall time is skipped: a fixed time fires at the change, any other does not fire.
             if not self._follows(change):
                 return change.instant
-            search = change.wall_end
+            start = change.wall_end
         first, second = (wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC) for fold in (0, 1))
         return first if first > instant else second
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import MAXYEAR, date, datetime, time, timedelta
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from croniter import croniter
 
@@ -34,7 +34,7 @@ _NAMES: Final = ("minute", "hour", "day of month", "month", "day of week", "seco
 _RANGES: Final = (range(60), range(24), range(1, 32), range(1, 13), range(7), range(60))
 _DAY_OF_MONTH: Final = 2
 _WEEKDAY: Final = 4
-_MORE: Final = {
+_FURTHER_FORMS: Final = {
     _DAY_OF_MONTH: ", or L for the last day",
     _WEEKDAY: ", L5 for the last Friday, or 5#3 for the third one",
 }
@@ -46,6 +46,27 @@ _MISWRITTEN_LAST_WEEKDAY: Final = re.compile(r"(?P<day>[0-7]|[a-z]{3})l|l(?P<nam
 _BEFORE_LAST_DAY: Final = re.compile(r"l?w|l-.*")
 _MAX_LENGTH: Final = 1000
 _MONTHS_AHEAD: Final = 50 * 12  # a 29th of February on a given weekday can be 40 years away
+
+
+class _FieldValues(NamedTuple):
+    """What one field of an expression matches.
+
+    Attributes:
+        numbers: The numbers.
+        nth_weekdays: Those of `CronFields`; empty for other fields than the day of week.
+        has_last_day: Whether it names the last day of the month.
+    """
+
+    numbers: frozenset[int]
+    nth_weekdays: Mapping[int, frozenset[str]]
+    has_last_day: bool
+
+
+class _Expansion(NamedTuple):
+    """One field as croniter expands it: its values, such as 5, ``*`` and ``l``, and its nth weekdays."""
+
+    values: list[int | str]
+    nth_weekdays: Mapping[int, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,14 +124,14 @@ class CronFields:
         return None if hour is None else time(hour, self.minutes[0], self.seconds[0])
 
     def _day_from(self, start: date) -> date:
-        year, month, first = start.year, start.month, start.day
+        year, month, first_day = start.year, start.month, start.day
         for _ in range(_MONTHS_AHEAD):
             if month in self.months:
                 days = _days_of_month(self, *_month(year, month))
-                index = bisect_left(days, first)
+                index = bisect_left(days, first_day)
                 if index < len(days):
                     return date(year, month, days[index])
-            year, month, first = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
+            year, month, first_day = (year, month + 1, 1) if month < 12 else (year + 1, 1, 1)
             if year > MAXYEAR:
                 break
         raise LookupError(f"no day matches the fields within {_MONTHS_AHEAD} months")
@@ -173,8 +194,10 @@ def _parse(expression: str) -> CronFields:
             "write five (minute, hour, day of month, month, day of week), or six with the seconds last; "
             "years are not supported",
         )
-    sets = [_values(expression, index, text) for index, text in enumerate(texts)]
-    minutes, hours, days, months, weekdays, *seconds = (tuple(sorted(numbers)) for numbers, _, _ in sets)
+    field_values = [_values(expression, index, text) for index, text in enumerate(texts)]
+    minutes, hours, days, months, weekdays, *seconds = (
+        tuple(sorted(values.numbers)) for values in field_values
+    )
     fields = CronFields(
         seconds=seconds[0] if seconds else (0,),
         minutes=minutes,
@@ -182,9 +205,9 @@ def _parse(expression: str) -> CronFields:
         days=frozenset(days),
         months=frozenset(months),
         weekdays=frozenset(weekdays),
-        nth_weekdays=sets[_WEEKDAY][1],
-        last_day=sets[_DAY_OF_MONTH][2],
-        either_day=not any(texts[index][0] in "*?" for index in (2, _WEEKDAY)),
+        nth_weekdays=field_values[_WEEKDAY].nth_weekdays,
+        last_day=field_values[_DAY_OF_MONTH].has_last_day,
+        either_day=not any(texts[index][0] in "*?" for index in (_DAY_OF_MONTH, _WEEKDAY)),
         wild=any(texts[index].startswith("*") for index in (0, 1)),
     )
     try:
@@ -194,21 +217,20 @@ def _parse(expression: str) -> CronFields:
     return fields
 
 
-def _values(
-    expression: str, index: int, text: str
-) -> tuple[frozenset[int], Mapping[int, frozenset[str]], bool]:
-    """Return the numbers of one field, its nth weekdays, and whether it has the last day of the month."""
+def _values(expression: str, index: int, text: str) -> _FieldValues:
+    """Return what the field at a place of an expression matches."""
     items = text.split(",")
     for item in items:
         _check_item(expression, index, item)
     # croniter rejects some lists of plain and nth weekdays, and ignores the plain ones of others.
     plain_items = [item for item in items if index != _WEEKDAY or not _NTH_WEEKDAY.fullmatch(item)]
     nth_items = [item for item in items if item not in plain_items]
-    numbers = _expand(expression, index, ",".join(plain_items))[0] if plain_items else []
-    nth = _expand(expression, index, ",".join(nth_items))[1] if nth_items else {}
-    whole = frozenset(_RANGES[index])
-    values = whole if "*" in numbers else frozenset(n for n in numbers if isinstance(n, int))
-    return values, nth, "l" in numbers
+    values = _expand(expression, index, ",".join(plain_items)).values if plain_items else []
+    nth_weekdays = _expand(expression, index, ",".join(nth_items)).nth_weekdays if nth_items else {}
+    numbers = frozenset(value for value in values if isinstance(value, int))
+    if "*" in values:
+        numbers = frozenset(_RANGES[index])
+    return _FieldValues(numbers, nth_weekdays, has_last_day="l" in values)
 
 
 def _check_item(expression: str, index: int, item: str) -> None:
@@ -248,11 +270,11 @@ def _as_written(expression: str, index: int, item: str) -> str:
 
 
 def _number(expression: str, index: int, text: str) -> int:
-    return int(text) if text.isdigit() else int(_expand(expression, index, text)[0][0])
+    return int(text) if text.isdigit() else int(_expand(expression, index, text).values[0])
 
 
-def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Mapping[int, frozenset[str]]]:
-    """Return the values of one field as croniter expands it, and its nth weekdays, as `CronFields` has them.
+def _expand(expression: str, index: int, text: str) -> _Expansion:
+    """Return one field as croniter expands it, with its nth weekdays as `CronFields` has them.
 
     Seconds are parsed as minutes, whose range they share.
     """
@@ -263,12 +285,12 @@ def _expand(expression: str, index: int, text: str) -> tuple[list[int | str], Ma
     except ValueError as error:
         reason = f"has {_as_written(expression, index, text)!r} as {_NAMES[index]}, which is invalid"
         remedy = f"write *, numbers from {_RANGES[index][0]} to {_RANGES[index][-1]}, ranges, steps or lists"
-        remedy += _MORE.get(index, "")
+        remedy += _FURTHER_FORMS.get(index, "")
         if len(expression.split()) == len(_NAMES):
             remedy += f"; the order of six fields is {', '.join(_NAMES)}"
         raise _invalid(expression, reason, remedy) from error
     nth_weekdays = {int(weekday) % 7: frozenset(map(str, numbers)) for weekday, numbers in nth.items()}
-    return list(expanded[index % 5]), nth_weekdays
+    return _Expansion(list(expanded[index % 5]), nth_weekdays)
 
 
 def _invalid(expression: object, reason: str, remedy: str) -> ValueError:

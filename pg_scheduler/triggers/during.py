@@ -87,16 +87,16 @@ class During(DuringSet):
         timezone: str | tzinfo = "UTC",
     ) -> None:
         name, zone = named_zone(timezone)
-        days, weekday_set = WEEKDAYS.parse("weekdays", weekdays)
+        weekday_text, weekday_set = WEEKDAYS.parse("weekdays", weekdays)
         month_text, month_set = MONTHS.parse("months", months)
         week_text, week_set = WEEKS.parse("iso_weeks", iso_weeks)
-        calendar = WallSet(weekday_set, month_set, week_set, None, day_ranges(None, None))
+        calendar = WallSet(weekday_set, month_set, week_set, dates=None, ranges=day_ranges(None, None))
         if calendar.day_from(FIRST_DAY) is None:
             raise ValueError(
                 f"months={month_text!r} and iso_weeks={week_text!r} have no day in common; change one"
             )
         checked_dates = None if dates is None else _check_dates(dates)
-        chosen = None if checked_dates is None else tuple(filter(calendar.has_day, checked_dates))
+        matching_dates = None if checked_dates is None else tuple(filter(calendar.has_day, checked_dates))
         ranges = day_ranges(
             None if start is None else check_time("start", start),
             None if end is None else check_time("end", end),
@@ -106,13 +106,13 @@ class During(DuringSet):
         if first is not None and last is not None and last <= first:
             raise ValueError(f"until={until!r} is not after since={since!r}; swap them")
         values: dict[str, Any] = {
-            "weekdays": days, "dates": checked_dates, "months": month_text, "iso_weeks": week_text,
+            "weekdays": weekday_text, "dates": checked_dates, "months": month_text, "iso_weeks": week_text,
             "start": start, "end": end, "since": since, "until": until,
         }  # fmt: skip
         if all(value is None for value in values.values()):
             raise ValueError("During() has no condition; pass weekdays=, dates=, start= or another one")
         values |= {"timezone": name, "_zone": zone, "_first": first, "_last": last}
-        values["_wall"] = WallSet(weekday_set, month_set, week_set, chosen, ranges)
+        values["_wall"] = WallSet(weekday_set, month_set, week_set, matching_dates, ranges)
         for attribute, value in values.items():
             object.__setattr__(self, attribute, value)
 
@@ -165,13 +165,15 @@ class During(DuringSet):
                 if self.dates is None:
                     search.spend((target - wall).days // DAYS_PER_STEP)
                 candidate = instant + (target - wall)
-            edge = reach if candidate is None else min(candidate, reach)
-            change = first_change(instant, edge, self._zone)
+            checked_until = reach if candidate is None else min(candidate, reach)
+            change = first_change(instant, checked_until, self._zone)
             if change is not None:
                 instant = change
             elif candidate is None or candidate <= reach:
                 return candidate
             else:
+                # The wall clock may change on the way, by less than ``REACH``. So the search begins again
+                # that long before the candidate.
                 instant = max(reach, candidate - REACH)
 
     def __str__(self) -> str:
@@ -309,11 +311,16 @@ class Numbering:
         )
 
 
-WEEKDAYS: Final = Numbering(7, ("mon", "tue", "wed", "thu", "fri", "sat", "sun"), False, "mon-fri")
-MONTHS: Final = Numbering(
-    12,
-    ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
-    True,
-    "jan-mar,12",
+WEEKDAYS: Final = Numbering(
+    last=7,
+    names=("mon", "tue", "wed", "thu", "fri", "sat", "sun"),
+    has_digits=False,
+    example="mon-fri",
 )
-WEEKS: Final = Numbering(53, (), True, "1-26")
+MONTHS: Final = Numbering(
+    last=12,
+    names=("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
+    has_digits=True,
+    example="jan-mar,12",
+)
+WEEKS: Final = Numbering(last=53, names=(), has_digits=True, example="1-26")

@@ -57,11 +57,14 @@ def fire_times_around(
     if isinstance(trigger, Every):
         latest = end - (end - origin) % trigger.every
         return latest, trigger.next_after(latest, anchor=origin)
-    steps, limit = Search(), end
-    while (next_fire := next_fire_time(trigger, last_fire, origin, steps)) is not None and next_fire <= limit:
+    search, limit = Search(), end
+    while (
+        next_fire := next_fire_time(trigger, last_fire, origin, search)
+    ) is not None and next_fire <= limit:
         last_fire = next_fire
+        # Either a fire time follows the middle, or none does, and the next middle is an earlier one.
         middle = last_fire + (end - last_fire) / 2
-        fire = next_fire_time(trigger, middle, origin, steps)
+        fire = next_fire_time(trigger, middle, origin, search)
         if fire is not None and fire <= limit:
             last_fire = fire
         else:
@@ -81,22 +84,24 @@ def newest_fire_times(
         SearchLimitError: The trigger takes too long for the latest one.
     """
     latest, _ = fire_times_around(trigger, first=first, now=now, anchor=anchor)
-    fires, begin, origin, search = [latest], to_utc(first), to_utc(anchor), Search(cpu_s=MAX_CPU_S)
+    # The newest first.
+    fires = [latest]
+    begin, origin, search = to_utc(first), to_utc(anchor), Search(cpu_s=MAX_CPU_S)
     search.left += 100 * limit
-    edge, step = fires[0], timedelta(seconds=1)
-    while len(fires) < limit and edge > begin:
-        start = edge - min(step, edge - begin)
+    span_end, span_length = latest, timedelta(seconds=1)
+    while len(fires) < limit and span_end > begin:
+        span_start = span_end - min(span_length, span_end - begin)
         try:
-            chunk = _between(trigger, start - INSTANT, edge, origin, search)
+            span_fires = _between(trigger, span_start - INSTANT, span_end, origin, search)
         except SearchLimitError:
             break
-        if chunk is None:
-            step /= 4
+        if span_fires is None:
+            span_length /= 4
             continue
-        fires += reversed(chunk)
-        edge = start
-        if len(chunk) < CHUNK // 8:
-            step *= 4
+        fires += reversed(span_fires)
+        span_end = span_start
+        if len(span_fires) < CHUNK // 8:
+            span_length *= 4
     return fires[:limit][::-1]
 
 
@@ -126,12 +131,12 @@ def count_fire_times(
 
 
 def _between(
-    trigger: Trigger, start: datetime, edge: datetime, anchor: datetime, search: Search
+    trigger: Trigger, start: datetime, end: datetime, anchor: datetime, search: Search
 ) -> list[datetime] | None:
-    """Return the fire times after ``start`` and before ``edge``; None if they are too many."""
+    """Return the fire times after ``start`` and before ``end``; None if they are too many."""
     fires: list[datetime] = []
     fire = next_fire_time(trigger, start, anchor, search)
-    while fire is not None and fire < edge:
+    while fire is not None and fire < end:
         if len(fires) == CHUNK:
             return None
         fires.append(fire)

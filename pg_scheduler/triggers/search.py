@@ -60,12 +60,14 @@ Finder: TypeAlias = Callable[[datetime, Search], datetime | None]
 
 def first_agreed(finders: Sequence[Finder], instant: datetime, search: Search) -> datetime | None:
     """Return the first instant that all finders return unchanged; None if there is none in 10 years."""
-    candidate, agreed, index, end = instant, 0, 0, end_of_search(instant)
-    while agreed < len(finders):
+    # How many finders in a row have returned the candidate.
+    agreeing = 0
+    candidate, index, end = instant, 0, end_of_search(instant)
+    while agreeing < len(finders):
         later = finders[index](candidate, search)
         if later is None or later > end:
             return None
-        agreed = agreed + 1 if later == candidate else 1
+        agreeing = agreeing + 1 if later == candidate else 1
         candidate = later
         index = (index + 1) % len(finders)
     return candidate

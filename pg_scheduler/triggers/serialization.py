@@ -214,8 +214,8 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
 
     def register(cls: T) -> T:
         name = _name(cls)
-        if unsuitable := _unsuitable(cls):
-            raise ValueError(f"{name} {unsuitable}")
+        if problem := _problem_of(cls):
+            raise ValueError(f"{name} {problem}")
         registration = _KINDS.get(kind)
         if registration is not None and _name(registration.cls) != name:
             raise ValueError(
@@ -254,7 +254,7 @@ def is_built_in(part: Part) -> bool:
     return type(part).__module__.startswith("pg_scheduler.") and all(map(is_built_in, parts_of(part)))
 
 
-def _unsuitable(cls: Any) -> str | None:
+def _problem_of(cls: Any) -> str | None:
     """Return why a class cannot be a trigger, with the remedy; None if it can."""
     if not isinstance(cls, type) or Part not in cls.__mro__:
         return "is not a trigger; derive it from pg_scheduler.triggers.Trigger"

@@ -61,14 +61,14 @@ class DuringSet(Part):
         return Intersection((self, other))
 
 
-def find_inside(which: DuringSet, instant: datetime, search: Search) -> datetime | None:
+def find_inside(during_set: DuringSet, instant: datetime, search: Search) -> datetime | None:
     """Return the first instant in a set that is not before ``instant`` (in UTC), or None."""
-    return which._find_inside(instant, search)  # noqa: SLF001 - private for users only
+    return during_set._find_inside(instant, search)  # noqa: SLF001 - private for users only
 
 
-def find_outside(which: DuringSet, instant: datetime, search: Search) -> datetime | None:
+def find_outside(during_set: DuringSet, instant: datetime, search: Search) -> datetime | None:
     """Return the first instant not in a set that is not before ``instant`` (in UTC), or None."""
-    return which._find_outside(instant, search)  # noqa: SLF001 - private for users only
+    return during_set._find_outside(instant, search)  # noqa: SLF001 - private for users only
 
 
 @trigger_kind("not")

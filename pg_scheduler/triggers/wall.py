@@ -70,10 +70,10 @@ class WallSet:
         day = wall.date()
         midnight = datetime.combine(day, time.min)
         if self.has_day(day):
-            passed = wall - midnight
+            time_of_day = wall - midnight
             for first, last in self.ranges:
-                if passed < last:
-                    return wall if passed >= first else midnight + first
+                if time_of_day < last:
+                    return wall if time_of_day >= first else midnight + first
         next_day = self.day_from(day + DAY)
         return None if next_day is None else datetime.combine(next_day, time.min) + self.ranges[0][0]
 
@@ -82,13 +82,15 @@ class WallSet:
         day = wall.date()
         if not self.has_day(day):
             return wall
-        passed = wall - datetime.combine(day, time.min)
-        last = next((last for first, last in self.ranges if first <= passed < last), None)
-        if last is None:
+        midnight = datetime.combine(day, time.min)
+        time_of_day = wall - midnight
+        range_end = next((last for first, last in self.ranges if first <= time_of_day < last), None)
+        if range_end is None:
             return wall
-        if last < DAY:
-            return datetime.combine(day, time.min) + last
-        day += DAY  # the next day may begin within a range
+        if range_end < DAY:
+            return midnight + range_end
+        # The range ends with the day, and the next day may begin within a range.
+        day += DAY
         if self.ranges[0] == (timedelta(0), DAY):
             next_day = self._other_day_from(day)
             return None if next_day is None else datetime.combine(next_day, time.min)

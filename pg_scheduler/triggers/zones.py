@@ -114,7 +114,7 @@ def similar_zone(text: str) -> str | None:
     names = {name.casefold(): name for name in zone_names()}
     cities = {key.rpartition("/")[2]: name for key, name in names.items()}
     zone = names.get(query) or cities.get(query)
-    if zone is None and (close := get_close_matches(query, names, 1, MIN_SIMILARITY)):
+    if zone is None and (close := get_close_matches(query, names, n=1, cutoff=MIN_SIMILARITY)):
         zone = names[close[0]]
     return zone
 
@@ -161,7 +161,8 @@ def change_at(wall: datetime, zone: tzinfo) -> ClockChange | None:
     after = zone.utcoffset(wall.replace(fold=1)) or NO_OFFSET
     if before == after:
         return None
-    low, high = sorted((wall - before, wall - after))  # naive UTC; the change lies in (low, high]
+    # In naive UTC, the change is after the first of these, and not after the second.
+    low, high = sorted((wall - before, wall - after))
     return ClockChange(_bisect(low, high, zone), before, after)
 
 
