@@ -80,7 +80,8 @@ def check_dsn(dsn: str, name: str) -> str:
             f"{name} has special characters that are not encoded; write, in its user, password and options, "
             f"{encoded}"
         )
-    if ";" in address.partition("?")[2]:  # some drivers separate options by it, so a password may follow
+    # Some drivers separate options by a semicolon, so the part behind it may be a password.
+    if ";" in address.partition("?")[2]:
         raise ConfigurationError(
             f"{name} has a semicolon in its options; separate them by &, and write %3B in the value of one"
         )

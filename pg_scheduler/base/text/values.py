@@ -53,7 +53,8 @@ def json_text(
         {"error": "zu spät: \u009b31m"}
     """
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=default)
-    if text.isascii():  # json.dumps() escapes the control characters of ASCII
+    # The control characters of ASCII are escaped already, by json.dumps().
+    if text.isascii():
         return text
     return "".join(
         json.dumps(char)[1:-1] if unicodedata.category(char) in _CONTROLS and char != "\n" else char
