@@ -164,7 +164,8 @@ def is_transient(error: BaseException) -> bool:
 def sqlstate_of(error: BaseException | None) -> str | None:
     """Return the SQLSTATE of an error of asyncpg or of a library of the caller; None if it has none."""
     source = _source_of(error)
-    if source is None:  # the attributes of an error of user code may raise
+    # No library raised it, and to read the attributes of an error of user code may raise anything.
+    if source is None:
         return None
     state = getattr(source, "sqlstate", None) or getattr(source, "pgcode", None)
     return state if isinstance(state, str) else None
@@ -321,7 +322,8 @@ def reading_dsn(name: str) -> Iterator[None]:
     """
     try:
         yield
-    except (ConfigurationError, ssl.SSLCertVerificationError):  # ValueErrors too
+    except (ConfigurationError, ssl.SSLCertVerificationError):
+        # These are ValueErrors too, but their messages do not quote the DSN.
         raise
     except asyncpg.ClientConfigurationError as error:
         raise ConfigurationError(f"{name} is invalid: {error}") from None

@@ -85,7 +85,8 @@ class DedicatedConnection:
 
     async def _replace(self) -> None:
         """Take another connection, if the pool can spare one."""
-        check_pool(self._pool)  # pool.close() waits for held connections
+        # pool.close() waits for held connections, so none is taken from a pool that is being closed.
+        check_pool(self._pool)
         await self._drop()
         if not self._is_available or 0 < count_free(self._pool) <= MIN_FREE_CONNECTIONS:
             return

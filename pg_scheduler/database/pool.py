@@ -593,7 +593,9 @@ class StickyConnection:
             if error is None:
                 loop = asyncio.get_running_loop()
                 self._idle_at = loop.time() + self._options.sticky_idle_s
-                if self._timer is None:  # one timer serves many uses: when it fires, it checks the last one
+                # One timer serves many uses: when it fires, it starts again if there was another use
+                # meanwhile.
+                if self._timer is None:
                     self._timer = loop.call_at(self._idle_at, self._start_release)
                 return
             with translated():
@@ -612,7 +614,8 @@ class StickyConnection:
     async def release(self) -> None:
         """Return the connection to the pool now."""
         async with self._turn:
-            if self._timer is not None:  # it would start a task, perhaps after the end of the loop
+            # The timer would start a task, perhaps when the event loop has ended.
+            if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
             with translated():

@@ -141,7 +141,8 @@ def adapter_for(
     """
     adapter: ConnectionAdapter | None = None
     library = library_of(connection)
-    if isinstance(connection, str) and is_async:  # an alias need not exist here
+    # An alias is not for this class, whether it exists or not, so it is not looked up.
+    if isinstance(connection, str) and is_async:
         adapter = ConnectionAdapter(_not_here, is_async=False)
     elif isinstance(connection, ConnectionAdapter):
         adapter = _separate(connection)

@@ -38,7 +38,8 @@ def link_of(connection: object) -> Any:
 
 def address_of(link: Any) -> Address | None:
     """Return where the connection of a driver leads; None if that is unknown."""
-    info = link.info  # of psycopg and psycopg2
+    # psycopg and psycopg2 have the same attributes.
+    info = link.info
     return Address.of(info.host, info.port, info.dbname)
 
 
@@ -51,13 +52,15 @@ def _wrapper_of(connection: object) -> Any:
 def _of_alias(alias: str) -> BaseDatabaseWrapper:
     try:
         return connections[alias]
-    except ConnectionDoesNotExist:  # it could be a DSN with a password
+    except ConnectionDoesNotExist:
+        # The message does not quote the text, which could be a DSN with a password.
         aliases = ", ".join(map(repr, connections))
         raise ValueError(f"connection is not an alias in Django's DATABASES, which has {aliases}") from None
 
 
 def _run(connection: Any, statement: str, texts: Sequence[str]) -> list[str]:
-    if statement.startswith("ROLLBACK"):  # what an error has broken is usable afterwards
+    # After an error Django refuses every statement, and this one is what makes the connection usable again.
+    if statement.startswith("ROLLBACK"):
         connection.needs_rollback = False
     with connection.cursor() as cursor:
         cursor.execute(with_percent(statement), texts)
