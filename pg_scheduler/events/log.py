@@ -186,7 +186,8 @@ def _template_of(event: types.Event) -> str:
             template = LEFT_NOTHING if event.dead_workers else LOST_RESPONSE
         case types.UnregisteredName():
             template += _unregistered_remedy(event)
-        case types.JobSuspended(until=datetime(year=9999)):  # no time, but the end of the calendar
+        # The end of the calendar stands for no timeout.
+        case types.JobSuspended(until=datetime(year=9999)):
             template = template.replace(" until %(until)s", ", without a timeout")
         case types.PassFinished(next_in=math.inf):
             template = "%(service)s: pass took %(seconds)s, next pass when notified"
@@ -240,7 +241,8 @@ class EventLog:
             case types.JobEvent():
                 pass
             case types.UnregisteredName(busy_workers=busy) if busy:
-                level = logging.INFO  # the name may be registered there
+                # The name may be registered on the busy workers.
+                level = logging.INFO
             case types.PassFinished(service=service) if service in self._retrying:
                 self._note_resumed(service)
             case types.ServiceRetrying():
