@@ -148,7 +148,8 @@ def decode_text(envelope: dict[str, str], codec: PayloadCodec | None, job_name: 
     try:
         return _called(codec.codec.decode, data, job_name, problem).decode()
     except UnicodeDecodeError:
-        raise PayloadError(f"{problem}: the result is no text") from None  # it quotes the data
+        # Without the cause, which quotes the data.
+        raise PayloadError(f"{problem}: the result is no text") from None
 
 
 def _called(method: Callable[[bytes, str], bytes], data: bytes, job_name: str, problem: str) -> bytes:

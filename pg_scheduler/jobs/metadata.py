@@ -85,7 +85,8 @@ def with_trace(task_data: str, trace: Mapping[str, str]) -> str:
         )
     if '"metadata":' not in task_data:
         return f'{task_data[:-1]},"metadata":{{"{TRACE}":{text}}}}}'
-    data = json.loads(task_data)  # an argument may have that name, too
+    # An argument may have that name too, so only the parsed object shows whether there is metadata.
+    data = json.loads(task_data)
     metadata = data.pop("metadata", {})
     arguments = encode_object("task_data", data)
     return f'{arguments[:-1]},"metadata":{encode_object("metadata", {TRACE: trace, **metadata})}}}'

@@ -102,7 +102,8 @@ def _main_name() -> str:
     return _main_names[main]
 
 
-_main_name()  # a script loses __file__ when its main thread has ended
+# A script loses __file__ when its main thread has ended, so its name is remembered now.
+_main_name()
 
 
 def check_aliases(aliases: Iterable[str]) -> list[str]:

@@ -142,7 +142,8 @@ def encode_value(value: object, verb: str = "return") -> str:
     """
     _check(value, "the value", 1, verb)
     text = to_json(value)
-    if "\\u0000" in text or "\\ud" in text:  # a lazy value may have changed since
+    # A value that is computed when it is read may be another one than at the check.
+    if "\\u0000" in text or "\\ud" in text:
         _check(_read(text)[0], "the value", 1, verb)
     return text
 

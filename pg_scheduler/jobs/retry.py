@@ -224,7 +224,8 @@ def may_repeat(error: BaseException, policy: RetryPolicy) -> bool:
         return False
     ordinary = [leaf for leaf in leaves if not is_a(leaf, RunAgain)]
     if len(ordinary) == len(leaves) and type(policy).allows is RetryPolicy.allows:
-        return policy.allows(error)  # the policy may name a class of groups
+        # The policy may name the class of a group, so it gets the group and not its leaves.
+        return policy.allows(error)
     return all(bool(policy.allows(leaf)) for leaf in ordinary)
 
 
