@@ -49,7 +49,8 @@ class StepConnection(ConnectionAdapter):
     that exist if and only if the step is stored.
     """
 
-    __setattr__ = object.__setattr__  # of a frozen class with slots, it rejects subclasses
+    # The method of a frozen dataclass with slots rejects the objects of subclasses.
+    __setattr__ = object.__setattr__
 
     def __init__(self, attempt: AttemptInThread, connection: Any) -> None:
         super().__init__(self._texts, is_async=False)
@@ -203,7 +204,8 @@ class BlockingSteps:
         cursor = BlockingCursor(self._attempt, call.run(block.__aenter__))
         try:
             yield cursor
-        except BaseException as error:  # whatever it was, the value is that of work that was done
+        except BaseException as error:
+            # Whatever it was, the work up to the value was done, so the block of the cursor writes that.
             call.run(block.__aexit__, type(error), error, error.__traceback__)
             raise
         call.run(block.__aexit__, None, None, None)
