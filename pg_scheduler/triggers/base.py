@@ -149,7 +149,8 @@ def next_fire_time(
         search.spend()
     try:
         fire: object = trigger.next_after(instant, anchor=anchor)
-    except StopIteration as error:  # of next(); a thread cannot pass it on to the event loop
+    except StopIteration as error:
+        # A trigger may call next(). No thread can pass this error on to the event loop.
         raise ValueError(f"{trigger!r} raised StopIteration; return None after its last fire") from error
     if fire is None:
         return None
@@ -401,7 +402,8 @@ def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tup
             for member in (trigger.triggers if isinstance(trigger, kind) else [trigger])
             if member not in members
         )
-        check_count(len(members))  # now: each further one is compared with all of them
+        # The number is checked here, because each further member is compared with all of these.
+        check_count(len(members))
     if not members:
         raise ValueError(f"{kind.__name__} has no triggers; pass at least one")
     return tuple(members)

@@ -55,7 +55,8 @@ def data_version() -> str | None:
                 version_line = next(lines, "")
     except (OSError, ImportError, UnicodeDecodeError):
         return None
-    match = re.match(r"# version (\d{4}[a-z]+)", version_line)  # some builds state "unknown"
+    # Some builds state the version "unknown".
+    match = re.match(r"# version (\d{4}[a-z]+)", version_line)
     return None if match is None else match[1]
 
 
@@ -75,7 +76,8 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
             f"Invalid timezone {timezone!r}: it has no IANA name that other nodes could use; "
             "pass an IANA name such as 'Europe/Berlin', or a ZoneInfo"
         )
-    if timezone == "UTC":  # also on a machine without time zone data
+    # UTC needs no time zone data, which the machine may lack.
+    if timezone == "UTC":
         return UTC
     name = repr(timezone[:64])
     if timezone in MACHINE_ZONES:
@@ -83,7 +85,8 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
             f"Invalid timezone {name}: it differs between machines; use an IANA name such as 'Europe/Berlin'"
         )
     try:
-        return ZoneInfo(str.__str__(timezone))  # zoneinfo would keep a member of an enum for everyone
+        # zoneinfo keeps the key of a zone for all who ask for it later, so a member of an enum becomes a str.
+        return ZoneInfo(str.__str__(timezone))
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         similar = similar_zone(timezone)
         example = "'Europe/Berlin'" if similar is None else f"{similar!r}"
