@@ -10,7 +10,7 @@ from typing import Any, Final
 import asyncpg
 
 from pg_scheduler.testing import TestScheduler
-from pg_scheduler.testing.crashing_worker import CLAIMS, CrashingWorker, Moment, Place, Point
+from pg_scheduler.testing.crashing_worker import CLAIMS, CrashingWorker, Moment, StatementPlace, Point
 from pg_scheduler.testing.worker import ManualScheduler
 
 PLANS: Final = frozenset({"due_schedules"})
@@ -47,7 +47,7 @@ class NumberedCrash(CrashingWorker):
         self._counts_on = (self._counts_on or name in self._first) and name not in self._last
         if not self._counts_on:
             return await run()
-        place = Place(statement, self._count)
+        place = StatementPlace(statement, self._count)
         if self._count == self._number:
             self._point = Point(place, self._moment)
         self._count += 1
