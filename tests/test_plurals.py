@@ -36,7 +36,7 @@ NEVER_ONE: Final = {
     "{len(rows)} schedules": "only if there are several",
     "{len(visible)} jobs": "another text has 1",
     "{limit} fire times": "the message asks to raise it",
-    "{most} dead rows": "a threshold of a large table",
+    "{trigger} dead rows": "a threshold of a large table",
     "{number} fire times": "more than the limit",
     "{rounded(dead)} dead rows": "of all tables, about",
     "{rounded(unfinished or 0)} unfinished jobs": "about",

@@ -10,7 +10,7 @@ from typing import Any, Final
 import asyncpg
 
 from pg_scheduler.testing import TestScheduler
-from pg_scheduler.testing.crashing_worker import CLAIMS, CrashingWorker, Moment, StatementPlace, Point
+from pg_scheduler.testing.crashing_worker import CLAIMS, CrashingWorker, Moment, Point, StatementPlace
 from pg_scheduler.testing.worker import ManualScheduler
 
 PLANS: Final = frozenset({"due_schedules"})
