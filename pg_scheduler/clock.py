@@ -1,7 +1,7 @@
 """The clock of a Scheduler.
 
-In production it is the database's clock: statements use ``coalesce(:now, now())`` and receive None, so all
-nodes agree even if their own clocks differ. Tests pass a FakeClock and move it.
+In production it is the database's clock: statements use ``coalesce(:now, statement_timestamp())`` and receive
+None, so all nodes agree even if their own clocks differ. Tests pass a FakeClock and move it.
 """
 
 from __future__ import annotations

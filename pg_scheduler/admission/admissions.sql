@@ -204,7 +204,7 @@ DELETE FROM {schema}scheduler_starts
 WHERE ctid = ANY (ARRAY (
     SELECT start.ctid
     FROM {schema}scheduler_starts AS start
-    CROSS JOIN (SELECT coalesce($2, now()) AS at) AS clock
+    CROSS JOIN (SELECT coalesce($2, {now}) AS at) AS clock
     WHERE start.at < (clock.at - make_interval(secs => least(greatest(start.keep_s, 0), {longest_extension_s})) - interval '1 hour')
       AND NOT {is_running}
     LIMIT $1

@@ -13,7 +13,7 @@ WITH due AS MATERIALIZED (
       AND blocked_on IS NULL
       AND priority = $3
       AND (execution_time, job_id COLLATE "C") > ($4::timestamptz, $5::text)
-      AND execution_time <= coalesce($7, now())
+      AND execution_time <= coalesce($7, {now})
     ORDER BY execution_time, job_id COLLATE "C"
     LIMIT $6
 ),
@@ -26,7 +26,7 @@ surplus AS MATERIALIZED (
         WHERE due.status = 'pending'
           AND due.name = ANY ($2)
           AND ($8::text[] IS NULL OR due.job_id = ANY ($8))
-          AND (due.expires_at IS NULL OR due.expires_at >= coalesce($7, now()))
+          AND (due.expires_at IS NULL OR due.expires_at >= coalesce($7, {now}))
     ))
       AND job.status = 'pending'
       AND job.blocked_on IS NULL
@@ -48,7 +48,7 @@ FROM (
       AND blocked_on IS NULL
       AND priority = $2
       AND (execution_time, job_id COLLATE "C") > ($3::timestamptz, $4::text)
-      AND execution_time <= coalesce($7, now())
+      AND execution_time <= coalesce($7, {now})
     ORDER BY execution_time, job_id COLLATE "C"
     LIMIT $5
 ) AS due
@@ -119,7 +119,7 @@ unblocked AS (
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM first))
 )
 SELECT room.key, room.free_in, count(first.ctid) AS jobs,
-    count(first.ctid) FILTER (WHERE first.expires_at < coalesce($1, now())) AS late, min(first.due) AS due
+    count(first.ctid) FILTER (WHERE first.expires_at < coalesce($1, {now})) AS late, min(first.due) AS due
 FROM room
 LEFT JOIN first ON first.key = room.key
 GROUP BY room.key, room.free_in;
@@ -173,7 +173,7 @@ WITH walked AS MATERIALIZED (
 late AS MATERIALIZED (
     SELECT job.ctid
     FROM {schema}scheduled_jobs AS job
-    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM walked WHERE expires_at < coalesce($6, now())))
+    WHERE job.ctid = ANY (ARRAY (SELECT ctid FROM walked WHERE expires_at < coalesce($6, {now})))
       AND job.blocked_on IS NOT NULL
     FOR NO KEY UPDATE SKIP LOCKED
 ),

@@ -3,10 +3,10 @@
 -- Pause the task $1 until $2, with the note $3 and the actor $4, unless it is paused like that, and record it ($6, $7).
 WITH paused AS (
     INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor)
-    SELECT $1, coalesce($5, now()), $2, $3, $4
+    SELECT $1, coalesce($5, {now}), $2, $3, $4
     WHERE true{within_lock_limit}
     ON CONFLICT (name) DO UPDATE SET
-        paused_at = CASE WHEN task.paused_until <= coalesce($5, now()) THEN EXCLUDED.paused_at
+        paused_at = CASE WHEN task.paused_until <= coalesce($5, {now}) THEN EXCLUDED.paused_at
             ELSE task.paused_at END,
         paused_until = EXCLUDED.paused_until, note = EXCLUDED.note, actor = EXCLUDED.actor
     WHERE NOT coalesce(
@@ -17,7 +17,7 @@ WITH paused AS (
 ),
 audited AS (
     {into_audit}
-    SELECT coalesce($5, now()), 'pause_task', name, $4, $6, $7::text::jsonb FROM paused
+    SELECT coalesce($5, {now}), 'pause_task', name, $4, $6, $7::text::jsonb FROM paused
 )
 SELECT name FROM paused;
 
@@ -27,11 +27,11 @@ SELECT name FROM paused;
 WITH resumed AS (
     DELETE FROM {schema}scheduler_tasks
     WHERE name = ANY ($1){within_lock_limit}
-    RETURNING name, coalesce(paused_until > coalesce($2, now()), true) AS was_in_effect
+    RETURNING name, coalesce(paused_until > coalesce($2, {now}), true) AS was_in_effect
 ),
 audited AS (
     {into_audit}
-    SELECT coalesce($2, now()), 'resume_task', name, $3, $4, $5::text::jsonb FROM resumed WHERE was_in_effect
+    SELECT coalesce($2, {now}), 'resume_task', name, $3, $4, $5::text::jsonb FROM resumed WHERE was_in_effect
 )
 SELECT was_in_effect FROM resumed;
 
@@ -41,7 +41,7 @@ SELECT was_in_effect FROM resumed;
 DELETE FROM {schema}scheduler_tasks
 WHERE name = ANY (ARRAY(
     SELECT name FROM {schema}scheduler_tasks
-    WHERE paused_until <= coalesce($1, now())
+    WHERE paused_until <= coalesce($1, {now})
     ORDER BY name
     FOR UPDATE SKIP LOCKED
 ))
@@ -53,7 +53,7 @@ RETURNING name;
 --
 -- Instants that Python cannot hold are limited, so that a row written by hand does not hide the others.
 SELECT name, least(greatest(paused_at, {first_day}), {last_day}) AS paused_at, until.at AS paused_until, note, actor,
-    (extract(epoch FROM until.at - coalesce($1, now())))::double precision AS ends_in
+    (extract(epoch FROM until.at - coalesce($1, {now})))::double precision AS ends_in
 FROM {schema}scheduler_tasks
 CROSS JOIN LATERAL (
     SELECT CASE WHEN paused_until IS NOT NULL THEN least(greatest(paused_until, {first_day}), {last_day}) END AS at

@@ -12,7 +12,7 @@ ON CONFLICT (subject) WHERE action = 'start_release' DO NOTHING
 --
 -- The statements that change schedules and the pauses of tasks record themselves.
 {into_audit}
-VALUES (coalesce($1, now()), $2, left($3, 500), $4, $5, $6::text::jsonb)
+VALUES (coalesce($1, {now}), $2, left($3, 500), $4, $5, $6::text::jsonb)
 RETURNING id;
 
 -- name: vacuum_audit

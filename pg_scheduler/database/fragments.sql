@@ -1,6 +1,12 @@
 -- Text that several statements share. {critical}, {high}, {normal} and {low} are the numbers of the
 -- priorities.
 
+-- The time of a statement. now() is that of the transaction, which may be one of the application and have lasted for
+-- minutes: a job would be due, and expire, before the call that changes it.
+
+-- fragment: now
+statement_timestamp()
+
 -- The keys of "on_end" that belong to the definition of a job. The other ones belong to its row and outlive a
 -- replacement.
 
@@ -132,14 +138,14 @@ CASE WHEN jsonb_typeof(on_end) = 'object'
 
 -- fragment: cancelled_values
 status        = 'cancelled',
-    finished_at   = coalesce($2, now()),
+    finished_at   = coalesce($2, {now}),
     error_message = concat_ws('; ', $3::text, 'error of the last attempt: ' || job.error_message),
     lease_until   = NULL,
     blocked_on    = NULL,
     options       = {options_with_wait},
     on_end        = {kept_on_end},
     errors        = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
-        || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, now()))) ELSE job.errors END
+        || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, {now}))) ELSE job.errors END
 
 -- The values of a finished job that is to run again, at $2. A pending job with a last_heartbeat has got its due time at
 -- that instant: it may have been one of a wrong clock. People do not see it. The mark of a suspension goes: the job does
@@ -147,15 +153,15 @@ status        = 'cancelled',
 
 -- fragment: retried_values
 status         = 'pending',
-    execution_time = coalesce($2, now()),
-    expires_at     = coalesce($2, now()) + make_interval(secs => misfire_grace_time),
+    execution_time = coalesce($2, {now}),
+    expires_at     = coalesce($2, {now}) + make_interval(secs => misfire_grace_time),
     retry_count    = 0,
     crash_count    = 0,
     error_message  = NULL,
     worker_id      = NULL,
     started_at     = NULL,
     finished_at    = NULL,
-    last_heartbeat = coalesce($2, now()),
+    last_heartbeat = coalesce($2, {now}),
     lease_until    = NULL,
     blocked_on     = {restored_blocked_on},
     on_end         = {restored_on_end},
@@ -210,7 +216,7 @@ job_id, {named}, coalesce(function, job_name) AS function, attempt, execution_ti
 -- heartbeat: heartbeats are 20 seconds apart, and a free worker polls every few seconds.
 
 -- fragment: overdue_instant
-(coalesce($1, now()) - interval '30 seconds')
+(coalesce($1, {now}) - interval '30 seconds')
 
 -- The reason why a job expired: worker $1, which can run jobs of the names $2, found it at $4.
 
@@ -231,10 +237,10 @@ concat_ws(
                 THEN format('no worker claimed it, and worker %s has not registered the function %s',
                     $1::text, coalesce(function, job_name))
             WHEN (SELECT min(started_at) FROM {schema}scheduler_workers
-                  WHERE lease_until > coalesce($4, now())) > expires_at
+                  WHERE lease_until > coalesce($4, {now})) > expires_at
                 THEN format('no worker that runs now had started: the first one started at %s UTC',
                     to_char((SELECT min(started_at) FROM {schema}scheduler_workers
-                             WHERE lease_until > coalesce($4, now())) AT TIME ZONE 'UTC',
+                             WHERE lease_until > coalesce($4, {now})) AT TIME ZONE 'UTC',
                         'YYYY-MM-DD HH24:MI:SS'))
             WHEN (SELECT started_at FROM {schema}scheduler_workers WHERE worker_id = $1) > expires_at
                 THEN format('no worker claimed it; worker %s, which has registered its function, '
@@ -362,7 +368,7 @@ coalesce(schedule.paused_until, schedule.next_fire_at)
 -- it, or a clock that was set back since then. None is without $5.
 
 -- fragment: is_outdated
-schedule.paused_at IS NULL AND schedule.next_fire_at > coalesce($1, now())
+schedule.paused_at IS NULL AND schedule.next_fire_at > coalesce($1, {now})
     AND (schedule.tzdata < $5::text COLLATE "C" OR ($5::text IS NOT NULL AND {is_ahead}))
 
 -- Whether a schedule was written, or has fired, at an instant that the clock has not reached: it was set back since then.
@@ -370,8 +376,8 @@ schedule.paused_at IS NULL AND schedule.next_fire_at > coalesce($1, now())
 
 -- fragment: is_ahead
 (
-    schedule.updated_at > (coalesce($1, now()) + interval '5 s')
-    OR schedule.last_fire_at > (coalesce($1, now()) + interval '5 s') AND schedule.last_fire_at <> schedule.anchor
+    schedule.updated_at > (coalesce($1, {now}) + interval '5 s')
+    OR schedule.last_fire_at > (coalesce($1, {now}) + interval '5 s') AND schedule.last_fire_at <> schedule.anchor
 )
 
 -- fragment: levels

@@ -35,7 +35,7 @@ SELECT EXISTS (SELECT FROM {schema}scheduled_jobs WHERE finished_at IS NULL AND 
 -- route: pool
 -- Record this database: its system identifier $1, its oid $2, its origin $3 and its name $4; $5 adopts it.
 INSERT INTO {schema}scheduler_database (system, database, origin, name, adopted_at, adopted_by)
-VALUES ($1, $2, $3, $4, coalesce($6, now()), $5)
+VALUES ($1, $2, $3, $4, coalesce($6, {now}), $5)
 ON CONFLICT (id) DO UPDATE SET
     system = EXCLUDED.system, database = EXCLUDED.database, origin = EXCLUDED.origin, name = EXCLUDED.name,
     adopted_at = EXCLUDED.adopted_at, adopted_by = EXCLUDED.adopted_by;
@@ -49,7 +49,7 @@ ON CONFLICT (id) DO UPDATE SET
 -- ended may not have been enqueued yet.
 WITH held AS (
     INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, note, actor)
-    SELECT known.name, coalesce($3, now()), $1, $2
+    SELECT known.name, coalesce($3, {now}), $1, $2
     FROM (
         SELECT named.name
         FROM {schema}scheduled_jobs AS job
@@ -82,8 +82,8 @@ SELECT count(*) FROM held;
 -- Pause every schedule that is not paused without an end, with the note $1; return their number.
 WITH held AS (
     UPDATE {schema}scheduler_schedules SET
-        paused_at = coalesce($2, now()), paused_until = NULL, keeps_fire_times = FALSE, note = $1, is_broken = FALSE,
-        updated_at = coalesce($2, now())
+        paused_at = coalesce($2, {now}), paused_until = NULL, keeps_fire_times = FALSE, note = $1, is_broken = FALSE,
+        updated_at = coalesce($2, {now})
     WHERE finished_at IS NULL AND (paused_at IS NULL OR paused_until IS NOT NULL)
     RETURNING 1
 )

@@ -5,15 +5,15 @@
 -- For the test kits, which run jobs within the transaction of a test, alone. So there is neither a worker with a
 -- lease nor a cursor, and a crashed job is like any other.
 UPDATE {schema}scheduled_jobs SET
-    status         = CASE WHEN expires_at < coalesce($4, now()) THEN 'expired' ELSE 'running' END,
-    finished_at    = CASE WHEN expires_at < coalesce($4, now()) THEN coalesce($4, now()) END,
-    error_message  = CASE WHEN expires_at < coalesce($4, now())
+    status         = CASE WHEN expires_at < coalesce($4, {now}) THEN 'expired' ELSE 'running' END,
+    finished_at    = CASE WHEN expires_at < coalesce($4, {now}) THEN coalesce($4, {now}) END,
+    error_message  = CASE WHEN expires_at < coalesce($4, {now})
         THEN coalesce(error_message, {unexplained_expiry}) ELSE error_message END,
-    attempt        = CASE WHEN expires_at < coalesce($4, now()) THEN attempt
+    attempt        = CASE WHEN expires_at < coalesce($4, {now}) THEN attempt
         ELSE attempt % 2147483647 + 1 END,
     worker_id      = $1,
-    started_at     = CASE WHEN expires_at < coalesce($4, now()) THEN started_at ELSE coalesce($4, now()) END,
-    last_heartbeat = coalesce($4, now())
+    started_at     = CASE WHEN expires_at < coalesce($4, {now}) THEN started_at ELSE coalesce($4, {now}) END,
+    last_heartbeat = coalesce($4, {now})
 WHERE ctid = ANY (ARRAY (
     SELECT ctid
     FROM {schema}scheduled_jobs
@@ -21,7 +21,7 @@ WHERE ctid = ANY (ARRAY (
       AND blocked_on IS NULL
       AND status = 'pending'
       AND execution_time >= {first_instant}
-      AND execution_time <= coalesce($4, now())
+      AND execution_time <= coalesce($4, {now})
       AND coalesce(function, job_name) = ANY ($2)
       AND ($3::text[] IS NULL OR job_id = ANY ($3::text[]))
     ORDER BY priority, execution_time, job_id COLLATE "C"

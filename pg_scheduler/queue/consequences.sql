@@ -60,7 +60,7 @@ WHERE job_id = ANY (ARRAY (
       AND NOT EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = job.job_id OFFSET 0)
       AND (NOT EXISTS (SELECT FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id)
            OR worker_id = $1
-              AND finished_at < (coalesce($3, now()) - interval '30 seconds')
+              AND finished_at < (coalesce($3, {now}) - interval '30 seconds')
               AND (((SELECT attempts FROM known) ->> job_id)::integer = attempt) IS NOT TRUE)
     LIMIT $4
     FOR NO KEY UPDATE SKIP LOCKED

@@ -237,7 +237,7 @@ RETURNING edge.parent_id, edge.child_id, edge.outcome, edge.definition, broken.s
 UPDATE {schema}scheduled_jobs AS job SET
     blocked_on = CASE WHEN left(options ->> 'share', 6) = 'share:' AND octet_length(options ->> 'share') <= 2000
         THEN options ->> 'share' END,
-    expires_at = least(greatest(execution_time, coalesce($2, now())), {last_instant})
+    expires_at = least(greatest(execution_time, coalesce($2, {now})), {last_instant})
         + make_interval(secs => misfire_grace_time)
 WHERE job_id = ANY ($1)
   AND status = 'pending'
@@ -263,12 +263,12 @@ RETURNING job_id;
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs AS job SET
     status        = CASE WHEN status = 'pending' THEN 'cancelled' ELSE status END,
-    finished_at   = CASE WHEN status = 'pending' THEN coalesce($3, now()) END,
+    finished_at   = CASE WHEN status = 'pending' THEN coalesce($3, {now}) END,
     error_message = CASE WHEN status = 'pending'
         THEN 'a job after which this job was to run did not complete' ELSE error_message END,
     errors        = CASE WHEN status = 'pending' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
         || jsonb_build_object('outcome', 'parent', 'message', ($2::text[])[{place}],
-            'ended_at', coalesce($3, now()))) ELSE errors END,
+            'ended_at', coalesce($3, {now}))) ELSE errors END,
     blocked_on    = NULL,
     options       = CASE WHEN status = 'pending' THEN {options_with_wait} ELSE options END,
     on_end        = CASE WHEN status = 'pending' THEN {on_end_with_result} ELSE on_end - 'replacement' END

@@ -158,7 +158,7 @@ ON CONFLICT (job_id) DO UPDATE SET
     blocked_on      = CASE WHEN old.status = 'running' THEN NULL                ELSE EXCLUDED.blocked_on END,
     errors          = CASE WHEN old.status = 'running' THEN old.errors
         ELSE jsonb_path_query_array_tz(old.errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
-            'since', to_char(coalesce($11, now()) - interval '2 seconds', {instant_format}))) END,
+            'since', to_char(coalesce($11, {now}) - interval '2 seconds', {instant_format}))) END,
     progress        = CASE WHEN old.status = 'running' THEN old.progress        END,
     on_end          = CASE
         WHEN old.status = 'running' THEN
@@ -186,7 +186,7 @@ INSERT INTO {schema}scheduled_jobs (
     {generated_columns}, misfire_grace_time, expires_at
 )
 SELECT
-    $1, ($2::text)::jsonb, $3, $4, $5, $6, $8, coalesce($9, now()), $7, $10
+    $1, ($2::text)::jsonb, $3, $4, $5, $6, $8, coalesce($9, {now}), $7, $10
 WHERE $11::text IS NULL OR set_config('lock_timeout', $11, true) IS NOT NULL;
 
 -- name: insert_generated_jobs
@@ -251,7 +251,7 @@ INSERT INTO {schema}scheduled_jobs (
 ) VALUES (
     $1, ($2::text)::jsonb, coalesce($7, statement_timestamp()), $3, $4, $5, $6,
     CASE WHEN pg_notify({channel}, concat($10::text, ' ', extract(epoch FROM coalesce($7, statement_timestamp()))))
-        IS NOT NULL THEN coalesce($7, now()) END,
+        IS NOT NULL THEN coalesce($7, {now}) END,
     ($8::text)::jsonb, ($9::text)::jsonb
 );
 

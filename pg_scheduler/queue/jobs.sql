@@ -47,17 +47,17 @@ changed AS (
         attempt        = CASE WHEN $2 = 'running' THEN job.attempt % 2147483647 + 1 ELSE job.attempt END,
         worker_id      = CASE WHEN $2 = 'running' THEN 'set by hand' WHEN $2 = 'pending' THEN NULL
             ELSE job.worker_id END,
-        started_at     = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN NULL
+        started_at     = CASE WHEN $2 = 'running' THEN coalesce($4, {now}) WHEN $2 = 'pending' THEN NULL
             ELSE job.started_at END,
-        last_heartbeat = CASE WHEN $2 = 'running' THEN coalesce($4, now()) WHEN $2 = 'pending' THEN
-            CASE WHEN {ended_suspended} THEN coalesce($4, now()) END
+        last_heartbeat = CASE WHEN $2 = 'running' THEN coalesce($4, {now}) WHEN $2 = 'pending' THEN
+            CASE WHEN {ended_suspended} THEN coalesce($4, {now}) END
             ELSE job.last_heartbeat END,
-        lease_until    = CASE WHEN $2 = 'running' THEN coalesce($4, now()) + make_interval(secs => $3) END,
-        finished_at    = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($4, now()) END,
+        lease_until    = CASE WHEN $2 = 'running' THEN coalesce($4, {now}) + make_interval(secs => $3) END,
+        finished_at    = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN coalesce($4, {now}) END,
         execution_time = CASE WHEN $2 = 'pending' AND {ended_suspended}
-            THEN least(job.execution_time, coalesce($4, now())) ELSE job.execution_time END,
+            THEN least(job.execution_time, coalesce($4, {now})) ELSE job.execution_time END,
         expires_at     = CASE WHEN $2 = 'pending'
-            THEN least(greatest(job.execution_time, coalesce($4, now())), {last_instant})
+            THEN least(greatest(job.execution_time, coalesce($4, {now})), {last_instant})
                 + make_interval(secs => job.misfire_grace_time)
             ELSE job.expires_at END,
         error_message  = CASE WHEN $2 = ANY (ARRAY ['failed', 'cancelled', 'expired'])
@@ -70,7 +70,7 @@ changed AS (
         options        = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN job.options
             ELSE {restored_options} END,
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
-            || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, now()))) ELSE job.errors END
+            || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, {now}))) ELSE job.errors END
     FROM old
     WHERE job.job_id = old.job_id AND ($6::boolean OR NOT old.has_consequences AND old.parent IS NULL)
     RETURNING job.job_id, {named}, job.attempt, {bounded_due}
@@ -248,7 +248,7 @@ moved AS (
             CASE WHEN target.at <= coalesce($4, statement_timestamp())
                     AND target.at > (coalesce($4, statement_timestamp()) - interval '1 minute')
                 THEN target.at ELSE job.last_heartbeat END,
-            least(greatest(target.at, coalesce($4, now())), {last_day}) + make_interval(secs => job.misfire_grace_time),
+            least(greatest(target.at, coalesce($4, {now})), {last_day}) + make_interval(secs => job.misfire_grace_time),
             CASE WHEN (job.options -> 'steps') IS NULL THEN job.options
                 WHEN ({suspension}) IS NOT NULL THEN jsonb_set(
                     job.options, ARRAY ['suspended', 'moved'], to_jsonb(job.attempt))
@@ -288,9 +288,9 @@ CROSS JOIN LATERAL (
     WHERE finished_at IS NULL
       AND blocked_on IS NULL
       AND priority = level.priority
-      AND execution_time <= coalesce($2, now())
+      AND execution_time <= coalesce($2, {now})
       AND status = 'pending'
-      AND expires_at < coalesce($2, now())
+      AND expires_at < coalesce($2, {now})
       AND job_id <> ALL ($3::text[])
     LIMIT $1
 ) AS late
@@ -301,7 +301,7 @@ LIMIT $1;
 -- Expire at most $3 pending jobs past their misfire grace time that no worker could claim, only $5 unless NULL, without $6.
 UPDATE {schema}scheduled_jobs SET
     status        = 'expired',
-    finished_at   = coalesce($4, now()),
+    finished_at   = coalesce($4, {now}),
     error_message = {expiry_reason},
     on_end        = {on_end_with_result}
 WHERE ctid = ANY (ARRAY (
@@ -313,9 +313,9 @@ WHERE ctid = ANY (ARRAY (
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND execution_time <= coalesce($4, now())
+          AND execution_time <= coalesce($4, {now})
           AND status = 'pending'
-          AND expires_at < coalesce($4, now())
+          AND expires_at < coalesce($4, {now})
           AND ($5::text[] IS NULL OR job_id = ANY ($5))
           AND job_id <> ALL ($6::text[])
         LIMIT $3

@@ -44,7 +44,7 @@ SELECT wanted.id AS job_id,
 FROM unnest($1::text[]) AS wanted (id)
 LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = wanted.id
 LEFT JOIN {schema}scheduler_results AS kept
-    ON kept.job_id = wanted.id AND kept.expires_at > coalesce($2, now());
+    ON kept.job_id = wanted.id AND kept.expires_at > coalesce($2, {now});
 
 -- name: vacuum_results
 -- route: pool
@@ -56,7 +56,7 @@ WITH gone AS (
     WHERE job_id = ANY (ARRAY (
         SELECT job_id
         FROM {schema}scheduler_results AS kept
-        WHERE expires_at <= coalesce($2, now())
+        WHERE expires_at <= coalesce($2, {now})
           AND NOT EXISTS (
               SELECT FROM {schema}scheduled_jobs AS job
               WHERE job.job_id = kept.job_id AND job.finished_at IS NOT NULL AND job.on_end IS NOT NULL

@@ -12,7 +12,7 @@ WHERE finished_at IS NULL AND blocked_on IS NULL AND status = 'pending';
 -- "busy" counts the other workers without a free slot, which may have registered the names.
 SELECT job.name, count(*)::integer AS jobs, min(job.execution_time) AS due_since,
     (SELECT count(*) FROM {schema}scheduler_workers
-     WHERE worker_id <> $4 AND lease_until > coalesce($1, now())
+     WHERE worker_id <> $4 AND lease_until > coalesce($1, {now})
        AND running_jobs >= max_concurrent_jobs)::integer AS busy
 FROM {levels}
 CROSS JOIN LATERAL (

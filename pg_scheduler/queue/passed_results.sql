@@ -107,7 +107,7 @@ SELECT edge.job_id,
         'step', coalesce({step_of_child}, edge.step),
         'is_child', CASE WHEN job.job_id IS NOT NULL AND edge.definition IS NOT NULL THEN
             ({step_of_child}) IS NOT NULL END)) END,
-    0, coalesce($4, now()), coalesce($4, now()),
+    0, coalesce($4, {now}), coalesce($4, {now}),
     CASE WHEN edge.definition IS NULL THEN NULL
         WHEN edge.prefix = 'next:' AND edge.step IS NULL THEN edge.coming_definition
         ELSE edge.own_definition END

@@ -1,7 +1,7 @@
 -- name: now
 -- route: pool
 -- Return the clock of the scheduler.
-SELECT coalesce($1, now()) AS now;
+SELECT coalesce($1, {now}) AS now;
 
 -- name: declared_schedules
 -- route: shared, reserved
@@ -9,7 +9,7 @@ SELECT coalesce($1, now()) AS now;
 --
 -- Values that Python cannot hold are limited, so that a row written by hand does not hide the others.
 SELECT {schedule_columns},
-    coalesce($1, now()) AS now
+    coalesce($1, {now}) AS now
 FROM {schema}scheduler_schedules AS schedule
 WHERE owner = 'code' OR schedule_id = ANY ($2::text[])
 ORDER BY schedule.schedule_id;
@@ -33,7 +33,7 @@ SELECT {schedule_columns} FROM {schema}scheduler_schedules WHERE schedule_id = A
 -- route: caller
 -- Return and lock schedules ($1) in the order of their ids, and the time.
 SELECT {schedule_columns},
-    coalesce($2, now()) AS now
+    coalesce($2, {now}) AS now
 FROM {schema}scheduler_schedules AS schedule
 WHERE schedule_id = ANY ($1::text[])
 ORDER BY schedule.schedule_id
@@ -43,7 +43,7 @@ FOR UPDATE;
 -- route: caller
 -- Return and lock those of the schedules $1 that no other transaction has locked, and the time.
 SELECT {schedule_columns},
-    coalesce($2, now()) AS now
+    coalesce($2, {now}) AS now
 FROM {schema}scheduler_schedules AS schedule
 WHERE schedule_id = ANY ($1::text[])
 ORDER BY schedule.schedule_id
@@ -86,7 +86,7 @@ WITH inserted AS (
 ),
 audited AS (
     {into_audit}
-    SELECT coalesce($49, now()), 'add_schedule', schedule_id, $46, $47,
+    SELECT coalesce($49, {now}), 'add_schedule', schedule_id, $46, $47,
         $48::text::jsonb || jsonb_build_object('after', definition)
     FROM inserted
 )
@@ -110,7 +110,7 @@ written AS (
     RETURNING schedule_id, {schedule_definition} AS definition
 )
 {into_audit}
-SELECT coalesce($49, now()), 'update_schedule', written.schedule_id, $46, $47,
+SELECT coalesce($49, {now}), 'update_schedule', written.schedule_id, $46, $47,
     $48::text::jsonb || jsonb_build_object('before', old.definition, 'after', written.definition)
 FROM written
 JOIN old ON old.schedule_id = written.schedule_id;
@@ -125,7 +125,7 @@ WITH removed AS (
 ),
 audited AS (
     {into_audit}
-    SELECT coalesce($5, now()), 'remove_schedule', schedule_id, $2, $3,
+    SELECT coalesce($5, {now}), 'remove_schedule', schedule_id, $2, $3,
         $4::text::jsonb || jsonb_build_object('before', definition)
     FROM removed
 )
@@ -139,8 +139,8 @@ SELECT task FROM removed;
 -- $4 makes the fire times of the pause missed ones when it ends.
 WITH changed AS (
     UPDATE {schema}scheduler_schedules AS schedule SET
-        paused_at = coalesce($5, now()), paused_until = $3::timestamptz, keeps_fire_times = $4::boolean, note = $2,
-        is_broken = FALSE, updated_at = coalesce($5, now())
+        paused_at = coalesce($5, {now}), paused_until = $3::timestamptz, keeps_fire_times = $4::boolean, note = $2,
+        is_broken = FALSE, updated_at = coalesce($5, {now})
     WHERE schedule_id = $1 AND NOT (
         paused_at IS NOT NULL
         AND coalesce(schedule.paused_until = $3::timestamptz, paused_until IS NULL AND $3::timestamptz IS NULL)
@@ -150,7 +150,7 @@ WITH changed AS (
 ),
 audited AS (
     {into_audit}
-    SELECT coalesce($5, now()), 'pause_schedule', schedule_id, $6, $7, $8::text::jsonb FROM changed
+    SELECT coalesce($5, {now}), 'pause_schedule', schedule_id, $6, $7, $8::text::jsonb FROM changed
 )
 SELECT EXISTS (SELECT FROM changed) AS changed, task FROM {schema}scheduler_schedules WHERE schedule_id = $1;
 
@@ -164,17 +164,17 @@ SELECT EXISTS (SELECT FROM changed) AS changed, task FROM {schema}scheduler_sche
 WITH changed AS (
     UPDATE {schema}scheduler_schedules AS schedule SET
         paused_at = NULL, paused_until = NULL, keeps_fire_times = FALSE, note = NULL, is_broken = FALSE, failures = 0,
-        updated_at = coalesce($4, now()),
+        updated_at = coalesce($4, {now}),
         resume_from = CASE
             WHEN schedule.next_fire_at IS NULL THEN NULL
             WHEN $3::timestamptz IS NOT NULL
                 THEN greatest($3, CASE WHEN schedule.start_at IS NULL THEN schedule.anchor END)
-            WHEN $2::boolean AND schedule.next_fire_at <= coalesce($4, now()) THEN coalesce($4, now())
+            WHEN $2::boolean AND schedule.next_fire_at <= coalesce($4, {now}) THEN coalesce($4, {now})
             ELSE schedule.resume_from
         END,
         next_fire_at = CASE
             WHEN schedule.next_fire_at IS NULL THEN NULL -- which least() would ignore
-            WHEN $3::timestamptz IS NOT NULL THEN least(schedule.next_fire_at, coalesce($4, now()))
+            WHEN $3::timestamptz IS NOT NULL THEN least(schedule.next_fire_at, coalesce($4, {now}))
             ELSE schedule.next_fire_at
         END
     WHERE schedule_id = $1 AND paused_at IS NOT NULL{within_lock_limit}
@@ -182,7 +182,7 @@ WITH changed AS (
 ),
 audited AS (
     {into_audit}
-    SELECT coalesce($4, now()), 'resume_schedule', schedule_id, $5, $6, $7::text::jsonb FROM changed
+    SELECT coalesce($4, {now}), 'resume_schedule', schedule_id, $5, $6, $7::text::jsonb FROM changed
 )
 SELECT EXISTS (SELECT FROM changed) AS changed, task FROM {schema}scheduler_schedules WHERE schedule_id = $1;
 
@@ -199,7 +199,7 @@ WHERE EXISTS (
     FROM {schema}scheduler_workers AS worker
     LEFT JOIN {schema}scheduler_workers AS this ON this.worker_id = $2
     WHERE ($2::text IS NULL OR (worker.started_at, worker.worker_id) > (this.started_at, this.worker_id))
-      AND worker.lease_until > coalesce($5, now())
+      AND worker.lease_until > coalesce($5, {now})
       AND {may_declare}
 );
 
@@ -217,7 +217,7 @@ ORDER BY module;
 -- and return them with their tasks.
 --
 -- $6 are those that a live worker will move to a key of its code. SKIP LOCKED: the next pass marks a schedule that is being changed.
-UPDATE {schema}scheduler_schedules SET retired_at = coalesce($5, now())
+UPDATE {schema}scheduler_schedules SET retired_at = coalesce($5, {now})
 WHERE schedule_id = ANY (ARRAY (
     SELECT schedule_id
     FROM {schema}scheduler_schedules AS schedule
@@ -226,7 +226,7 @@ WHERE schedule_id = ANY (ARRAY (
       AND NOT EXISTS (
           SELECT
           FROM {schema}scheduler_workers AS worker
-          WHERE worker.lease_until > coalesce($5, now()) AND {may_declare}
+          WHERE worker.lease_until > coalesce($5, {now}) AND {may_declare}
       )
     ORDER BY schedule_id
     FOR NO KEY UPDATE SKIP LOCKED
@@ -255,11 +255,11 @@ WHERE finished_at IS NULL
 -- Without $5, a scan of the index ends at the due ones under any plan. SKIP LOCKED: another process may be planning
 -- the same schedules.
 SELECT {schedule_columns},
-    coalesce($1, now()) AS now
+    coalesce($1, {now}) AS now
 FROM {schema}scheduler_schedules AS schedule
 WHERE {plannable}
-  AND {due_at} <= CASE WHEN $5::text IS NULL THEN coalesce($1, now()) ELSE 'infinity' END
-  AND ({due_at} <= coalesce($1, now()) OR {is_outdated})
+  AND {due_at} <= CASE WHEN $5::text IS NULL THEN coalesce($1, {now}) ELSE 'infinity' END
+  AND ({due_at} <= coalesce($1, {now}) OR {is_outdated})
   AND schedule_id <> ALL ($7::text[])
   AND ($8::text[] IS NULL OR schedule_id = ANY ($8))
 ORDER BY {due_at}
@@ -274,7 +274,7 @@ SELECT CASE
     WHEN $5::text IS NOT NULL AND EXISTS (
         SELECT FROM {schema}scheduler_schedules AS schedule WHERE {is_outdated} AND {plannable} AND schedule_id <> ALL ($6::text[])
     ) THEN 0
-    ELSE extract(epoch FROM least(greatest({due_at}, {first_day}), {last_fire_day}) - coalesce($1, now()))
+    ELSE extract(epoch FROM least(greatest({due_at}, {first_day}), {last_fire_day}) - coalesce($1, {now}))
 END::double precision AS seconds
 FROM {schema}scheduler_schedules AS schedule
 WHERE {plannable}
@@ -307,14 +307,14 @@ UPDATE {schema}scheduler_schedules AS schedule SET (
         least(schedule.skipped, {most_counted}) + change.skipped,
         least(schedule.missed, {most_counted}) + change.missed,
         CASE WHEN schedule.paused_at IS NULL THEN schedule.failures ELSE 0 END,
-        CASE WHEN change.is_finished THEN coalesce(schedule.finished_at, $12, now()) END,
+        CASE WHEN change.is_finished THEN coalesce(schedule.finished_at, $12, {now}) END,
         NULL::timestamptz,
-        CASE WHEN change.error IS NOT NULL THEN coalesce($12, now()) END,
+        CASE WHEN change.error IS NOT NULL THEN coalesce($12, {now}) END,
         NULL::timestamptz,
         FALSE,
         change.error,
         change.error IS NOT NULL,
-        coalesce($12, now())
+        coalesce($12, {now})
     FROM (
         SELECT
             ($2::timestamptz[])[at.n] AS next_fire_at, ($3::timestamptz[])[at.n] AS last_fire_at,
@@ -332,7 +332,7 @@ RETURNING schedule_id;
 -- name: note_last_job
 -- route: caller
 -- Record the job that a schedule enqueued last without advancing it.
-UPDATE {schema}scheduler_schedules SET last_job_id = $2, updated_at = coalesce($3, now()) WHERE schedule_id = $1
+UPDATE {schema}scheduler_schedules SET last_job_id = $2, updated_at = coalesce($3, {now}) WHERE schedule_id = $1
 RETURNING schedule_id;
 
 -- name: lock_last_jobs
@@ -375,11 +375,11 @@ UPDATE {schema}scheduler_schedules AS schedule SET
         WHEN ended.fails THEN least(schedule.failures, {most_counted}) + 1
         ELSE schedule.failures
     END,
-    paused_at    = CASE WHEN ended.pauses THEN coalesce($5, now()) ELSE schedule.paused_at END,
+    paused_at    = CASE WHEN ended.pauses THEN coalesce($5, {now}) ELSE schedule.paused_at END,
     note         = CASE WHEN ended.pauses THEN $4 ELSE schedule.note END,
-    next_fire_at = CASE WHEN ended.continues THEN coalesce($5, now()) ELSE schedule.next_fire_at END,
-    resume_from  = CASE WHEN ended.continues THEN coalesce($5, now()) ELSE schedule.resume_from END,
-    updated_at   = coalesce($5, now())
+    next_fire_at = CASE WHEN ended.continues THEN coalesce($5, {now}) ELSE schedule.next_fire_at END,
+    resume_from  = CASE WHEN ended.continues THEN coalesce($5, {now}) ELSE schedule.resume_from END,
+    updated_at   = coalesce($5, {now})
 FROM ended
 WHERE schedule.schedule_id = ended.schedule_id
 RETURNING ended.pauses IS TRUE AS paused, ended.continues IS TRUE AS continues, schedule.task;

@@ -43,7 +43,7 @@ added AS MATERIALIZED (
 ),
 minute AS (
     INSERT INTO {schema}scheduler_stats AS old (bucket, span, job_name, counts, sums, run_hist, late_hist)
-    SELECT to_timestamp(floor(extract(epoch FROM coalesce($4, now())) / 60) * 60), 60,
+    SELECT to_timestamp(floor(extract(epoch FROM coalesce($4, {now})) / 60) * 60), 60,
         job_name, counts, sums, run_hist, late_hist
     FROM added
     ORDER BY job_name COLLATE "C"
@@ -52,7 +52,7 @@ minute AS (
 ),
 total AS (
     INSERT INTO {schema}scheduler_totals AS old (job_name, counts, sums, run_hist, late_hist, updated_at)
-    SELECT job_name, counts, sums, run_hist, late_hist, coalesce($4, now())
+    SELECT job_name, counts, sums, run_hist, late_hist, coalesce($4, {now})
     FROM added
     ORDER BY job_name COLLATE "C"
     ON CONFLICT (job_name) DO UPDATE SET
@@ -71,7 +71,7 @@ WITH gone AS (
         FROM {schema}scheduler_stats
         WHERE span = $1::integer
           AND bucket < to_timestamp(floor(
-              (extract(epoch FROM coalesce($5, now()))::double precision - $3::double precision) / $2::integer
+              (extract(epoch FROM coalesce($5, {now}))::double precision - $3::double precision) / $2::integer
           ) * $2::integer)
         ORDER BY bucket, job_name
         LIMIT $4
@@ -110,7 +110,7 @@ WITH gone AS (
     WHERE ctid = ANY (ARRAY (
         SELECT ctid
         FROM {schema}scheduler_stats
-        WHERE span = $1::integer AND bucket < (coalesce($4, now()) - make_interval(secs => $2))
+        WHERE span = $1::integer AND bucket < (coalesce($4, {now}) - make_interval(secs => $2))
         ORDER BY bucket, job_name
         LIMIT $3
         FOR UPDATE SKIP LOCKED

@@ -49,7 +49,7 @@ coalesce(step.definition = (job.options ->> 'definition'), true)
 -- Signals whose names steps have taken come first, under their own names.
 SELECT CASE WHEN left(name, 8) = (chr(1) || 'signal:') THEN substr(name, 9) ELSE name END AS name,
     kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
-    extract(epoch FROM {bounded_until} - coalesce($2, now()))::double precision AS left_s,
+    extract(epoch FROM {bounded_until} - coalesce($2, {now}))::double precision AS left_s,
     {awaits_children} AS is_awaited, timeouts
 FROM {schema}scheduler_steps AS step
 WHERE job_id = $1
@@ -120,12 +120,12 @@ kept AS (
 ),
 newest AS (
     SELECT max({last_write}) AS written_at FROM {schema}scheduler_steps AS step
-    WHERE job_id = $1 AND kind <> 'result' AND {last_write} >= coalesce($10, now()) AND {last_write} < {last_day}
+    WHERE job_id = $1 AND kind <> 'result' AND {last_write} >= coalesce($10, {now}) AND {last_write} < {last_day}
 ),
 early AS (
-    SELECT newest.written_at - coalesce($10, now()) + interval '1 microsecond' AS ahead, coalesce($10, now()) AS now
+    SELECT newest.written_at - coalesce($10, {now}) + interval '1 microsecond' AS ahead, coalesce($10, {now}) AS now
     FROM held, newest
-    WHERE newest.written_at > (coalesce($10, now()) + interval '5 seconds')
+    WHERE newest.written_at > (coalesce($10, {now}) + interval '5 seconds')
 ),
 set_back AS (
     UPDATE {schema}scheduler_steps AS step SET
@@ -141,11 +141,11 @@ stored AS (
     SELECT job_id, $4, $5, $6::text::jsonb, $3, at.until, at.started,
         CASE WHEN at.until > at.now THEN NULL ELSE at.started END, held.definition
     FROM held, (
-        SELECT coalesce($10, now()) AS now,
-            greatest(coalesce($10, now()), (
+        SELECT coalesce($10, {now}) AS now,
+            greatest(coalesce($10, {now}), (
                 SELECT written_at + interval '1 microsecond' FROM newest WHERE NOT EXISTS (SELECT FROM early)
             )) AS started,
-            coalesce($9::timestamptz, coalesce($10, now()) + make_interval(secs => $8)) AS until
+            coalesce($9::timestamptz, coalesce($10, {now}) + make_interval(secs => $8)) AS until
     ) AS at
     WHERE (SELECT count(*) FROM displaced) >= 0
     ON CONFLICT (job_id, name) DO UPDATE SET
@@ -164,7 +164,7 @@ stored AS (
     RETURNING kind, value, until, ended_at
 )
 SELECT $4::text AS name, kind, value::text AS value, ended_at IS NOT NULL AS has_ended, {bounded_until} AS until,
-    extract(epoch FROM {bounded_until} - coalesce($10, now()))::double precision AS left_s
+    extract(epoch FROM {bounded_until} - coalesce($10, {now}))::double precision AS left_s
 FROM held LEFT JOIN stored ON true;
 
 -- name: end_step
@@ -179,7 +179,7 @@ WITH held AS (
     FOR NO KEY UPDATE
 ),
 ended AS (
-    UPDATE {schema}scheduler_steps SET ended_at = coalesce($5, now())
+    UPDATE {schema}scheduler_steps SET ended_at = coalesce($5, {now})
     WHERE job_id = (SELECT job_id FROM held) AND name = $4 AND ended_at IS NULL
     RETURNING name
 )
@@ -205,8 +205,8 @@ repeated AS (
         until    = at.ending,
         ended_at = CASE WHEN at.ending > at.now THEN NULL ELSE at.now END
     FROM held, (
-        SELECT coalesce($8, now()) AS now,
-            coalesce($7::timestamptz, coalesce($8, now()) + make_interval(secs => $6)) AS ending
+        SELECT coalesce($8, {now}) AS now,
+            coalesce($7::timestamptz, coalesce($8, {now}) + make_interval(secs => $6)) AS ending
     ) AS at
     WHERE step.job_id = held.job_id
       AND step.name = $4
@@ -437,7 +437,7 @@ job AS (
       AND {has_room_for_signal} AND NOT {has_signal}
 )
 INSERT INTO {schema}scheduler_steps AS step (job_id, name, kind, value, attempt, started_at, ended_at, definition)
-SELECT job_id, name, 'signal', ($3::text)::jsonb, attempt, coalesce($6, now()), coalesce($6, now()), definition
+SELECT job_id, name, 'signal', ($3::text)::jsonb, attempt, coalesce($6, {now}), coalesce($6, {now}), definition
 FROM job
 ON CONFLICT (job_id, name) DO UPDATE SET
     kind       = EXCLUDED.kind,
@@ -468,8 +468,8 @@ WHERE job_id = $1;
 --
 -- A statement of its own: store_signal may have waited for look_at_waits, and its snapshot lacks that suspension.
 -- A job that waits for its retry, or for a time that a caller has chosen before it began, stays due at that time.
-UPDATE {schema}scheduled_jobs AS job SET execution_time = coalesce($2, now()), last_heartbeat = coalesce($2, now())
-WHERE job_id = $1 AND status = 'pending' AND blocked_on IS NULL AND execution_time > coalesce($2, now())
+UPDATE {schema}scheduled_jobs AS job SET execution_time = coalesce($2, {now}), last_heartbeat = coalesce($2, {now})
+WHERE job_id = $1 AND status = 'pending' AND blocked_on IS NULL AND execution_time > coalesce($2, {now})
   AND (({suspension}) @> to_jsonb($3::text) OR {was_suspended_unmarked})
 RETURNING execution_time AS due;
 
@@ -493,7 +493,7 @@ held AS (
     RETURNING job_id, ended_at IS NULL AS is_open
 ),
 woken AS (
-    UPDATE {schema}scheduled_jobs AS job SET execution_time = least(job.execution_time, coalesce($3, now())
+    UPDATE {schema}scheduled_jobs AS job SET execution_time = least(job.execution_time, coalesce($3, {now})
         + make_interval(secs => CASE WHEN EXISTS (
             SELECT FROM held WHERE held.job_id = job.job_id AND NOT held.is_open
         ) THEN 0 ELSE 1 END))
@@ -525,7 +525,7 @@ named AS (
     UPDATE {schema}scheduled_jobs AS job SET
         options = {options_object} || jsonb_build_object(
             'definition', held.definition,
-            'children', coalesce(options -> 'children', to_jsonb(extract(epoch FROM coalesce($7, now())))))
+            'children', coalesce(options -> 'children', to_jsonb(extract(epoch FROM coalesce($7, {now})))))
     FROM held
     WHERE job.job_id = held.job_id AND held.is_first
 ),
@@ -605,7 +605,7 @@ timed AS (
 changed AS (
     UPDATE {schema}scheduled_jobs AS job SET
         blocked_on     = CASE WHEN job_id = ANY (ARRAY (SELECT id FROM over)) THEN NULL ELSE 'after' END,
-        execution_time = least(execution_time, coalesce($4, now()))
+        execution_time = least(execution_time, coalesce($4, {now}))
     WHERE job_id = ANY (ARRAY (SELECT id FROM wait WHERE NOT is_timed UNION ALL SELECT id FROM over))
       AND status = 'pending'
     RETURNING blocked_on, execution_time
@@ -619,15 +619,15 @@ SELECT min(execution_time) AS due FROM changed WHERE blocked_on IS NULL;
 -- An earlier statement has locked the jobs and deleted the edges. A job that failed meanwhile, and is to be retried at
 -- a time of its own, is left.
 WITH ended AS (
-    UPDATE {schema}scheduler_steps AS step SET ended_at = coalesce($2, now())
+    UPDATE {schema}scheduler_steps AS step SET ended_at = coalesce($2, {now})
     WHERE job_id = ANY ($1) AND kind = 'child' AND ended_at IS NULL AND NOT ({awaits_children})
     RETURNING job_id, name, until
 ),
 woken AS (
     UPDATE {schema}scheduled_jobs AS job SET
         blocked_on     = NULL,
-        execution_time = coalesce($2, now()),
-        last_heartbeat = coalesce($2, now())
+        execution_time = coalesce($2, {now}),
+        last_heartbeat = coalesce($2, {now})
     WHERE job_id = ANY (ARRAY (SELECT job_id FROM ended))
       AND status = 'pending'
       AND (coalesce(blocked_on, '') = 'after' OR EXISTS (

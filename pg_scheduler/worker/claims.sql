@@ -34,7 +34,7 @@
 WITH finished AS (
     UPDATE {schema}scheduled_jobs SET
         status        = 'completed',
-        finished_at   = coalesce($4, now()),
+        finished_at   = coalesce($4, {now}),
         error_message = NULL,
         lease_until   = NULL
     WHERE $11::boolean
@@ -51,7 +51,7 @@ deleted AS (
 worker AS (
     SELECT lease_until
     FROM {schema}scheduler_workers
-    WHERE worker_id = $1 AND lease_until > coalesce($4, now())
+    WHERE worker_id = $1 AND lease_until > coalesce($4, {now})
     FOR KEY SHARE
 ),
 level (priority, since, after, read_before) AS (
@@ -72,7 +72,7 @@ due AS (
           AND blocked_on IS NULL
           AND priority = level.priority
           AND (execution_time, job_id COLLATE "C") >= (level.since, level.after)
-          AND execution_time <= coalesce($4, now())
+          AND execution_time <= coalesce($4, {now})
           AND status = 'pending'{left_out}
           AND coalesce(function, job_name) = ANY ($2)
           AND ($13::boolean OR crash_count < $15::integer)
@@ -85,16 +85,16 @@ due AS (
 ),
 claimed AS (
     UPDATE {schema}scheduled_jobs SET
-        status         = CASE WHEN expires_at < coalesce($4, now()) THEN 'expired' ELSE 'running' END,
-        finished_at    = CASE WHEN expires_at < coalesce($4, now()) THEN coalesce($4, now()) END,
-        error_message  = CASE WHEN expires_at < coalesce($4, now())
+        status         = CASE WHEN expires_at < coalesce($4, {now}) THEN 'expired' ELSE 'running' END,
+        finished_at    = CASE WHEN expires_at < coalesce($4, {now}) THEN coalesce($4, {now}) END,
+        error_message  = CASE WHEN expires_at < coalesce($4, {now})
             THEN coalesce(error_message, {unexplained_expiry}) ELSE error_message END,
-        attempt        = CASE WHEN expires_at < coalesce($4, now()) THEN attempt
+        attempt        = CASE WHEN expires_at < coalesce($4, {now}) THEN attempt
             ELSE attempt % 2147483647 + 1 END,
         worker_id      = $1,
-        started_at     = CASE WHEN expires_at < coalesce($4, now()) THEN started_at
-            ELSE coalesce($4, now()) END,
-        last_heartbeat = coalesce($4, now()),
+        started_at     = CASE WHEN expires_at < coalesce($4, {now}) THEN started_at
+            ELSE coalesce($4, {now}) END,
+        last_heartbeat = coalesce($4, {now}),
         lease_until    = (SELECT lease_until FROM worker)
     WHERE ctid = ANY (ARRAY (
         SELECT ctid FROM due
@@ -106,9 +106,9 @@ SELECT claimed.*, NULL::double precision AS due, NULL::text[] AS refused, NULL::
     NULL::text AS crashed, NULL::bigint AS read
 FROM claimed
 UNION ALL
-SELECT NULL, NULL, NULL, NULL, coalesce($4, now()), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, coalesce($4, {now}), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
     CASE WHEN claims.are_few THEN (
-        SELECT extract(epoch FROM min(next.execution_time) - coalesce($4, now()))::double precision
+        SELECT extract(epoch FROM min(next.execution_time) - coalesce($4, {now}))::double precision
         FROM level
         CROSS JOIN LATERAL (
             SELECT execution_time
@@ -182,7 +182,7 @@ FROM (
 WITH worker AS (
     SELECT lease_until
     FROM {schema}scheduler_workers
-    WHERE worker_id = $1 AND lease_until > coalesce($4, now())
+    WHERE worker_id = $1 AND lease_until > coalesce($4, {now})
     FOR KEY SHARE
 ),
 due AS (
@@ -195,10 +195,10 @@ due AS (
           AND blocked_on IS NULL
           AND priority = level.priority
           AND execution_time >= {first_instant}
-          AND execution_time <= coalesce($4, now())
+          AND execution_time <= coalesce($4, {now})
           AND status = 'pending'
           AND coalesce(function, job_name) = ANY ($2)
-          AND (expires_at >= coalesce($4, now()) OR expires_at IS NULL)
+          AND (expires_at >= coalesce($4, {now}) OR expires_at IS NULL)
           AND crash_count < $6::integer
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT $3
@@ -212,15 +212,15 @@ claimed AS (
         status         = 'running',
         attempt        = attempt % 2147483647 + 1,
         worker_id      = $1,
-        started_at     = coalesce($4, now()),
-        last_heartbeat = coalesce($4, now()),
+        started_at     = coalesce($4, {now}),
+        last_heartbeat = coalesce($4, {now}),
         lease_until    = (SELECT lease_until FROM worker)
     WHERE ctid = ANY (ARRAY (SELECT ctid FROM due))
     RETURNING {claim_columns}
 )
 SELECT claimed.*, next.due
 FROM (
-    SELECT extract(epoch FROM min(job.execution_time) - coalesce($4, now()))::double precision AS due
+    SELECT extract(epoch FROM min(job.execution_time) - coalesce($4, {now}))::double precision AS due
     FROM {levels}
     CROSS JOIN LATERAL (
         SELECT execution_time
@@ -252,7 +252,7 @@ UPDATE {schema}scheduled_jobs SET
 WHERE ctid = ANY (ARRAY (
     SELECT ctid
     FROM {schema}scheduled_jobs
-    WHERE job_id = ANY ($3) AND status = 'expired' AND worker_id = $1 AND expires_at < coalesce($4, now())
+    WHERE job_id = ANY ($3) AND status = 'expired' AND worker_id = $1 AND expires_at < coalesce($4, {now})
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING job_id, on_end IS NOT NULL AS has_consequences;
@@ -271,7 +271,7 @@ WITH done AS (
 finished AS (
     UPDATE {schema}scheduled_jobs SET
         status        = 'completed',
-        finished_at   = coalesce($2, now()),
+        finished_at   = coalesce($2, {now}),
         error_message = NULL,
         lease_until   = NULL
     WHERE $5::boolean AND ctid = ANY (ARRAY (SELECT ctid FROM done))
@@ -302,16 +302,16 @@ WHERE job_id = $1 AND status = 'running' AND worker_id = $2;
 WITH worker AS (
     SELECT lease_until
     FROM {schema}scheduler_workers
-    WHERE worker_id = $1 AND lease_until > coalesce($3, now())
+    WHERE worker_id = $1 AND lease_until > coalesce($3, {now})
     FOR KEY SHARE
 )
 UPDATE {schema}scheduled_jobs SET
     status         = 'running',
     attempt        = attempt % 2147483647 + 1,
-    execution_time = least(execution_time, coalesce($3, now())),
+    execution_time = least(execution_time, coalesce($3, {now})),
     worker_id      = $1,
-    started_at     = coalesce($3, now()),
-    last_heartbeat = coalesce($3, now()),
+    started_at     = coalesce($3, {now}),
+    last_heartbeat = coalesce($3, {now}),
     lease_until    = (SELECT lease_until FROM worker)
 WHERE ctid = ANY (ARRAY (
     SELECT ctid

@@ -1,7 +1,7 @@
 -- The instant from which on a time is in the future. A clock that was set back by less changes nothing.
 
 -- fragment: future
-(coalesce($1, now()) + interval '5 seconds')
+(coalesce($1, {now}) + interval '5 seconds')
 
 -- When the last attempt ended, as the history has it; NULL if its entry belongs to an earlier one, or was written by
 -- hand.
@@ -24,7 +24,7 @@ coalesce(last_heartbeat, created_at)
 -- ahead by more than a day, nothing else is due near that time, so the call may have been slow.
 
 -- fragment: delay_of_a_call
-CASE WHEN {given_at} > (coalesce($1, now()) + interval '1 day') THEN interval '1 minute' ELSE interval '1 second' END
+CASE WHEN {given_at} > (coalesce($1, {now}) + interval '1 day') THEN interval '1 minute' ELSE interval '1 second' END
 
 -- When a job that is due in the future is due by the clock as it is now; NULL if its due time is what a caller wanted.
 --
@@ -35,25 +35,25 @@ CASE WHEN {given_at} > (coalesce($1, now()) + interval '1 day') THEN interval '1
 
 -- fragment: due_again
 CASE
-    WHEN status = 'running' THEN CASE WHEN attempt > 0 AND worker_id IS NOT NULL THEN coalesce($1, now()) END
+    WHEN status = 'running' THEN CASE WHEN attempt > 0 AND worker_id IS NOT NULL THEN coalesce($1, {now}) END
     WHEN attempt = 0 OR last_heartbeat IS NOT NULL THEN CASE
         WHEN {given_at} > {future}
             AND ((options -> 'schedule_id') IS NOT NULL
                 OR execution_time >= ({given_at} - {delay_of_a_call})
                 AND execution_time <= ({given_at} + {delay_of_a_call}))
-        THEN coalesce($1, now()) END
+        THEN coalesce($1, {now}) END
     WHEN (errors #>> ARRAY ['-1', 'attempt']) = attempt::text THEN CASE
         WHEN {last_end} > {future} AND execution_time >= {last_end}
-        THEN coalesce($1, now()) + (execution_time - {last_end})
+        THEN coalesce($1, {now}) + (execution_time - {last_end})
         WHEN {last_end} > {future}
             AND (errors #>> ARRAY ['-1', 'outcome']) = ANY (ARRAY ['released', 'lost', 'crashed'])
-        THEN coalesce($1, now())
-        WHEN created_at > {future} AND (options -> 'schedule_id') IS NOT NULL THEN coalesce($1, now()) END
+        THEN coalesce($1, {now})
+        WHEN created_at > {future} AND (options -> 'schedule_id') IS NOT NULL THEN coalesce($1, {now}) END
     WHEN coalesce(options -> 'steps', '0') <> '0' AND NOT {was_moved} THEN (
         SELECT CASE
             WHEN count(step.ended_at) > 0 OR count(*) FILTER (WHERE step.until <= job.execution_time) = 0
-            THEN coalesce($1, now())
-            WHEN min(step.until) < job.execution_time THEN greatest(coalesce($1, now()), min(step.until))
+            THEN coalesce($1, {now})
+            WHEN min(step.until) < job.execution_time THEN greatest(coalesce($1, {now}), min(step.until))
         END
         FROM {schema}scheduler_steps AS step
         WHERE step.job_id = job.job_id
@@ -77,7 +77,7 @@ WITH suspended AS MATERIALIZED (
     SELECT job.job_id, job.ahead
     FROM {levels}
     CROSS JOIN LATERAL (
-        SELECT early.job_id, newest.written_at - coalesce($1, now()) AS ahead
+        SELECT early.job_id, newest.written_at - coalesce($1, {now}) AS ahead
         FROM (
             SELECT job_id
             FROM {schema}scheduled_jobs
@@ -97,10 +97,10 @@ WITH suspended AS MATERIALIZED (
     ) AS job
 ),
 early AS MATERIALIZED (
-    SELECT step.ctid, suspended.ahead, coalesce($1, now()) AS now
+    SELECT step.ctid, suspended.ahead, coalesce($1, {now}) AS now
     FROM suspended
     JOIN {schema}scheduler_steps AS step ON step.job_id = suspended.job_id
-    WHERE step.kind <> 'result' AND {last_write} > coalesce($1, now())
+    WHERE step.kind <> 'result' AND {last_write} > coalesce($1, {now})
     ORDER BY step.job_id, step.name
     FOR NO KEY UPDATE OF step SKIP LOCKED
 )
@@ -182,7 +182,7 @@ SELECT EXISTS (
     ) AS is_left,
     EXISTS (
         SELECT FROM pg_catalog.pg_stat_activity AS session
-        WHERE session.datname = current_database() AND session.xact_start > (now() + interval '5 seconds')
+        WHERE session.datname = current_database() AND session.xact_start > ({now} + interval '5 seconds')
     ) AS is_open,
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest,
     pg_current_xact_id()::text::bigint AS newest;

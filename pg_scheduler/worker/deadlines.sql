@@ -32,7 +32,7 @@ WITH unfinished AS (
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND execution_time <= (coalesce($1, now()) + make_interval(secs => $2))
+          AND execution_time <= (coalesce($1, {now}) + make_interval(secs => $2))
         OFFSET 0
     ) AS job
 )
@@ -43,8 +43,8 @@ SELECT
           AND last_beat < lease_until AND lease_until < {last_day}
     ) THEN 0
     ELSE (extract(epoch FROM least((SELECT min(lease_until) FROM {schema}scheduler_workers), min(lapse)))
-        - extract(epoch FROM coalesce($1, now())))::double precision END AS lapse_in,
-    (extract(epoch FROM min(expiry)) - extract(epoch FROM coalesce($1, now())))::double precision AS expiry_in,
+        - extract(epoch FROM coalesce($1, {now})))::double precision END AS lapse_in,
+    (extract(epoch FROM min(expiry)) - extract(epoch FROM coalesce($1, {now})))::double precision AS expiry_in,
     coalesce(bool_or(overdue), false) AS overdue,
     EXISTS (SELECT FROM {schema}scheduled_jobs 
             WHERE finished_at IS NOT NULL AND on_end IS NOT NULL) AS ended,
@@ -70,28 +70,28 @@ SELECT
         WHERE finished_at IS NULL
           AND (blocked_on IS NULL OR blocked_on > 'share:')
           AND status = 'pending'
-          AND execution_time > coalesce($1, now())
-    )) - extract(epoch FROM coalesce($1, now())))::double precision AS due_in,
+          AND execution_time > coalesce($1, {now})
+    )) - extract(epoch FROM coalesce($1, {now})))::double precision AS due_in,
     (least(extract(epoch FROM least(
         (SELECT min(expires_at)
          FROM {schema}scheduled_jobs
          WHERE finished_at IS NULL
            AND blocked_on IS NULL
            AND status = 'pending'
-           AND expires_at >= coalesce($1, now())),
+           AND expires_at >= coalesce($1, {now})),
         (SELECT min(lease_until)
          FROM {schema}scheduled_jobs
          WHERE finished_at IS NULL
            AND blocked_on IS NULL
            AND status = 'running'
            AND worker_id <> $2
-           AND lease_until >= coalesce($1, now())),
+           AND lease_until >= coalesce($1, {now})),
         (SELECT min(lease_until)
          FROM {schema}scheduler_workers
          WHERE worker_id <> $2
-           AND lease_until >= coalesce($1, now()))
+           AND lease_until >= coalesce($1, {now}))
     )) + 0.000001, (
         SELECT extract(epoch FROM min(paused_until))
         FROM {schema}scheduler_tasks
-        WHERE paused_until > coalesce($1, now())
-    )) - extract(epoch FROM coalesce($1, now())))::double precision AS expiry_in;
+        WHERE paused_until > coalesce($1, {now})
+    )) - extract(epoch FROM coalesce($1, {now})))::double precision AS expiry_in;

@@ -24,12 +24,12 @@ UPDATE {schema}scheduled_jobs AS job SET (
         CASE WHEN change.status <> 'completed' THEN coalesce(change.error, job.error_message) END,
         greatest(least(job.retry_count, 2147483646) + ($6::integer[])[change.n], 0),
         least(job.crash_count, 2147483646) + ($7::integer[])[change.n],
-        CASE WHEN change.delay > 0 THEN coalesce($9, now()) + make_interval(secs => change.delay)
+        CASE WHEN change.delay > 0 THEN coalesce($9, {now}) + make_interval(secs => change.delay)
             ELSE job.execution_time END,
         CASE WHEN change.status = 'pending'
-            THEN coalesce($9, now()) + make_interval(secs => change.delay + job.misfire_grace_time)
+            THEN coalesce($9, {now}) + make_interval(secs => change.delay + job.misfire_grace_time)
             ELSE job.expires_at END,
-        CASE WHEN change.status <> 'pending' THEN coalesce($9, now()) END,
+        CASE WHEN change.status <> 'pending' THEN coalesce($9, {now}) END,
         CASE WHEN change.status <> 'pending' THEN job.worker_id END,
         CASE WHEN change.status <> 'pending' THEN job.started_at END,
         CASE WHEN change.status <> 'pending' THEN job.last_heartbeat END,
@@ -39,7 +39,7 @@ UPDATE {schema}scheduled_jobs AS job SET (
             ELSE CASE WHEN (change.entry::jsonb ->> 'outcome') = 'snoozed' AND (change.entry::jsonb -> 'message') IS NOT NULL
                     AND (job.errors #> ARRAY ['-1']) @> change.entry::jsonb THEN job.errors #- ARRAY ['-1']
                 ELSE {kept_errors} END || jsonb_build_array(change.entry::jsonb || {entry_of_attempt}
-                || jsonb_build_object('ended_at', coalesce($9, now()))) END
+                || jsonb_build_object('ended_at', coalesce($9, {now}))) END
     FROM (
         SELECT
             at.n, ($3::text[])[at.n] AS status, ($4::text[])[at.n] AS error,
@@ -67,8 +67,8 @@ WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs AS job SET
     status         = 'pending',
     retry_count    = greatest(least(job.retry_count, 2147483646) + ($3::integer[])[{place}], 0),
-    execution_time = greatest(($4::timestamptz[])[{place}], coalesce($6, now())),
-    expires_at     = coalesce($6, now()) + make_interval(secs => job.misfire_grace_time),
+    execution_time = greatest(($4::timestamptz[])[{place}], coalesce($6, {now})),
+    expires_at     = coalesce($6, {now}) + make_interval(secs => job.misfire_grace_time),
     worker_id      = NULL,
     started_at     = NULL,
     last_heartbeat = NULL,
@@ -84,7 +84,7 @@ WHERE job_id = ANY ($1)
 RETURNING job_id, EXISTS (
     SELECT FROM {schema}scheduler_steps AS step
     WHERE step.job_id = job.job_id AND step.kind <> 'result'
-      AND {last_write} > (coalesce($6, now()) + interval '5 seconds') AND {last_write} < {last_day}
+      AND {last_write} > (coalesce($6, {now}) + interval '5 seconds') AND {last_write} < {last_day}
 ) AS is_early;
 
 -- name: set_back_suspended
@@ -95,16 +95,16 @@ RETURNING job_id, EXISTS (
 -- wait for a timeout for longer than an attempt lasts, so no wait keeps one of the future. It waits for no lock: a wait
 -- whose signal is being stored is due in a second, by look_at_waits.
 WITH ahead AS MATERIALIZED (
-    SELECT step.job_id, max({last_write}) - coalesce($2, now()) AS ahead
+    SELECT step.job_id, max({last_write}) - coalesce($2, {now}) AS ahead
     FROM {schema}scheduler_steps AS step
     WHERE step.job_id = ANY ($1) AND step.kind <> 'result' AND {last_write} < {last_day}
     GROUP BY step.job_id
 ),
 early AS MATERIALIZED (
-    SELECT step.ctid, ahead.ahead, coalesce($2, now()) AS now
+    SELECT step.ctid, ahead.ahead, coalesce($2, {now}) AS now
     FROM ahead
     JOIN {schema}scheduler_steps AS step ON step.job_id = ahead.job_id
-    WHERE step.kind <> 'result' AND {last_write} > coalesce($2, now()) AND {last_write} < {last_day}
+    WHERE step.kind <> 'result' AND {last_write} > coalesce($2, {now}) AND {last_write} < {last_day}
     ORDER BY step.job_id, step.name
     FOR NO KEY UPDATE OF step SKIP LOCKED
 ),
@@ -115,7 +115,7 @@ wait AS (
     WHERE step.ctid = early.ctid
     RETURNING step.job_id, step.name, step.kind, step.until, step.ended_at
 )
-UPDATE {schema}scheduled_jobs AS job SET execution_time = greatest(coalesce($2, now()), least(job.execution_time, (
+UPDATE {schema}scheduled_jobs AS job SET execution_time = greatest(coalesce($2, {now}), least(job.execution_time, (
     SELECT min(until) FROM wait
     WHERE wait.job_id = job.job_id AND wait.kind = 'signal' AND wait.ended_at IS NULL
       AND ({suspension}) @> to_jsonb(wait.name)
@@ -240,11 +240,11 @@ UPDATE {schema}scheduled_jobs SET (
         (new ->> 'priority')::integer, (new ->> 'max_retries')::integer,
         (new ->> 'misfire_grace_time')::integer, (new ->> 'timeout_seconds')::double precision,
         new ->> 'function', (new ->> 'lock_key')::bigint,
-        greatest((new ->> 'execution_time')::timestamptz, coalesce($4, now()))
+        greatest((new ->> 'execution_time')::timestamptz, coalesce($4, {now}))
             + make_interval(secs => (new ->> 'misfire_grace_time')::integer),
         0, 0, NULL, NULL, NULL::timestamptz, (new ->> 'given_at')::timestamptz, NULL::timestamptz, NULL::jsonb,
         jsonb_path_query_array_tz(errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
-            'since', to_char(coalesce($4, now()) - interval '2 seconds', {instant_format}))),
+            'since', to_char(coalesce($4, {now}) - interval '2 seconds', {instant_format}))),
         new ->> 'unique_key', new ->> 'blocked_on',
         CASE WHEN jsonb_typeof(new -> 'options') = 'object' THEN new -> 'options' END,
         CASE WHEN kept || own <> jsonb_build_object() THEN kept || own END
@@ -270,8 +270,8 @@ UPDATE {schema}scheduled_jobs AS job SET
     status        = 'failed',
     error_message = $4,
     errors        = {kept_errors} || jsonb_build_array($6::text::jsonb || {entry_of_attempt}
-        || jsonb_build_object('ended_at', coalesce($5, now()))),
-    finished_at   = coalesce($5, now()),
+        || jsonb_build_object('ended_at', coalesce($5, {now}))),
+    finished_at   = coalesce($5, {now}),
     lease_until   = NULL,
     on_end        = {on_end_with_result} - 'replacement'
 WHERE job_id = $1
@@ -288,7 +288,7 @@ RETURNING job_id;
 -- settle_jobs decides about a refused job: it is lost, or its end has consequences.
 UPDATE {schema}scheduled_jobs SET
     status        = 'completed',
-    finished_at   = coalesce($4, now()),
+    finished_at   = coalesce($4, {now}),
     error_message = NULL,
     lease_until   = NULL
 WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running' AND on_end IS NULL

@@ -14,7 +14,7 @@ CROSS JOIN LATERAL (
     WHERE finished_at IS NULL
       AND blocked_on IS NULL
       AND priority = level.priority
-      AND execution_time >= {first_instant} AND execution_time <= coalesce($3, now())
+      AND execution_time >= {first_instant} AND execution_time <= coalesce($3, {now})
       AND status = 'pending'
       AND coalesce(function, job_name) = ANY ($1)
       AND ($5::integer IS NULL OR crash_count < $5)
@@ -45,7 +45,7 @@ CROSS JOIN LATERAL (
       AND blocked_on IS NULL
       AND priority = level.priority
       AND execution_time >= {first_instant}
-      AND execution_time <= coalesce($3, now())
+      AND execution_time <= coalesce($3, {now})
       AND status = 'pending'
       AND coalesce(function, job_name) = ANY ($1)
       AND ($4::integer IS NULL OR crash_count < $4)
@@ -71,14 +71,14 @@ WHERE job_id = $1;
 -- route: caller
 -- Change a pending job as a claim of worker $1 does, to find out whether the table refuses that; it is rolled back.
 UPDATE {schema}scheduled_jobs SET
-    status         = CASE WHEN expires_at < coalesce($3, now()) THEN 'expired' ELSE 'running' END,
-    finished_at    = CASE WHEN expires_at < coalesce($3, now()) THEN coalesce($3, now()) END,
-    error_message  = CASE WHEN expires_at < coalesce($3, now())
+    status         = CASE WHEN expires_at < coalesce($3, {now}) THEN 'expired' ELSE 'running' END,
+    finished_at    = CASE WHEN expires_at < coalesce($3, {now}) THEN coalesce($3, {now}) END,
+    error_message  = CASE WHEN expires_at < coalesce($3, {now})
         THEN coalesce(error_message, {unexplained_expiry}) ELSE error_message END,
-    attempt        = CASE WHEN expires_at < coalesce($3, now()) THEN attempt ELSE attempt % 2147483647 + 1 END,
+    attempt        = CASE WHEN expires_at < coalesce($3, {now}) THEN attempt ELSE attempt % 2147483647 + 1 END,
     worker_id      = $1,
-    started_at     = CASE WHEN expires_at < coalesce($3, now()) THEN started_at ELSE coalesce($3, now()) END,
-    last_heartbeat = coalesce($3, now()),
+    started_at     = CASE WHEN expires_at < coalesce($3, {now}) THEN started_at ELSE coalesce($3, {now}) END,
+    last_heartbeat = coalesce($3, {now}),
     lease_until    = (SELECT lease_until FROM {schema}scheduler_workers WHERE worker_id = $1)
 WHERE job_id = $2 AND status = 'pending'
 RETURNING job_id;
@@ -95,12 +95,12 @@ SET CONSTRAINTS ALL IMMEDIATE;
 -- Fail a pending job whose row cannot be read. Its arguments are not read.
 UPDATE {schema}scheduled_jobs AS job SET
     status        = 'failed',
-    finished_at   = coalesce($3, now()),
+    finished_at   = coalesce($3, {now}),
     error_message = $2,
     attempt       = attempt % 2147483647 + 1,
     on_end        = {on_end_with_result},
     errors        = {kept_errors} || jsonb_build_array(jsonb_build_object(
         'attempt', attempt % 2147483647 + 1, 'outcome', 'error', 'message', $2::text,
-        'ended_at', coalesce($3, now())))
+        'ended_at', coalesce($3, {now})))
 WHERE job_id = $1 AND status = 'pending'
 RETURNING job_id, {named}, attempt, on_end IS NOT NULL AS has_consequences;

@@ -27,7 +27,7 @@ WHERE ctid = ANY (ARRAY (
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND execution_time <= coalesce($1, now())
+          AND execution_time <= coalesce($1, {now})
           AND status = 'running'
           AND last_heartbeat > coalesce($1, clock_timestamp())
           AND last_heartbeat < lease_until
@@ -49,8 +49,8 @@ WHERE ctid = ANY (ARRAY (
 DELETE FROM {schema}scheduler_workers
 WHERE worker_id = ANY (ARRAY (
     SELECT worker_id FROM {schema}scheduler_workers
-    WHERE CASE WHEN $2::text[] IS NULL THEN lease_until < coalesce($1, now()) ELSE worker_id = ANY ($2) END
-      AND (lease_until < (coalesce($1, now()) - make_interval(
+    WHERE CASE WHEN $2::text[] IS NULL THEN lease_until < coalesce($1, {now}) ELSE worker_id = ANY ($2) END
+      AND (lease_until < (coalesce($1, {now}) - make_interval(
                secs => CASE WHEN liveness_key IS NULL THEN 0
                    ELSE greatest(least(coalesce(lease_extension, 0), {longest_extension_s}), 0) END))
            OR pg_try_advisory_xact_lock_shared(liveness_key))
@@ -68,7 +68,7 @@ RETURNING worker_id, stopping, jsonb_build_object(
 --
 -- The ids may have been written by hand, and the subject of a record has at most 2,000 bytes.
 {into_audit}
-SELECT coalesce($1, now()), 'declare_dead', left(dead.worker ->> 'worker_id', 500), $3, $4,
+SELECT coalesce($1, {now}), 'declare_dead', left(dead.worker ->> 'worker_id', 500), $3, $4,
     $5::text::jsonb || jsonb_build_object(
         'worker', dead.worker - ARRAY ['worker_id', 'count'], 'count', dead.worker -> 'count')
 FROM jsonb_array_elements($2::text::jsonb) AS dead (worker);
@@ -104,7 +104,7 @@ CROSS JOIN LATERAL (
     WHERE finished_at IS NULL
       AND blocked_on IS NULL
       AND priority = level.priority
-      AND execution_time <= coalesce($2, now())
+      AND execution_time <= coalesce($2, {now})
       AND status = 'running'
       AND (worker_id = ANY ($1)
            OR coalesce(
@@ -119,7 +119,7 @@ CROSS JOIN LATERAL (
                     ELSE '-infinity' END
                 FROM {schema}scheduler_workers AS worker
                 WHERE worker.worker_id = job.worker_id),
-               $2, now()))
+               $2, {now}))
     LIMIT $4
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS orphan
@@ -139,7 +139,7 @@ CROSS JOIN LATERAL (
     WHERE finished_at IS NULL
       AND blocked_on IS NULL
       AND priority = level.priority
-      AND execution_time <= coalesce($3, now())
+      AND execution_time <= coalesce($3, {now})
       AND status = 'running'
       AND worker_id = $1
       AND (((SELECT attempts FROM known) ->> job_id)::integer = attempt) IS NOT TRUE

@@ -11,7 +11,7 @@ SELECT pg_relation_size($1::text::regclass) / current_setting('block_size')::big
 -- is this one. The first one is due at a random part of the interval of $4 seconds. NULL or no row while another
 -- worker makes it: of two that find it due, the second finds another number. An end in the future is from a clock
 -- that was set back.
-WITH clock AS MATERIALIZED (SELECT coalesce($5, now()) AS at),
+WITH clock AS MATERIALIZED (SELECT coalesce($5, {now}) AS at),
 pass AS MATERIALIZED (
     SELECT last.number,
         CASE
@@ -51,11 +51,11 @@ SELECT greatest($3 - extract(epoch FROM clock.at - added.ended_at)::double preci
 -- Record that worker $2 has ended the pass of the policies $1, and forget policies that no pass had for 30 days.
 WITH ended AS (
     UPDATE {schema}scheduler_vacuum_passes
-    SET ended_at = coalesce($3, now())
+    SET ended_at = coalesce($3, {now})
     WHERE policies = $1 AND worker_id = $2 AND ended_at IS NULL
 )
 DELETE FROM {schema}scheduler_vacuum_passes
-WHERE policies <> $1 AND started_at < (coalesce($3, now()) - interval '30 days');
+WHERE policies <> $1 AND started_at < (coalesce($3, {now}) - interval '30 days');
 
 -- name: read_ranges
 -- route: pool
@@ -70,7 +70,7 @@ WITH jobs AS MATERIALIZED (
     SELECT pg_relation_filenode(to_regclass($1)) AS file,
         pg_relation_size(to_regclass($1)) / current_setting('block_size')::bigint AS blocks,
         $2::bigint AS step,
-        coalesce($7, now()) AS at
+        coalesce($7, {now}) AS at
 ),
 past_end AS MATERIALIZED (
     SELECT known.first_block, known.read_at
@@ -137,7 +137,7 @@ noted AS (
     INSERT INTO {schema}scheduler_vacuum_ranges AS known (
         first_block, blocks, file, read_at, completed, failed, cancelled, expired
     )
-    SELECT $3::bigint, $4::bigint, pg_relation_filenode(to_regclass($5)), coalesce($10, now()),
+    SELECT $3::bigint, $4::bigint, pg_relation_filenode(to_regclass($5)), coalesce($10, {now}),
         completed, failed, cancelled, expired
     FROM found
     ON CONFLICT (first_block) DO UPDATE SET
@@ -271,7 +271,7 @@ deleted AS (
         SELECT ctid
         FROM {schema}scheduler_steps
         WHERE job_id = ANY (ARRAY (SELECT job_id FROM orphan))
-          AND started_at < (coalesce($3, now()) - interval '1 hour')
+          AND started_at < (coalesce($3, {now}) - interval '1 hour')
         LIMIT $2
         FOR UPDATE SKIP LOCKED
     ))
@@ -284,7 +284,7 @@ SELECT job_id FROM found WHERE n = $2;
 INSERT INTO {schema}vacuum_stats AS day (
     stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run, worker_id
 )
-VALUES ((coalesce($6, now()) AT TIME ZONE 'UTC')::date, $1, $2, $3, $4, coalesce($6, now()), $5)
+VALUES ((coalesce($6, {now}) AT TIME ZONE 'UTC')::date, $1, $2, $3, $4, coalesce($6, {now}), $5)
 ON CONFLICT (stat_date) DO UPDATE SET
     deleted_completed = coalesce(day.deleted_completed, 0) + EXCLUDED.deleted_completed,
     deleted_failed    = coalesce(day.deleted_failed, 0) + EXCLUDED.deleted_failed,
@@ -298,7 +298,7 @@ ON CONFLICT (stat_date) DO UPDATE SET
 -- Return the counts of the last days, newest first.
 SELECT stat_date, deleted_completed, deleted_failed, deleted_cancelled, deleted_expired, last_run, worker_id
 FROM {schema}vacuum_stats
-WHERE stat_date > ((coalesce($2, now()) AT TIME ZONE 'UTC')::date - $1::integer)
+WHERE stat_date > ((coalesce($2, {now}) AT TIME ZONE 'UTC')::date - $1::integer)
 ORDER BY stat_date DESC;
 
 -- name: total_vacuum_stats

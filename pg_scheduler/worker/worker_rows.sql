@@ -3,7 +3,7 @@
 -- Write a worker's row with a new lease, and record the first worker of a release ($19).
 WITH released AS (
     {into_audit}
-    SELECT coalesce($7, now()), 'start_release', $19, coalesce($11, $1), 'worker',
+    SELECT coalesce($7, {now}), 'start_release', $19, coalesce($11, $1), 'worker',
         jsonb_build_object('host', $2::text, 'version', $4::text)
     WHERE $19::text IS NOT NULL
     {once_per_release}
@@ -14,7 +14,7 @@ INSERT INTO {schema}scheduler_workers (
 )
 VALUES ($1, $2, $3, $4, $5, $8, $9, $10, $11, $12::text::jsonb,
         $13::text::jsonb || coalesce($17::text::jsonb, jsonb_build_object()), $14, $15::text::jsonb, $16, $18,
-        coalesce($7, now()), coalesce($7, now()), coalesce($7, now()) + make_interval(secs => $6))
+        coalesce($7, {now}), coalesce($7, {now}), coalesce($7, {now}) + make_interval(secs => $6))
 ON CONFLICT (worker_id) DO UPDATE SET
     last_beat = EXCLUDED.last_beat, lease_until = EXCLUDED.lease_until, liveness_key = EXCLUDED.liveness_key,
     lease_extension = EXCLUDED.lease_extension;
@@ -29,7 +29,7 @@ ON CONFLICT (worker_id) DO UPDATE SET
 SELECT worker_id, liveness_key, lease_until::text
 FROM {schema}scheduler_workers
 WHERE worker_id <> $1
-  AND (lease_until < coalesce($4, now())
+  AND (lease_until < coalesce($4, {now})
        OR ($3::boolean
            AND (clock_timestamp() < pg_postmaster_start_time()
                 OR clock_timestamp() > (pg_postmaster_start_time() + make_interval(secs => $2)))
@@ -61,9 +61,9 @@ WHERE worker_id <> $1
 WITH held AS MATERIALIZED (SELECT $3::text::jsonb AS attempts),
 worker AS (
     UPDATE {schema}scheduler_workers SET
-        last_beat       = CASE WHEN lease_until < coalesce($5, now()) THEN last_beat
-            ELSE coalesce($5, now()) END,
-        lease_until     = coalesce($5, now()) + make_interval(secs => $4),
+        last_beat       = CASE WHEN lease_until < coalesce($5, {now}) THEN last_beat
+            ELSE coalesce($5, {now}) END,
+        lease_until     = coalesce($5, {now}) + make_interval(secs => $4),
         running_jobs    = $7,
         liveness_key    = $6,
         lease_extension = $8,
@@ -75,7 +75,7 @@ worker AS (
         settings        = CASE WHEN $12::text IS NULL THEN settings
             ELSE coalesce(settings, jsonb_build_object()) || $12::text::jsonb END
     WHERE worker_id = $1
-    RETURNING lease_until, last_beat < coalesce($5, now()) AS late, wanted
+    RETURNING lease_until, last_beat < coalesce($5, {now}) AS late, wanted
 ),
 own AS (
     SELECT job_id
@@ -88,7 +88,7 @@ own AS (
 ),
 renewed AS (
     UPDATE {schema}scheduled_jobs SET
-        last_heartbeat = coalesce($5, now()),
+        last_heartbeat = coalesce($5, {now}),
         lease_until    = (SELECT lease_until FROM worker)
     WHERE job_id = ANY (ARRAY (
         SELECT job_id
@@ -105,7 +105,7 @@ SELECT
     EXISTS (SELECT FROM worker) AS alive,
     coalesce((SELECT late FROM worker), false) AS late,
     ARRAY (SELECT unnest($2::text[]) EXCEPT SELECT job_id FROM own) AS lost,
-    coalesce($5, now()) AS now,
+    coalesce($5, {now}) AS now,
     (SELECT array_agg(DISTINCT kind)
      FROM {schema}scheduler_workers AS other, unnest(other.subscriptions) AS kind
      WHERE other.worker_id <> $1) AS subscriptions,
@@ -118,7 +118,7 @@ SELECT
 -- The jobs stay with the worker meanwhile: a claim counts as lost only if its lease ended before the last_beat of the
 -- worker, which stays as it is.
 UPDATE {schema}scheduler_workers SET
-    lease_until     = coalesce($3, now()) + make_interval(secs => $2),
+    lease_until     = coalesce($3, {now}) + make_interval(secs => $2),
     running_jobs    = $5,
     liveness_key    = $4,
     lease_extension = $6,
@@ -128,7 +128,7 @@ UPDATE {schema}scheduler_workers SET
     settings        = CASE WHEN $10::text IS NULL THEN settings
         ELSE coalesce(settings, jsonb_build_object()) || $10::text::jsonb END
 WHERE worker_id = $1
-RETURNING coalesce($3, now()) AS now, wanted;
+RETURNING coalesce($3, {now}) AS now, wanted;
 
 -- name: find_lost
 -- route: reserved
@@ -164,7 +164,7 @@ requested AS (
 ),
 audited AS (
     {into_audit}
-    SELECT coalesce($4, now()), $5, worker_id, $6, $7, $8::text::jsonb FROM asked WHERE is_new
+    SELECT coalesce($4, {now}), $5, worker_id, $6, $7, $8::text::jsonb FROM asked WHERE is_new
 )
 SELECT worker_id, pg_notify({channel}, $3 || ' ' || worker_id) FROM requested;
 
@@ -193,7 +193,7 @@ SELECT worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs,
     least(greatest(started_at, {first_instant}), {last_instant}) AS started_at,
     least(greatest(last_beat, {first_instant}), {last_instant}) AS last_beat,
     least(greatest(lease_until, {first_instant}), {last_instant}) AS lease_until,
-    lease_until > coalesce($1, now()) AS is_alive,
+    lease_until > coalesce($1, {now}) AS is_alive,
     stopping AS is_stopping, role, identity, metadata::text AS metadata, settings::text AS settings,
     health::text AS health, names, state, wanted
 FROM {schema}scheduler_workers AS worker

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -235,6 +237,39 @@ async def test_jobs_that_wait_are_cancelled_with_a_parent_of_the_same_transactio
     assert await app.call("cancel_jobs", due_before=SPAN[0] + HOUR, status="pending") == 4
     await settled(app.commit())
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE finished_at IS NULL") == 0
+
+
+def instants_in(value: object) -> set[datetime]:
+    """Return the times in the rows of a state."""
+    if isinstance(value, dict):
+        return {instant for item in value.values() for instant in instants_in(item)}
+    if isinstance(value, list | tuple):
+        return {instant for item in value for instant in instants_in(item)}
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return {datetime.fromisoformat(value).astimezone(UTC)}
+    return set()
+
+
+@pytest.mark.usefixtures("world")
+@pytest.mark.parametrize("app", ["asyncpg"], indirect=True)
+async def test_no_time_of_a_change_is_that_of_the_begin_of_its_transaction(app: Application) -> None:
+    """The transaction may be old: a job would be due, and expire, before the call that changes it."""
+    await app.execute("SELECT 1")
+    begin = await app.connection.fetchval("SELECT now()")
+    for name, change in CHANGES.items():
+        async with undone(app.connection):
+            await app.call(name, *change.args, **change.kwargs)
+            rows = await app.connection.fetchrow(STATE)
+            assert begin not in instants_in([json.loads(row or "null") for row in rows]), name
+
+
+@asynccontextmanager
+async def undone(connection: asyncpg.Connection) -> AsyncIterator[None]:
+    savepoint = connection.transaction()
+    await savepoint.start()
+    yield
+    await savepoint.rollback()
 
 
 @trigger_kind("test.slow_in_transaction")

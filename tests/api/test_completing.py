@@ -152,6 +152,20 @@ async def test_completing_commits_effects_the_end_the_value_and_new_jobs_togethe
     assert seen.of(JobCompleted, job_id="order") == [JobCompleted("order", found["job_name"], 1)]
 
 
+async def test_job_ends_at_the_end_of_the_block_that_completes_it(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    times: list[Any] = []
+
+    async def work_in_block() -> None:
+        async with current_job().completing() as connection:
+            times.append(await connection.fetchval("SELECT clock_timestamp()"))
+
+    job_id = await scheduler.enqueue(work_in_block, keep_result=timedelta(hours=1))
+    await scheduler.get_job_result(job_id, timeout=PATIENCE)
+    assert (await row(pool, job_id))["finished_at"] > times[0]
+
+
 async def test_completing_keeps_none_without_set_result(scheduler: Scheduler) -> None:
     async def give() -> str:
         async with current_job().completing():
@@ -422,7 +436,9 @@ async def test_fixed_delay_counts_from_the_commit_while_the_function_goes_on(
     [completed] = await seen.until(JobCompleted)
     schedule = await scheduler.schedules.get("s")
     assert schedule is not None
-    assert schedule.next_fire_at == (await row(pool, completed.job_id))["finished_at"] + hour
+    assert schedule.next_fire_at is not None
+    finished_at = (await row(pool, completed.job_id))["finished_at"]
+    assert finished_at <= schedule.next_fire_at - hour <= await pool.fetchval("SELECT clock_timestamp()")
     checked.set()
 
 

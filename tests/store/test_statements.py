@@ -405,7 +405,7 @@ async def use_path(store: Store) -> object:
     assert await people.limits.tenants(["share:a:"]) == ([("share:a:", 0, None)], False)
     assert await people.limits.in_flight() == {}
     assert await people.inspections.parents("n") == [("a", "pending")]
-    assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[True]] == ["a"]
+    assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[0]] == ["a"]
     assert await people.doctor.schema_problem() is None
     assert await people.doctor.find_missing_indexes() == []
     assert (await people.doctor.tables())[0].options["fillfactor"] == "45"
@@ -695,3 +695,15 @@ async def test_codec_test_covers_every_store_method_that_has_no_other_test(pool:
     store = Store(Connections(pool))
     methods = methods_of(store) | methods_of(InspectionStore(store))
     assert {name for name in methods if not re.search(rf"(store|people)\.{name}\(", here)} <= elsewhere
+
+
+def test_no_statement_that_writes_takes_the_begin_of_its_transaction_for_now() -> None:
+    """The transaction may be one of the application, and old. What only reads may show one instant."""
+    texts = {name: re.sub(r"--.*", "", query.text) for name, query in QUERIES.items()}
+    begin = re.compile(
+        r"\b(?:now\(\)|transaction_timestamp\(\)|current_(?:timestamp|time|date)\b)", re.IGNORECASE
+    )
+    writing = re.compile(r"\b(?:INSERT INTO|UPDATE|DELETE FROM|FOR UPDATE|FOR NO KEY UPDATE)\b")
+    assert sorted(name for name, text in texts.items() if begin.search(text) and writing.search(text)) == []
+    reading = {name for name, text in texts.items() if begin.search(text)}
+    assert len(reading) > 20, "the search finds nothing any more"

@@ -69,7 +69,7 @@ USES: Final = {
     "cluster_events/relay.py": (1, "It tells from when on events of others may be missing."),
     "worker/lease.py": (1, "It measures by how much the clocks differ."),
     "worker/notifications.py": (1, "It tells from when on events of others may be missing."),
-    "worker/attempt_runner.py": (2, LENGTH),
+    "worker/attempt_runner.py": (1, LENGTH),
     "worker/reporter.py": (1, "The model needs instants; the statement writes those of the server."),
     "worker/runners/child.py": (1, LENGTH),
 }

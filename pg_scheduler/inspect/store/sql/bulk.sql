@@ -43,8 +43,8 @@ INSERT INTO {schema}scheduler_bulk_runs AS run (
     run_id, created_by, actor, jobs, begun, created_at, started_at, last_at, answered_at
 )
 VALUES (
-    left($1, 500), $2, $2, $3::text::jsonb, 1, coalesce($4, now()), coalesce($4, now()), coalesce($4, now()),
-    coalesce($4, now())
+    left($1, 500), $2, $2, $3::text::jsonb, 1, coalesce($4, {now}), coalesce($4, {now}), coalesce($4, {now}),
+    coalesce($4, {now})
 )
 ON CONFLICT (run_id) DO UPDATE SET
     actor       = excluded.actor,
@@ -68,7 +68,7 @@ INSERT INTO {schema}scheduler_bulk_runs AS run (
     total_estimate
 )
 VALUES (
-    left($1, 500), $7, $7, coalesce($8, now()), coalesce($8, now()), coalesce($8, now()), coalesce($8, now()),
+    left($1, 500), $7, $7, coalesce($8, {now}), coalesce($8, {now}), coalesce($8, {now}), coalesce($8, {now}),
     CASE WHEN $3::text IS NULL THEN 'complete' ELSE 'running' END, 1, $3, $4, $5, $6
 )
 ON CONFLICT (run_id) DO UPDATE SET
@@ -88,7 +88,7 @@ RETURNING done;
 -- Request of the run $1 to stop after the batch in progress.
 UPDATE {schema}scheduler_bulk_runs SET
     phase   = CASE WHEN phase = 'running' THEN 'stopping' ELSE phase END,
-    last_at = coalesce($2, now())
+    last_at = coalesce($2, {now})
 WHERE run_id = left($1, 500);
 
 -- name: end_run
@@ -97,8 +97,8 @@ WHERE run_id = left($1, 500);
 UPDATE {schema}scheduler_bulk_runs SET
     phase       = CASE WHEN phase = 'complete' THEN phase ELSE 'stopped' END,
     error       = $3,
-    last_at     = coalesce($4, now()),
-    answered_at = coalesce($4, now())
+    last_at     = coalesce($4, {now}),
+    answered_at = coalesce($4, {now})
 WHERE run_id = left($1, 500) AND begun = $2
 RETURNING phase, done, searched, total_estimate;
 
