@@ -2,7 +2,8 @@
 -- job. The names have other prefixes for children, and while the attempt of a former definition of the job runs. A step
 -- that has ended keeps the results of its children: of one that was retried since, the newer result is stored as well,
 -- under "again:", until retry_job repeats the step. If an open step waits for that child too, which has its unique key,
--- the newer result is that of the child, and the ended step has the former one of its own, under "kept:".
+-- the newer result is that of the child, and the ended step has the former one of its own, under "kept:". A result that
+-- waits under "again:" is that of an earlier end then, and is deleted.
 
 -- The open step of the job of "edge" that waits for the other job, if its current definition has one.
 
@@ -85,6 +86,18 @@ WITH kept AS (
         AND step.value @> to_jsonb(edge.id) AND step.definition = edge.definition
     WHERE EXISTS ({awaiting_step})
     ON CONFLICT (job_id, name) DO NOTHING
+),
+superseded AS (
+    DELETE FROM {schema}scheduler_steps AS former
+    USING
+        ROWS FROM (unnest($1::text[]), unnest($2::text[]), unnest($5::text[])) AS edge (id, job_id, definition),
+        {schema}scheduled_jobs AS job
+    WHERE former.job_id = edge.job_id
+      AND former.kind = 'result'
+      AND former.name = concat('again:', encode(sha256(convert_to(edge.id, 'UTF8')), 'hex'))
+      AND job.job_id = edge.id
+      AND ((former.value ->> 'status') = job.status AND (former.value ->> 'attempts') = job.attempt::text) IS NOT TRUE
+      AND EXISTS ({awaiting_step})
 )
 INSERT INTO {schema}scheduler_steps AS passed (job_id, name, kind, value, attempt, started_at, ended_at, definition)
 SELECT edge.job_id,

@@ -1105,6 +1105,41 @@ async def test_ended_step_keeps_the_result_of_a_child_for_which_another_step_wai
     assert await value_of(t) == [1, [1, "other"]]
 
 
+async def test_repeated_step_gets_the_end_of_a_child_that_another_step_has_got_since(
+    t: TestScheduler, pool: Pool, log: Log
+) -> None:
+    @job(name="children.import", unique=Unique(args=("number",)), keep_result=DAY)
+    async def import_(number: int) -> Any:
+        await current_job().steps.sleep("read", 60)
+        return await log.note(number + len(log))
+
+    async def place() -> Any:
+        steps = current_job().steps
+
+        async def late() -> Any:
+            await steps.sleep("begin", 5)
+            return await steps.child("late", call(import_, 1))
+
+        return await asyncio.gather(steps.child("early", call(import_, 1)), late())
+
+    await enqueue(t, place)
+    await t.run_until(2 * MINUTE)
+    assert await value_of(t) == [1, 1]
+    assert await t.scheduler.retry_job("job:early", from_step="read")
+    await t.run_until(2 * MINUTE)
+    assert await t.scheduler.retry_job("job:early", from_step="read")
+    await t.run_until(10 * SECOND)
+    assert await t.scheduler.retry_job("job", from_step="late")
+    await t.run_until(2 * MINUTE)
+    assert await value_of(t) == [1, 3]
+    # The vacuum deletes the child after some days.
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'job:early'")
+    await pool.execute("DELETE FROM scheduler_results WHERE job_id = 'job:early'")
+    assert await t.scheduler.retry_job("job", from_step="early")
+    await t.run_until(2 * MINUTE)
+    assert await value_of(t) == [3, 4]
+
+
 @pytest.mark.parametrize("end", ["completed", "cancelled", "replaced", "deleted"])
 async def test_each_end_of_another_job_that_has_the_unique_key_of_a_child_wakes_the_step(
     t: TestScheduler, pool: Pool, log: Log, end: str
