@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from pg_scheduler.base.dsn_options import NAMES, check_options
+from pg_scheduler.base.dsn_options import NAMES, check_hosts, check_options
 from pg_scheduler.errors import ConfigurationError
 
 MASK: Final = "***"
@@ -90,6 +90,7 @@ def check_dsn(dsn: str, name: str) -> str:
             f"{name} has a host, port or option that cannot be read; expected {EXPECTED} with a port from 1 "
             f"to {MAX_PORT}, options as ?name=value, and special characters written as %40, %3A, %26 ..."
         )
+    check_hosts(urlsplit(dsn).netloc.rpartition("@")[2], name)
     check_options(dsn, name)
     return dsn
 

@@ -180,6 +180,8 @@ def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
         >>> connect_arguments("postgresql://app@db/shop?connect_timeout=10&keepalives=1", "dsn")
         ConnectArguments(dsn='postgresql://app@db/shop', settings={'timeout': 10.0})
     """
+    if not (urlsplit(dsn or "").netloc.rpartition("@")[2] or "host" in _options_of(dsn or "")):
+        check_hosts(os.environ.get("PGHOST", ""), "PGHOST")
     if dsn is None and not os.environ.get("PGSERVICE"):
         return ConnectArguments(None, _tls_settings({}, name))
     parts = urlsplit(dsn or "postgresql://")
@@ -190,6 +192,21 @@ def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
     settings = _translate(options, name) | _tls_settings(options, name)
     query = f"?{urlencode(options, quote_via=quote)}" if options else ""
     return ConnectArguments(f"postgresql://{netloc}{path}{query}", settings)
+
+
+def check_hosts(hosts: str, origin: str) -> None:
+    """Raise ConfigurationError if one of several hosts is empty, which asyncpg cannot read.
+
+    Args:
+        hosts: The hosts, separated by commas.
+        origin: Where they come from, for the message, which does not quote them.
+    """
+    names = [host.partition(":")[0] for host in hosts.split(",")]
+    if len(names) > 1 and "" in names:
+        raise ConfigurationError(
+            f"{origin} has {len(names)} hosts separated by commas, of which number {names.index('') + 1} is "
+            "empty; write that host, or remove the comma"
+        )
 
 
 def _options_of(dsn: str) -> dict[str, str]:
@@ -206,6 +223,7 @@ def _check_names(options: Mapping[str, str], name: str) -> None:
             raise ConfigurationError(f"{name} has the option {option}: {REFUSED[option]}")
     if options.get("channel_binding", "prefer") not in {"disable", "prefer", "require"}:
         raise ConfigurationError(f"{name} has channel_binding=, which must be disable, prefer or require")
+    check_hosts(options.get("host", ""), f"host= of {name}")
     _timeout_of(options, name)
 
 

@@ -274,6 +274,24 @@ class TestProgram:
         assert "the DSN is postgresql://app:***@127.0.0.1:1/app, from --dsn" in ran.err
         assert SECRET not in ran.err
 
+    @pytest.mark.parametrize(
+        ("dsn", "host", "origin"),
+        [
+            ("postgresql://postgres@127.0.0.1:1,/t", None, "the DSN from --dsn"),
+            ("postgresql://postgres@/t?host=127.0.0.1,", None, "host= of the DSN from --dsn"),
+            ("postgresql://postgres@/t", "127.0.0.1,", "PGHOST"),
+        ],
+    )
+    def test_empty_host_among_several_exits_with_2(
+        self, call: Run, monkeypatch: pytest.MonkeyPatch, dsn: str, host: str | None, origin: str
+    ) -> None:
+        if host is not None:
+            monkeypatch.setenv("PGHOST", host)
+        ran = call("status", "--dsn", dsn)
+        assert ran.code == ExitCode.USAGE
+        message = f"{origin} has 2 hosts separated by commas, of which number 2 is empty; write that host"
+        assert message in " ".join(ran.err.split())
+
     def test_without_a_dsn_the_error_names_the_setting(
         self, call: Run, monkeypatch: pytest.MonkeyPatch
     ) -> None:
