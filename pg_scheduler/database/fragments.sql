@@ -224,8 +224,8 @@ job_id, {named}, coalesce(function, job_name) AS function, attempt, execution_ti
 concat_ws(
         '; ',
         format('not started between %s and %s UTC',
-            to_char(execution_time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
-            to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS')),
+            coalesce(to_char(execution_time AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), execution_time::text),
+            coalesce(to_char(expires_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), expires_at::text)),
         CASE
             WHEN created_at > expires_at
                 THEN format('it was scheduled later, at %s UTC',

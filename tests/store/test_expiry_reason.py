@@ -57,6 +57,18 @@ async def test_expired_job_says_that_a_worker_of_its_function_was_not_free(
 
 
 @BOTH
+async def test_expired_job_says_that_its_row_has_an_infinite_time(
+    store: Store, pool: Pool, clock: FakeClock, expire: Expire
+) -> None:
+    await store.workers.register(worker(), LEASE)
+    await store.inserts.insert([new_job(misfire_grace_time=GRACE_S)])
+    await pool.execute("UPDATE scheduled_jobs SET expires_at = '-infinity'")
+    clock.advance(SECOND)
+    await expire(store)
+    assert (await reason(pool)).startswith("not started between 2030-01-01 12:00:00 and -infinity UTC; ")
+
+
+@BOTH
 async def test_expired_job_says_that_no_worker_had_started(
     store: Store, pool: Pool, clock: FakeClock, expire: Expire
 ) -> None:
