@@ -49,19 +49,8 @@ class Blocker(NamedTuple):
         return f"pid {self.pid}{name}" + (f", in transaction since {self.began_at}" if self.began_at else "")
 
 
-def take_turns(blockers: Sequence[Blocker], seconds: float, earlier: Sequence[Blocker] = ()) -> bool:
-    """Return whether others have held the lock before these transactions, since a call waits for it.
-
-    Args:
-        blockers: The sessions for which the call waits now.
-        seconds: For how long it has waited.
-        earlier: Those of an earlier look; the same as ``blockers`` if no later one has found any.
-    """
-    if earlier:
-        # The blockers of a later look differ from the earlier ones at least in ``seen_at``. So the set is
-        # empty if both are of the same look.
-        transactions = {(blocker.pid, blocker.began_at) for blocker in blockers if blocker not in earlier}
-        return transactions.isdisjoint((blocker.pid, blocker.began_at) for blocker in earlier)
+def take_turns(blockers: Sequence[Blocker], seconds: float) -> bool:
+    """Return whether each of these transactions is younger than half of the wait of a call."""
     now = time.monotonic()
     return bool(blockers) and all(
         blocker.age_s is not None and blocker.age_s + now - blocker.seen_at < seconds * TURN_SHARE

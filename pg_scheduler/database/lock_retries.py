@@ -8,7 +8,6 @@ short lock timeout. After that the call gives its connection back and pauses, un
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,9 +23,6 @@ from pg_scheduler.events.log import logger, record_fields
 MIN_PAUSE_S: Final = 0.05
 MAX_PAUSE_S: Final = 1.0
 """The shortest and the longest pause between two attempts to get a lock."""
-
-LOOK_AFTER_S: Final = 2.0
-"""Seconds after which a call that waits finds out what it waits for."""
 
 REPORT_AFTER_S: Final = 5.0
 """Seconds after which a WARNING names the transaction that a call waits for."""
@@ -51,12 +47,10 @@ class LockReports:
         # When there may be another record about holders or the calls of a name, by the monotonic clock.
         self._next_at: dict[str, float] = {}
 
-    def report(
-        self, name: str, seconds: float, blockers: Sequence[Blocker], earlier: Sequence[Blocker] = ()
-    ) -> None:
+    def report(self, name: str, seconds: float, blockers: Sequence[Blocker]) -> None:
         """Log that a call waits, unless a record has named these holders in the last minute."""
         now, holders = time.monotonic(), describe_holders(blockers)
-        are_turns = take_turns(blockers, seconds, earlier)
+        are_turns = take_turns(blockers, seconds)
         self._next_at = {subject: next_at for subject, next_at in self._next_at.items() if next_at > now}
         subject = name if are_turns else holders
         if subject in self._next_at:
@@ -90,19 +84,24 @@ class LockRetries:
         self._began = time.monotonic()
         self._backoff = Backoff(MIN_PAUSE_S, MAX_PAUSE_S)
         self._blockers: list[Blocker] = []
-        self._earlier_blockers: tuple[Blocker, ...] = ()
         self._is_reported = False
-        self._look_after_s = min(LOOK_AFTER_S, reports.report_after_s)
         self.lock_timeout_ms = LOCK_TIMEOUT_MS
 
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self._began
 
+    @property
+    def _is_to_look(self) -> bool:
+        """Whether an attempt that begins now finds out what it waits for, for the record or the error."""
+        seconds = self._seconds
+        is_due = not self._is_reported and seconds >= self._reports.report_after_s
+        return is_due or seconds >= self._timeout_s - MAX_PAUSE_S
+
     @asynccontextmanager
     async def watching(self, connection: Connection) -> AsyncIterator[None]:
-        """Find out what the transaction of an attempt waits for, if the call has waited for some time."""
-        if self._is_reported or self._seconds < self._look_after_s:
+        """Find out what the transaction of an attempt waits for, before the call reports it."""
+        if not self._is_to_look:
             yield
             return
         async with watching(self._fetch, connection, self._blockers):
@@ -115,29 +114,19 @@ class LockRetries:
             DatabaseUnavailableError: The time limit of the call is over.
         """
         seconds, report_after_s = self._seconds, self._reports.report_after_s
-        # A look has found the holders. There are two looks: the second one shows whether they are still
-        # the same transactions.
-        if self._blockers and tuple(self._blockers) != self._earlier_blockers:
-            if self._look_after_s < report_after_s:
-                self._look_after_s, self._earlier_blockers = report_after_s, tuple(self._blockers)
-            else:
-                self._look_after_s = math.inf
-        has_looked_twice = self._look_after_s == math.inf
-        earlier = self._earlier_blockers if seconds >= report_after_s else ()
         if seconds >= self._timeout_s:
             waited, holders = f"for {self._timeout_s:g} s ({self._name})", describe_holders(self._blockers)
             raise DatabaseUnavailableError(
-                f"the call needs a lock that transactions have held one after the other {waited}, "
+                f"the call has waited {waited} for a lock that transactions hold one after the other, "
                 f"such as {holders}; let fewer jobs or calls change the same row at once, or repeat the call"
-                if take_turns(self._blockers, seconds, earlier)
-                else f"the call needs a lock that another transaction has held {waited}: {holders}; end that "
+                if take_turns(self._blockers, seconds)
+                else f"the call has waited {waited} for a lock of another transaction: {holders}; end that "
                 "transaction, or repeat the call"
             ) from fault.__cause__
-        # If the second look has not found the holder yet, the record waits for it as long again.
-        if not self._is_reported and seconds >= report_after_s * (1 if has_looked_twice else 2):
+        # While no look has found the holder, the record waits for it as long again.
+        if not self._is_reported and seconds >= report_after_s * (1 if self._blockers else 2):
             self._is_reported = True
-            self._reports.report(self._name, seconds, self._blockers, earlier)
+            self._reports.report(self._name, seconds, self._blockers)
         await asyncio.sleep(min(self._backoff.next_delay_s(), self._timeout_s - seconds))
         # An attempt that looks for the holder must wait until that is found.
-        is_to_look = not self._is_reported and self._seconds >= self._look_after_s
-        self.lock_timeout_ms = LOCK_TIMEOUT_MS if is_to_look else DIVIDED_LOCK_TIMEOUT_MS
+        self.lock_timeout_ms = LOCK_TIMEOUT_MS if self._is_to_look else DIVIDED_LOCK_TIMEOUT_MS

@@ -184,6 +184,12 @@ async def holding(dsn: str, *locks: str) -> AsyncIterator[asyncpg.Connection]:
         await connection.close()
 
 
+async def raised_by(call: Coroutine[Any, Any, object]) -> DatabaseUnavailableError:
+    with pytest.raises(DatabaseUnavailableError) as raised:
+        await call
+    return raised.value
+
+
 @pytest.mark.parametrize("name", CALLS)
 async def test_other_calls_end_while_calls_wait_for_a_lock(
     dsn: str, make: Make, pools: Pools, pool: Pool, name: str
@@ -319,6 +325,27 @@ async def test_call_that_waits_for_transactions_in_turn_blames_none_of_them(
     (message,) = warnings_of(caplog)
     assert "for a lock that transactions hold one after the other (cancel_job), such as pid " in message
     assert ", application 'turn', in transaction since 2" in message
+
+
+async def test_error_names_the_transaction_that_holds_the_lock_at_the_end(
+    dsn: str, make: Make, pool: Pool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_options(monkeypatch, call_timeout_s=3)  # real time: the timeout is the subject
+    monkeypatch.setattr("pg_scheduler.database.lock_retries.REPORT_AFTER_S", 0.2)
+    scheduler = make()
+    await scheduler.enqueue(work, delay=LATER, job_id="held")
+    async with holding(dsn) as last, asyncio.TaskGroup() as group:
+        async with holding(dsn, HELD_JOB):
+            taking = group.create_task(last.execute(HELD_JOB))
+            await until_a_lock_is_awaited(pool)
+            calling = group.create_task(raised_by(scheduler.cancel_job("held")))
+            async with asyncio.timeout(PATIENCE):
+                while not warnings_of(caplog):  # noqa: ASYNC110 - a record raises no event
+                    await asyncio.sleep(0.01)
+        await taking
+        error = await calling
+    assert "for 3 s (cancel_job) for a lock of another transaction: pid " in str(error)
+    assert f"pid {last.get_server_pid()}, application 'holder'" in str(error)
 
 
 @pytest.mark.parametrize("name", ["cancel", "signal", "insert with a trigger"])
