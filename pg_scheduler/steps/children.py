@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -25,6 +26,7 @@ from pg_scheduler.jobs.model import Call, ConflictResolution
 from pg_scheduler.jobs.payload import value_from
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, StoredStep
+from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id
 from pg_scheduler.queue.failure_alerts import SUFFIX as ALERT_SUFFIX
 from pg_scheduler.steps.child_jobs import ChildSpec, EnqueueChild
@@ -47,6 +49,13 @@ HASH_CHARACTERS: Final = 16
 
 RESERVED: Final = frozenset({"args", "kwargs", "job_id", "conflict_resolution", "connection", "notify"})
 """The arguments of ``enqueue()`` that follow from the step."""
+
+OPTIONS: Final = tuple(
+    name
+    for name in ("delay", *(option.name for option in fields(JobSpec)))
+    if name not in RESERVED | {"func", "execution_time"}
+)
+"""The arguments of ``enqueue()`` that a child takes."""
 
 
 class ChildJob(NamedTuple):
@@ -96,6 +105,8 @@ class ChildJob(NamedTuple):
                 f"a child takes no {refused[0]}=: its id follows from the step, its arguments from call(); "
                 "omit it, or enqueue the job in a step of its own"
             )
+        if unknown := [option for option in child_options if option not in OPTIONS]:
+            raise TypeError(f"a child has no option {unknown[0]}=; its options are {', '.join(OPTIONS)}")
         child_id = check_job_id(f"{job_id}:{step}" if number is None else f"{job_id}:{step}:{number}")
         parts = json.dumps([job_id, step, number])
         other_id = f"{child_id}:{sha256(parts.encode()).hexdigest()[:HASH_CHARACTERS]}"

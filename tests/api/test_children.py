@@ -157,7 +157,16 @@ async def test_options_of_a_child_are_those_of_enqueue(t: TestScheduler, log: Lo
     [
         ({"job_id": "a"}, TypeError, "a child takes no job_id="),
         ({"connection": None}, TypeError, "a child takes no connection="),
-        ({"colour": 1}, TypeError, "colour"),
+        (
+            {"colour": 1},
+            TypeError,
+            "a child has no option colour=; its options are delay, priority, max_retries",
+        ),
+        (
+            {"execution_time": START},
+            TypeError,
+            "a child has no option execution_time=; its options are delay, ",
+        ),
         ({"priority": 99}, TypeError, "priority"),
         ({"delay": -1}, ValueError, "delay"),
     ],
