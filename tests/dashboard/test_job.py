@@ -341,6 +341,12 @@ async def test_page_of_a_job_without_history_or_values_is_shown(pool: asyncpg.Po
     assert (await request(app, "/job?id=pay:1", headers=JSON)).data["siblings"] is None
 
 
+async def test_name_of_a_task_may_be_that_of_a_period(pool: asyncpg.Pool, app: App) -> None:
+    await insert_failed(pool, "a:1", job_name="1h")
+    assert (await request(app, "/tasks?range=1h")).status == 200
+    assert (await request(app, "/job?id=a:1")).status == 200
+
+
 async def test_last_runs_contain_jobs_that_failed_long_after_their_creation(
     pool: asyncpg.Pool, app: App
 ) -> None:

@@ -80,7 +80,7 @@ async def _figures(name: str, request: PageRequest) -> JobFigures:
         return await request.inspector.statistics(PERIOD, names=[name])
 
     try:
-        statistics = await request.cache.get(("figures", name), AGE_S, read, is_data=False)
+        statistics = await request.cache.get(("figures of a task", name), AGE_S, read, is_data=False)
     except ValueError:  # no name that a task can have: the row was written by hand
         return JobFigures()
     return statistics.total()

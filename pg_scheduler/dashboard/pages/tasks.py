@@ -198,7 +198,7 @@ async def _figures(request: PageRequest, chosen: str) -> Figures:
             await run_in_thread(_by_name, statistics), statistics.is_complete, statistics.uncounted
         )
 
-    return await request.cache.get(("figures", chosen), FIGURES_AGE_S, read)
+    return await request.cache.get(("figures of a period", chosen), FIGURES_AGE_S, read)
 
 
 def _by_name(statistics: Statistics) -> dict[str, NameFigures]:
