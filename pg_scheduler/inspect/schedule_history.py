@@ -79,11 +79,12 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
     triggers that the audit has. They are not sure: if such a trigger was an interval, the instant from which
     it was counted is unknown, and that of the present one is taken instead.
     """
-    fires = [
+    requested = [
         PastFire(record.at, job_id, is_manual=True)
         for record in records
         if record.action == "trigger_schedule" and isinstance(job_id := record.details.get("job_id"), str)
     ]
+    fires: list[PastFire] = []
     until, trigger = schedule.last_fire_at, schedule.trigger
     is_sure = True
     for since, earlier_trigger in _definitions(schedule, records):
@@ -97,7 +98,7 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
         until = min(until, since)
         trigger = earlier_trigger
         is_sure = False
-    return sorted(fires, key=lambda fire: fire.at, reverse=True)[: 2 * RESULTS]
+    return sorted([*requested, *fires], key=lambda fire: fire.at, reverse=True)[: 2 * RESULTS]
 
 
 def _definitions(

@@ -219,6 +219,19 @@ async def test_strip_shows_the_last_results_of_fire_times_and_requested_jobs(
     assert (await request(app, links[0]["href"] or "")).status == 200
 
 
+async def test_strip_shows_fire_times_after_many_requested_jobs(
+    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+) -> None:
+    fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
+    for _ in range(40):
+        await scheduler.schedules.trigger("nightly")
+    await pool.execute("UPDATE scheduler_audit SET at = '2026-01-01' WHERE action = 'trigger_schedule'")
+    data = (await request(app, URL, headers=JSON)).data
+    assert [each["at"] for each in data["results"]] == [
+        fire.isoformat().replace("+00:00", "Z") for fire in fires[:-21:-1]
+    ]
+
+
 async def test_strip_shows_jobs_of_the_triggers_before(
     pool: asyncpg.Pool, scheduler: Scheduler, app: App
 ) -> None:
