@@ -160,8 +160,9 @@ def options_of(tasks: TaskRegistry) -> dict[str, dict[str, Any]]:
         values = {name: as_stored(getattr(task, name)) for name in JOB_OPTIONS}
         task_options: dict[str, Any] = {name: value for name, value in values.items() if value is not UNSET}
         task_options["code"] = [name for name in CODE_OPTIONS if getattr(task, name)]
-        size += len(json.dumps([task.name, task_options]))
-        if size <= MAX_OPTIONS_BYTES:
+        length = len(json.dumps([task.name, task_options]))
+        if size + length <= MAX_OPTIONS_BYTES:
+            size += length
             options[task.name] = task_options
     return options
 

@@ -116,6 +116,17 @@ async def test_further_parameters_are_left_out(parts: Parts, monkeypatch: pytest
     assert list(parts.reporter().worker.settings["parameters"]) == ["b"]
 
 
+async def test_options_of_a_task_with_long_ones_are_left_out(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter_module, "MAX_OPTIONS_BYTES", 100)
+    long_name = f"a{'b' * 100}"
+    parts.tasks.register(refund, name=long_name)
+    reporter = reporter_of(parts, "c")
+    assert {task.name for task in parts.tasks.tasks()} == {long_name, "c"}
+    assert list(reporter.worker.settings["options"]) == ["c"]
+
+
 async def test_next_heartbeat_reports_the_lag_of_the_event_loop(parts: Parts) -> None:
     reporter = reporter_of(parts)
     assert reporter.report().health["loop_lag_s"] == 0
