@@ -88,9 +88,16 @@ class Heartbeat(Service):
         """Register the worker, and name the services that share names of tasks with it."""
         await self._register()
         settings = ReportedSettings(self._reporter.worker.settings)
+        # A service may have many workers. One of those with the same code stands for it.
+        reported_codes: list[Mapping[str, Mapping[str, str]]] = []
         for other in await self._workers.list_workers():
-            shared = shared_names(settings, ReportedSettings(other.settings))
-            if shared.names and shared.are_services and other.is_alive and other.worker_id != self._worker_id:
+            other_settings = ReportedSettings(other.settings)
+            shared = shared_names(settings, other_settings)
+            code = other_settings.fingerprints
+            if code in reported_codes or not other.is_alive or other.worker_id == self._worker_id:
+                continue
+            if shared.names and shared.are_services:
+                reported_codes.append(code)
                 logger.warning(
                     SHARED,
                     other.worker_id,
@@ -98,7 +105,6 @@ class Heartbeat(Service):
                     ", ".join(shared.names[:MAX_SHARED]),
                     extra=record_fields(worker_id=self._worker_id),
                 )
-                return
 
     async def run_once(self) -> float:
         """Renew the lease of the worker and its jobs once."""

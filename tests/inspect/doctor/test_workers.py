@@ -301,6 +301,10 @@ async def send_of_another_service() -> str:
     return "billing"
 
 
+async def send_of_a_third_service() -> str:
+    return "crm"
+
+
 async def others() -> None: ...
 
 
@@ -325,6 +329,18 @@ async def test_services_that_share_a_name_are_found(
     assert "have different code for 1 task of the same name: tasks.send" in finding.evidence
     (record,) = [each for each in caplog.records if "other code for tasks" in each.message]
     assert "tasks.send" in record.message
+
+
+async def test_worker_names_each_service_that_shares_a_name(
+    pool: asyncpg.Pool, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    clear_registrations()
+    shop, billing = services()
+    await make(tasks=shop)
+    await make(tasks=billing)
+    caplog.clear()
+    await make(tasks={"tasks.send": send_of_a_third_service, "crm.call": others})
+    assert len([each for each in caplog.records if "other code for tasks" in each.message]) == 2
 
 
 async def test_releases_of_one_service_may_differ_for_an_hour(
