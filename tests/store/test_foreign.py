@@ -361,6 +361,26 @@ async def test_missing_privilege_has_one_class(kind: str, dsn: str, pool: asyncp
             await app.call("enqueue", work)
 
 
+@pytest.mark.parametrize("autocommit", [False, True], ids=["savepoint", "transaction"])
+async def test_failure_to_undo_does_not_replace_the_error_of_a_call(
+    autocommit: bool, dsn: str, pool: asyncpg.Pool
+) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    connection = await psycopg.AsyncConnection.connect(dsn, autocommit=autocommit)
+    run = _adapter_of(connection).run
+
+    async def run_once(statement: str, texts: Any) -> Any:
+        if statement.startswith("ROLLBACK"):
+            raise OSError("the connection is lost")
+        return await settled(run(statement, texts))
+
+    foreign = ForeignConnection(ConnectionAdapter(run_once))
+    with pytest.raises(LookupError, match="the block"):
+        async with foreign.savepoint(begins=True):
+            raise LookupError("the block")
+    await connection.close()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 async def test_lost_connection_has_one_class(kind: str, dsn: str, pool: asyncpg.Pool) -> None:
     async with application(kind, dsn, pool) as app:

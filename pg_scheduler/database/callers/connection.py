@@ -134,11 +134,8 @@ class ForeignConnection:
             ) from error
         try:
             yield
-        except Exception:
-            await self._undo_savepoint()
-            raise
-        except BaseException:  # its owner may catch the interruption and commit
-            with suppress(Exception):  # the interruption may have broken the connection
+        except BaseException:  # the owner of the connection may catch it, an interruption too, and commit
+            with suppress(Exception):  # the error of the block may have broken the connection
                 await self._undo_savepoint()
             raise
         await self.execute(f"RELEASE SAVEPOINT {SAVEPOINT}")
@@ -153,7 +150,8 @@ class ForeignConnection:
         try:
             yield
         except BaseException:  # whatever it was, the connection goes back to its owner
-            await self.execute("ROLLBACK")
+            with suppress(Exception):  # the error of the block may have broken the connection
+                await self.execute("ROLLBACK")
             raise
         await self.execute("COMMIT")
 
