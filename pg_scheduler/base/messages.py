@@ -11,7 +11,8 @@ Messages are few and short; receivers read the details from the tables:
 - ``tasks``: a task was paused or resumed.
 - ``subscriptions <worker id>``: this worker changed the classes of events that it wants.
 - ``events <sender> <number> <JSON>``: events of a node, for the workers that subscribe to them.
-- ``ended``: jobs wait for one that has ended before the transaction of the application that added them.
+- ``ended``: a transaction of the application has added jobs that wait for one which has ended before, or it
+  has ended jobs at another isolation level than READ COMMITTED. A scan applies the consequences.
 - ``result <job id>``: a job has ended whose result is kept.
 - ``hello <worker id>``: a worker checks whether its connection receives messages.
 """

@@ -153,7 +153,7 @@ def _reading() -> Iterator[None]:
 async def _import(command: Command, prefix: str, sources: Sequence[Source], *, dry_run: bool) -> None:
     """Store what was found in one transaction, and print it."""
     async with command.scheduler() as scheduler, scheduler.db_pool.acquire() as connection:
-        transaction = connection.transaction()
+        transaction = connection.transaction(isolation="read_committed")
         await transaction.start()
         try:
             results = await _store_all(scheduler, connection, prefix, sources)

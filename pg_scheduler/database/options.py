@@ -55,6 +55,10 @@ PROBED_TRANSACTION: Final = "; ".join(
 )
 """Begins a transaction that code of others keeps open, such as that of a job. It may be idle for long."""
 
+BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Begins a transaction. The default of the role may be another level, at which statements do not see what
+others have committed since the first one."""
+
 PLANNER_SETTINGS: Final = {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -69,10 +73,13 @@ DEDICATED_SETTINGS: Final = "; ".join(
     [
         *(f"SET {name} = {value}" for name, value in PLANNER_SETTINGS.items()),
         f"SET lock_timeout = {LOCK_TIMEOUT_MS}",
+        # Each statement is a transaction of its own.
+        "SET default_transaction_isolation = 'read committed'",
     ]
 )
 DEDICATED_RESET: Final = "; ".join(
-    f"RESET {name}" for name in (*PLANNER_SETTINGS, *held_settings(), "lock_timeout")
+    f"RESET {name}"
+    for name in (*PLANNER_SETTINGS, *held_settings(), "lock_timeout", "default_transaction_isolation")
 )
 SHARED_SETTINGS: Final = f"{DEDICATED_SETTINGS}; SET lock_timeout = {SHARED_LOCK_TIMEOUT_MS}"
 
@@ -92,7 +99,6 @@ IDLE_ADMISSION_TIMEOUT_MS: Final = 2000
 
 ADMISSION_SETTINGS: Final = "; ".join(
     [
-        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",  # the default of the role may be another one
         f"SET LOCAL idle_in_transaction_session_timeout = {IDLE_ADMISSION_TIMEOUT_MS}",
         f"SET LOCAL lock_timeout = {ADMISSION_LOCK_TIMEOUT_MS}",
         *(f"SET LOCAL {name} = {value}" for name, value in PLANNER_SETTINGS.items()),

@@ -182,7 +182,7 @@ class Connections:
                 with translated(), connecting():
                     connection = await connect_as_pool(self._pool)
                 try:
-                    async with connection.transaction():
+                    async with connection.transaction(isolation="read_committed"):
                         await connection.execute(TRANSACTION_SETTINGS)
                         await run(connection)
                 finally:

@@ -22,7 +22,7 @@ from pg_scheduler.database.asyncpg_private import (
 from pg_scheduler.database.callers.adapter import adapter_for
 from pg_scheduler.database.callers.connection import ForeignConnection, as_foreign
 from pg_scheduler.database.faults import raise_rejected
-from pg_scheduler.database.options import PROBE_INTERVAL_S, PROBES, held_settings
+from pg_scheduler.database.options import BEGIN, PROBE_INTERVAL_S, PROBES, held_settings
 from pg_scheduler.errors import DatabaseUnavailableError, PoolClosedError
 
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
@@ -214,7 +214,11 @@ async def transact(connection: Connection, timeout_s: float) -> AsyncIterator[No
         async with foreign.savepoint():
             yield
         return
-    transaction = connection.transaction()
+    # The default of the role may be another level. There, of two jobs that end at the same instant, neither
+    # transaction sees the end of the other, and a job that waits for both is not unblocked.
+    transaction = connection.transaction(
+        isolation=None if connection.is_in_transaction() else "read_committed"
+    )
     # Not wait_for(): the connection may end before the first step of its task, and asyncpg fails on that.
     async with asyncio.timeout(timeout_s):
         await transaction.start()
@@ -234,7 +238,7 @@ async def transact_with(connection: Connection, settings: str, timeout_s: float)
     """Run a transaction with settings of its own, which begin it in one round trip, without savepoints."""
     try:
         with terminate_unanswered(connection):
-            await connection.execute(f"BEGIN; {settings}", timeout=timeout_s)
+            await connection.execute(f"{BEGIN}; {settings}", timeout=timeout_s)
             yield
     except BaseException:  # roll back whatever happened, cancellation included
         if is_open(connection):

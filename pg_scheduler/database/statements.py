@@ -280,7 +280,7 @@ class Statements:
         try:
             return await attempt(None, f"{retries.lock_timeout_ms}ms")
         except DatabaseUnavailableError as fault:
-            if not is_lock_timeout(fault):
+            if not is_locked_out(fault):
                 raise
             await retries.pause(fault)
         while True:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
 from pg_scheduler.database.session import Record
-from pg_scheduler.database.statements import Statements, Transaction
+from pg_scheduler.database.statements import CallersTransaction, Statements, Transaction
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import object_from
@@ -102,6 +102,18 @@ class Consequences:
                 if affected := [job for job in jobs if key in job.on_end]:
                     ended += await handler(affected, transaction)
             job_ids = ended
+
+    async def follow(self, job_ids: Collection[str], transaction: Transaction) -> None:
+        """Apply the consequences of those jobs that a call has ended, or leave them to a service.
+
+        A transaction of the application may have a snapshot, in which it does not see what others have
+        committed since. So a service applies them as soon as it commits.
+        """
+        if isinstance(transaction, CallersTransaction) and await self._statements.fetch(
+            "leave_consequences", on=transaction.connection
+        ):
+            return
+        await self.run(job_ids, transaction)
 
     async def apply(self, job_ids: Collection[str]) -> None:
         """Apply the consequences of jobs that have ended before, and publish the events.

@@ -7,6 +7,14 @@ WHERE job_id = ANY ($1) AND finished_at IS NOT NULL AND on_end IS NOT NULL AND N
 ORDER BY job_id COLLATE "C"
 FOR NO KEY UPDATE;
 
+-- name: leave_consequences
+-- route: caller
+-- Return a row if services are to apply the consequences of jobs that have ended, and notify them at the commit.
+--
+-- At another isolation level than READ COMMITTED, statements of this transaction see neither the jobs that wait for these
+-- since its first statement, nor the other jobs that have ended meanwhile.
+SELECT pg_notify({channel}, 'ended') WHERE current_setting('transaction_isolation') <> 'read committed';
+
 -- name: clear_consequences
 -- route: caller
 -- Record that the consequences of jobs that have ended are applied.

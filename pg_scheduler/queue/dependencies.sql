@@ -188,8 +188,9 @@ job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited,
 -- Lock the jobs that wait for jobs that have ended ($1), and others to which results are passed ($2).
 --
 -- Two parents of one job may end at the same instant, and neither transaction sees that the other one has
--- deleted its edge. So the second one waits here, and its next statement has a newer snapshot. All transactions
--- lock in the same order.
+-- deleted its edge. So the second one waits here, and its next statement has a newer snapshot: every transaction of the
+-- library is READ COMMITTED, and one of the application at another level leaves this to a service. All transactions lock
+-- in the same order.
 SELECT {waiting_columns}
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY (ARRAY (SELECT child_id FROM {schema}scheduler_after WHERE parent_id = ANY ($1)) || $2::text[])

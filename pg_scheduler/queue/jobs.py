@@ -238,7 +238,7 @@ class JobRepository(Repository):
                 )
                 if locked_rows and not locked_rows[0]["changed"]:
                     raise SuppressedChangeError
-                await self._consequences.run([job_id], transaction)
+                await self._consequences.follow([job_id], transaction)
                 parents = [row.get("parent") for row in locked_rows]
                 await self._dependencies.wait_again([job_id], parents, transaction.connection)
                 return locked_rows
@@ -285,7 +285,7 @@ class JobRepository(Repository):
                 changed = await self._statements.fetch(
                     "cancel_jobs", refused, now, reason, *filters, True, on=transaction.connection
                 )
-                await self._consequences.run([row["job_id"] for row in changed], transaction)
+                await self._consequences.follow([row["job_id"] for row in changed], transaction)
                 return changed
 
             rows += await self._statements.run_retrying(cancel, within=within)

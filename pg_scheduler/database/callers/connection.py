@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from pg_scheduler.database.callers.adapter import EMPTY_ROWS, TEXT, ConnectionAdapter
 from pg_scheduler.database.faults import sqlstate_of
+from pg_scheduler.database.options import BEGIN
 
 TIME_COLUMNS: Final = frozenset(
     {
@@ -146,7 +147,7 @@ class ForeignConnection:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[None]:
-        await self.execute("BEGIN")
+        await self.execute(BEGIN)
         try:
             yield
         except BaseException:  # whatever it was, the connection goes back to its owner

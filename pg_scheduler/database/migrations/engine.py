@@ -56,7 +56,7 @@ async def check_engine(connection: AnyConnection, other: AnyConnection) -> None:
     """
     key = secrets.randbits(63)
     try:
-        async with connection.transaction():
+        async with connection.transaction(isolation="read_committed"):
             await connection.fetchval(_LOCK, key, timeout=QUERY_TIMEOUT_S)
             got_held_lock = await other.fetchval(_TRY, key, timeout=QUERY_TIMEOUT_S)
         await other.execute(_LISTEN, timeout=QUERY_TIMEOUT_S)

@@ -352,7 +352,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     ),
     FindingCode.ISOLATION: _advice(
         "Transactions are not READ COMMITTED",
-        "transactions are not READ COMMITTED by default, so concurrent claims fail and are repeated",
+        "transactions are not READ COMMITTED by default, so statements fail where others change the same row",
         execute("ALTER ROLE ... SET default_transaction_isolation = 'read committed'"),
     ),
     FindingCode.LISTEN_NO_DELIVERY: _advice(

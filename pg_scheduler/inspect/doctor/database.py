@@ -113,7 +113,7 @@ async def _check_settings(facts: SharedFacts, _: Thresholds) -> CheckResults:
             FindingCode.ISOLATION,
             ISOLATION,
             f"{ISOLATION} is {isolation.value!r} for the role {role.name!r} (from: {isolation.source}); "
-            "claims of several workers would conflict",
+            "single statements of concurrent calls would conflict",
             _step_to_set(role, isolation, ISOLATION, "read committed"),
         )
 

@@ -100,7 +100,10 @@ class ServerRepository(Repository):
         transaction keeps the session of a pooler, which has it.
         """
         pings, timeout_s = [], self._statements.call_timeout_s
-        async with self._statements.connections.acquire() as connection, connection.transaction():
+        async with (
+            self._statements.connections.acquire() as connection,
+            connection.transaction(isolation="read_committed"),
+        ):
             query = await self._statements.query("server_clock", on=connection)
             statement = await connection.prepare(query.text, timeout=timeout_s)
             for _ in range(PINGS):
