@@ -96,6 +96,9 @@ others find, has the same SQLSTATE."""
 FUNCTION_LANGUAGES: Final = ("SQL", "PL/")
 """What the context of an error of a function contains, whatever the language of the messages is."""
 
+OWN_TRIGGER: Final = "scheduler_after_mark()"
+"""The function of this library's only trigger, as the context of an error names it."""
+
 INTERRUPTING_ROUTINE: Final = "ProcessInterrupts"
 """The function of the server that ends a statement or a session from outside, wherever the statement is."""
 
@@ -261,10 +264,11 @@ def is_refusal(error: BaseException) -> bool:
 def _is_of_application(error: BaseException) -> bool:
     """Return whether a trigger or a row security policy of the application raised an error.
 
-    The error of a trigger has a context. No statement of this library calls a function that adds one, only
-    COPY adds one of its own. The trigger chooses the SQLSTATE, so that of an outage does not mean that this
-    server has one. But a parallel worker of the server adds a line to its errors too, in the language of the
-    server. So an outage is only one of a trigger if the context names a language of functions.
+    The error of a trigger has a context. Of this library only one trigger is a function that adds one, and
+    COPY adds one of its own. The innermost function is named first. The trigger chooses the SQLSTATE, so that
+    of an outage does not mean that this server has one. But a parallel worker of the server adds a line to
+    its errors too, in the language of the server. So an outage is only one of a trigger if the context names
+    a language of functions.
     """
     routine = getattr(error, "server_source_function", None)
     if routine == POLICY_ROUTINE:
@@ -273,6 +277,9 @@ def _is_of_application(error: BaseException) -> bool:
         return False
     context: str = getattr(error, "context", None) or ""
     lines = [line for line in context.splitlines() if not line.startswith("COPY ")]
+    functions = [line for line in lines if FUNCTION_LANGUAGES[-1] in line]
+    if functions and OWN_TRIGGER in functions[0]:
+        return False
     if is_transient(error):
         return any(language in line for line in lines for language in FUNCTION_LANGUAGES)
     return bool(lines)

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 import pg_scheduler
-from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler import DatabaseUnavailableError, JobStatus, Scheduler
 from pg_scheduler.database.callers.adapter import COMMANDS
 from tests.api.conftest import Make
 from tests.support.worker import PATIENCE, now
@@ -154,3 +154,21 @@ async def until_unblocked(pool: asyncpg.Pool, job_id: str) -> None:
     async with asyncio.timeout(10):
         while await pool.fetchval(BLOCKED_ON, job_id) is not None:
             pass
+
+
+async def test_serialization_failure_of_the_mark_of_a_job_is_one_of_the_database(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make()
+    parent = await scheduler.schedule(succeed, execution_time=now() + LATER)
+    async with pool.acquire() as connection:
+        transaction = connection.transaction(isolation="repeatable_read")
+        await transaction.start()
+        # The trigger that marks the other job fires within the call, and not at the commit.
+        await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        await connection.fetchval("SELECT count(*) FROM scheduled_jobs")
+        await scheduler.update_job_status(parent, JobStatus.COMPLETED)
+        with pytest.raises(DatabaseUnavailableError) as caught:
+            await scheduler.enqueue(succeed, after=[parent], connection=connection)
+        assert isinstance(caught.value.__cause__, asyncpg.SerializationError)
+        await transaction.rollback()
