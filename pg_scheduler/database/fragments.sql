@@ -472,11 +472,13 @@ coalesce((
 
 -- fragment: ended_by_hand
 -- Before 14.9 and 15.4, datetime() without a format rejects fractions of a second, which a path reads as false. An
--- instant of JSON has none when it is a whole second, so both are tried.
-'$[*] ? ((@.outcome == "cancelled" || @.outcome == "lost") && ($attempt == null || @.attempt == $attempt)
-    && (@.ended_at.datetime("YYYY-MM-DD\"T\"HH24:MI:SS.USTZH:TZM")
-            > $since.datetime("YYYY-MM-DD\"T\"HH24:MI:SS.USTZH:TZM")
-        || @.ended_at.datetime() > $since.datetime("YYYY-MM-DD\"T\"HH24:MI:SS.USTZH:TZM")))'
+-- instant of JSON has none when it is a whole second, so both are tried. The literal has no backslash, which means
+-- something else where standard_conforming_strings is off.
+replace('$[*] ? ((@.outcome == "cancelled" || @.outcome == "lost") && ($attempt == null || @.attempt == $attempt)
+    && (@.ended_at.datetime("YYYY-MM-DD~HH24:MI:SS.USTZH:TZM")
+            > $since.datetime("YYYY-MM-DD~HH24:MI:SS.USTZH:TZM")
+        || @.ended_at.datetime() > $since.datetime("YYYY-MM-DD~HH24:MI:SS.USTZH:TZM")))',
+    '~', chr(92) || '"T' || chr(92) || '"')::jsonpath
 
 -- fragment: starts_within
 {schema}scheduler_starts AS start

@@ -11,6 +11,7 @@ import pytest
 
 import pg_scheduler
 from pg_scheduler.base.sqlbuiltins import qualify_builtins
+from pg_scheduler.database.queries import load_queries
 from tests.support.cases import each_case
 from tests.support.source import parsed
 
@@ -143,3 +144,7 @@ def test_statements_in_python_code_qualify_built_in_names() -> None:
     }
     wrong = [place for place, text in found.items() if qualify_builtins(text) != text]
     assert wrong == [], "pass these statements to qualify_builtins()"
+
+
+def test_no_statement_depends_on_standard_conforming_strings() -> None:
+    assert [name for name, query in load_queries("public").items() if "\\" in query.text] == []
