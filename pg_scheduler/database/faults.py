@@ -431,7 +431,7 @@ def raise_translated(error: Exception) -> None:
     if state == READ_ONLY:
         raise DatabaseUnavailableError(
             f"{_describe(error)}; connect to the primary, or set default_transaction_read_only = off for "
-            "this role and database"
+            "this role and database; begin your own transaction READ WRITE"
         ) from error
     if state in LOST_STATES or isinstance(error, LOST_CLASSES) or type(error) is asyncpg.InternalClientError:
         raise ConnectionLostError(_describe(error)) from error

@@ -156,6 +156,13 @@ async def until_unblocked(pool: asyncpg.Pool, job_id: str) -> None:
             pass
 
 
+async def test_call_in_a_read_only_transaction_names_the_transaction(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make()
+    async with pool.acquire() as connection, connection.transaction(readonly=True):
+        with pytest.raises(DatabaseUnavailableError, match="begin your own transaction READ WRITE"):
+            await scheduler.enqueue(succeed, connection=connection)
+
+
 async def test_serialization_failure_of_the_mark_of_a_job_is_one_of_the_database(
     make: Make, pool: asyncpg.Pool
 ) -> None:
