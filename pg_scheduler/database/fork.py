@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 import asyncpg
 
+from pg_scheduler.base.fork import inheritance, replace_by_null
 from pg_scheduler.database.asyncpg_private import file_number
 
 MAX_OPENINGS: Final = 5
@@ -49,9 +50,9 @@ class InheritedSockets:
         if self._pid != os.getpid():
             self.close()
         self._owners.add(owner)
-        if not self._is_registered and hasattr(os, "register_at_fork"):
+        if not self._is_registered:
             self._is_registered = True
-            os.register_at_fork(before=self.count_fork, after_in_child=self.close)
+            inheritance.call_in_children(self.close, before=self.count_fork)
 
     async def open(self, connect: Callable[[], Awaitable[asyncpg.Connection]]) -> asyncpg.Connection:
         """Open a connection outside of the pool.
@@ -81,11 +82,7 @@ class InheritedSockets:
             connections += owner.open_connections()
         self._owners.clear()
         self._beside_pools.clear()
-        null = os.open(os.devnull, os.O_RDWR)
-        for connection in connections:
-            if (number := file_number(connection)) >= 0:
-                os.dup2(null, number, inheritable=False)
-        os.close(null)
+        replace_by_null(number for number in map(file_number, connections) if number >= 0)
 
 
 inherited_sockets: Final = InheritedSockets()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -15,6 +14,7 @@ import asyncpg
 
 from pg_scheduler.base.blocking import check_may_block
 from pg_scheduler.base.dsn import normalise_dsn
+from pg_scheduler.base.fork import inheritance
 from pg_scheduler.database.opening import create_pool
 from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, NotRunningError
 from pg_scheduler.events.log import logger, record_fields
@@ -63,8 +63,7 @@ class ForkSafeState:
     def __init__(self) -> None:
         self.starting = threading.RLock()
         self.inherited: list[Portal[PortalScheduler]] = []
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
+        inheritance.call_in_children(self._renew)
 
     def _renew(self) -> None:
         self.starting = threading.RLock()

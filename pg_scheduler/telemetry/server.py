@@ -17,6 +17,7 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from pg_scheduler.base.foreign import call_in_daemon
+from pg_scheduler.base.fork import inheritance
 
 Message: TypeAlias = MutableMapping[str, Any]
 App: TypeAlias = Callable[
@@ -107,12 +108,14 @@ ACCEPT_DELAY_S: Final = 1.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+    """Return a socket that listens in this process, not in forked children.
 
     Raises:
         OSError: The address cannot be used.
     """
-    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    inheritance.close_in_children(listening)
+    return listening
 
 
 class ThreadServer:
@@ -160,6 +163,7 @@ class ThreadServer:
             except OSError:  # the client has gone, or the process has no file descriptor left
                 await asyncio.sleep(ACCEPT_DELAY_S)
                 continue
+            inheritance.close_in_children(client)
             task = asyncio.create_task(self._handle(client))
             self._connections.add(task)
             task.add_done_callback(self._connections.discard)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from pg_scheduler.base.fork import inheritance
 from pg_scheduler.base.health import Health
 from pg_scheduler.telemetry.probes import HealthSource
 
@@ -43,6 +44,7 @@ def notify_systemd(source: HealthSource) -> Iterator[None]:
     ended = threading.Event()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
         notifications.setblocking(False)
+        inheritance.close_in_children(notifications)
         name = "\0" + address[1:] if address.startswith("@") else address
         interval_s = _interval_s()
 

@@ -20,6 +20,7 @@ from pg_scheduler.cli.settings import VARIABLES
 from pg_scheduler.cli.shapes import SHAPES, shape_schema
 from tests.cli import (  # noqa: F401 - what a test imports first is registered for that test only
     checked_jobs,
+    forking_jobs,
     worker_jobs,
 )
 

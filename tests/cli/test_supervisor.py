@@ -18,7 +18,13 @@ from pg_scheduler.base.health import Health, HealthCheck
 from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.settings import REPORT_FD
 from pg_scheduler.cli.worker.stop import StopRequest
-from pg_scheduler.cli.worker.supervisor import HealthReports, Supervisor, read_report, send_reports
+from pg_scheduler.cli.worker.supervisor import (
+    HealthReports,
+    Supervisor,
+    open_report_pipe,
+    read_report,
+    send_reports,
+)
 from tests.support.worker import PATIENCE
 
 READY = Health("running", 25, 2, (HealthCheck("lease", True, "trusted", ("ready",)),))
@@ -188,7 +194,7 @@ class Source:
 def test_reports_arrive_and_the_last_one_states_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     reading, writing = os.pipe()
     monkeypatch.setenv(REPORT_FD, str(writing))
-    with send_reports(Source(), pytest.fail, lambda: True) as ending:
+    with send_reports(open_report_pipe(), Source(), pytest.fail, lambda: True) as ending:
         assert REPORT_FD not in os.environ
         ending.is_recycling = True
     with os.fdopen(reading, "rb") as pipe:
@@ -201,6 +207,6 @@ def test_end_of_the_supervisor_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     reading, writing = os.pipe()
     monkeypatch.setenv(REPORT_FD, str(writing))
     orphaned = threading.Event()
-    with send_reports(Source(), orphaned.set, lambda: False):
+    with send_reports(open_report_pipe(), Source(), orphaned.set, lambda: False):
         os.close(reading)
         assert orphaned.wait(PATIENCE)

@@ -9,17 +9,15 @@ import resource
 import select
 import signal
 import socket
-import subprocess
 import sys
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -29,6 +27,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 from tests.cli.conftest import Run
+from tests.cli.programs import Start, add, has_text, starter, status, until
 from tests.conftest import run_on
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
@@ -40,57 +39,9 @@ HELD = 2500
 """Connections to the ports of a worker."""
 
 
-class Program:
-    """A running ``pg-scheduler worker``, and what it writes to stderr."""
-
-    def __init__(self, process: subprocess.Popen[bytes], file: Path) -> None:
-        self.process = process
-        self._file = file
-
-    @property
-    def text(self) -> str:
-        return self._file.read_text(encoding="utf-8")
-
-    async def read_until(self, text: str) -> str:
-        """Return the first line that contains a text."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                has_ended = self.process.poll() is not None
-                for line in self.text.splitlines(keepends=True):
-                    if text in line and line.endswith("\n"):
-                        return line
-                assert not has_ended, f"{text!r} is not in {self.text}"
-                await asyncio.sleep(0.02)  # until the process has come so far
-
-    async def end(self) -> int:
-        """Wait for the end, and return the exit code."""
-        async with asyncio.timeout(PATIENCE):
-            while (code := self.process.poll()) is None:  # noqa: ASYNC110 - a process raises no event
-                await asyncio.sleep(0.02)  # until the process has come so far
-        return code
-
-
-Start = Callable[..., AbstractContextManager[Program]]
-
-
 @pytest.fixture
 def start(dsn: str, tmp_path: Path) -> Start:
-    @contextmanager
-    def start_program(*arguments: str, cwd: Path = ROOT) -> Iterator[Program]:
-        file = tmp_path / "stderr"
-        with file.open("wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "pg_scheduler", "worker", *arguments],
-                cwd=cwd, env={**os.environ, "PG_SCHEDULER_DSN": dsn, "PYTHONPATH": f"{ROOT}:{cwd}"},
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
-            )  # fmt: skip
-        try:
-            yield Program(process, file)
-        finally:
-            process.kill()  # processes of a supervisor end by themselves
-            process.wait()
-
-    return start_program
+    return starter(dsn, tmp_path)
 
 
 @pytest.fixture
@@ -98,35 +49,9 @@ async def scheduler(pool: asyncpg.Pool[asyncpg.Record]) -> Scheduler:
     return Scheduler(pool)
 
 
-async def add(scheduler: Scheduler, name: str, *paths: Path) -> str:
-    return await scheduler.schedule_job(name, datetime.now(UTC), {"args": [str(path) for path in paths]})
-
-
-async def until(condition: Callable[[], Any]) -> Any:
-    """Wait for a condition, which may be a coroutine function; return what it returns."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            value = condition()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            await asyncio.sleep(0.02)  # until the process has come so far
-
-
-async def status(scheduler: Scheduler, job_id: str) -> str:
-    job = await scheduler.get_job(job_id)
-    assert job is not None
-    return job.status.value
-
-
 def fetch(url: str) -> str:
     with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         return str(answer.read().decode())
-
-
-def has_text(path: Path) -> bool:
-    return path.exists() and bool(path.read_text(encoding="utf-8"))
 
 
 async def test_drain_runs_what_is_due_and_ends(start: Start, scheduler: Scheduler, tmp_path: Path) -> None:

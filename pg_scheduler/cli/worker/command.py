@@ -8,6 +8,7 @@ import threading
 from fnmatch import fnmatchcase
 from typing import Final
 
+from pg_scheduler.base.fork import inheritance
 from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError, hint_at
 from pg_scheduler.cli.settings import VARIABLES
@@ -21,8 +22,8 @@ from .logs import configure_logging
 from .options import WorkerOptions
 from .process import NOTHING_REGISTERED, open_scheduler, probes, run_worker
 from .reload import load_or_wait, program
-from .stop import StopRequest, handle_signals, note_usr1
-from .supervisor import Supervisor
+from .stop import IN_CHILDREN, StopRequest, handle_signals, note_usr1
+from .supervisor import Supervisor, open_report_pipe
 from .target import Source, load_targets
 
 PREFIX: Final = "PG_SCHEDULER_WORKER_"
@@ -55,7 +56,11 @@ async def worker(
     # The first process of a container would lose a SIGTERM that comes while the targets are imported. Until
     # the handlers of the worker are set, it has claimed nothing, so it ends at once.
     # A SIGUSR1 counts as soon as the worker has started.
-    with ending_at_sigterm(ExitCode.DONE), note_usr1() as early_usr1:
+    with (
+        ending_at_sigterm(ExitCode.DONE),
+        inheritance.handle_in_children(IN_CHILDREN),
+        note_usr1() as early_usr1,
+    ):
         return await _run(command, targets, options, early_usr1)
 
 
@@ -65,13 +70,15 @@ async def _run(
     if options.processes > 1 and not options.check:
         configure_logging(options.log_format)
         return await _supervise(command, targets, options, early_usr1)
+    # Before the import of the targets, which may fork or start programs.
+    report_pipe = open_report_pipe()
     if options.reload:
         configure_logging(options.log_format)
     source = await load_or_wait(targets) if options.reload else load_targets(targets)
     configure_logging(options.log_format)
     if options.check:
         return await _check(command, source, options)
-    return await run_worker(command, source, options, early_usr1)
+    return await run_worker(command, source, options, report_pipe, early_usr1)
 
 
 def _check_options(options: WorkerOptions) -> None:

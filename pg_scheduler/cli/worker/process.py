@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
+from io import FileIO
 from typing import Any, Final
 
 from pg_scheduler import Scheduler
@@ -81,7 +82,11 @@ async def open_scheduler(
 
 
 async def run_worker(
-    command: Command, source: Source | None, options: WorkerOptions, early_usr1: threading.Event
+    command: Command,
+    source: Source | None,
+    options: WorkerOptions,
+    report_pipe: FileIO | None,
+    early_usr1: threading.Event,
 ) -> ExitCode:
     """Run a worker until a signal, a limit, ``--drain`` or an error stops it; return the exit code.
 
@@ -89,6 +94,7 @@ async def run_worker(
         command: The command.
         source: What has the Scheduler; None for modules.
         options: The options of the command line.
+        report_pipe: The pipe to the supervising process, if there is one.
         early_usr1: Set if SIGUSR1 came before this call.
 
     Raises:
@@ -112,7 +118,7 @@ async def run_worker(
             handle_signals(stop, on_usr1=stop_claiming, on_usr2=lambda: log_stacks(scheduler)),
             probes(scheduler, options),
             metrics(scheduler, options),
-            send_reports(scheduler, stop_self, lambda: is_draining(scheduler)) as ending,
+            send_reports(report_pipe, scheduler, stop_self, lambda: is_draining(scheduler)) as ending,
         ):
             stop.on_hurry(lambda: hurry(scheduler))
             if early_usr1.is_set():

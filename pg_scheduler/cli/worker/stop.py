@@ -10,13 +10,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from pg_scheduler import Scheduler
+from pg_scheduler.base.fork import Handler, ignore_signal
 from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events import JobStarted
@@ -27,6 +28,15 @@ from pg_scheduler.tools import claimed_names
 from .options import WorkerOptions
 
 STOPPING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+IN_CHILDREN: Final[Mapping[int, Handler]] = {
+    signal.SIGTERM: signal.SIG_DFL,
+    **dict.fromkeys((signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), ignore_signal),
+}
+"""How a process that a job forks handles the signals of the worker. ``multiprocessing`` ends its processes by
+SIGTERM. The others reach the whole process group, for example by Ctrl-C, and are for the worker: it waits for
+its running jobs, which need their processes.
+"""
 
 END_TIMEOUT_S: Final = 2.0
 """Seconds from the end of the Scheduler to that of the process, at least, for the application's cleanup."""

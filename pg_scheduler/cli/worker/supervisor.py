@@ -16,8 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from io import FileIO
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.base.fork import inheritance
 from pg_scheduler.base.health import Health, HealthCheck
 from pg_scheduler.cli.errors import CommandError, ExitCode
 from pg_scheduler.cli.settings import REPORT_FD
@@ -27,6 +29,9 @@ from pg_scheduler.telemetry.probes import HealthSource
 from .stop import StopRequest, hold_usr1, release_usr1
 
 INTERVAL_S: Final = 1.0
+LAST_REPORT_S: Final = 1.0
+"""Seconds for the last report of a process after its end, if another process has its pipe."""
+
 MAX_SILENCE_S: Final = 30.0
 """Seconds without a report after which a process counts as hung: a job holds the GIL, or it was stopped."""
 
@@ -52,27 +57,39 @@ class Report(NamedTuple):
     is_draining: bool | None
 
 
+def open_report_pipe() -> FileIO | None:
+    """Return the pipe to the supervising process, if there is one; no process that is made later has it."""
+    number = os.environ.pop(REPORT_FD, "")
+    if not number.isdecimal():
+        return None
+    os.set_inheritable(int(number), False)
+    pipe = FileIO(int(number), "wb")
+    inheritance.close_in_children(pipe)
+    return pipe
+
+
 @contextmanager
 def send_reports(
-    source: HealthSource, on_orphaned: Callable[[], None], is_draining: Callable[[], bool | None]
+    pipe: FileIO | None,
+    source: HealthSource,
+    on_orphaned: Callable[[], None],
+    is_draining: Callable[[], bool | None],
 ) -> Iterator[Ending]:
     """Report to the supervising process within a ``with`` block, if there is one.
 
     The first report is sent at once: it shows that the process handles signals.
 
     Args:
+        pipe: The pipe to that process.
         source: The Scheduler.
         on_orphaned: Called in a thread if the supervising process has ended.
         is_draining: Returns whether the worker was requested to claim no more jobs.
     """
     ending = Ending()
-    number = os.environ.pop(REPORT_FD, "")
-    if not number.isdecimal():
+    if pipe is None:
         yield ending
         return
     ended = threading.Event()
-    pipe = os.fdopen(int(number), "wb", buffering=0)
-    os.set_inheritable(int(number), False)
 
     def run() -> None:
         try:
@@ -320,22 +337,26 @@ class Supervisor:
         if self._stop.is_requested():  # requested while the process was being made
             child.terminate()
         logger.info("process %s is pid %s", index + 1, child.pid, extra=record_fields())
+        ending = Ending()
         try:
-            is_recycling = await self._read(index, reading)
-            code = await child.wait()
+            async with asyncio.TaskGroup() as group:
+                reports = group.create_task(self._read(index, reading, ending))
+                code = await child.wait()
+                # A process that a job has started may keep the pipe open after the end of this one.
+                await asyncio.wait([reports], timeout=LAST_REPORT_S)
+                reports.cancel()
         finally:
             del self._children[index]
             self.reports.set(index, None)
-        return code, is_recycling
+        return code, ending.is_recycling
 
-    async def _read(self, index: int, descriptor: int) -> bool:
-        """Note the reports of a process until it ends; return whether it asks to be recycled."""
+    async def _read(self, index: int, descriptor: int, ending: Ending) -> None:
+        """Note the reports of a process until its pipe ends, and whether it asks to be recycled."""
         reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         pipe = os.fdopen(descriptor, "rb", buffering=0)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
-        is_recycling = False
         try:
             while line := await reader.readline():
                 if line.endswith(b"\n"):  # else the process was killed while it wrote
@@ -343,10 +364,9 @@ class Supervisor:
                     self._follow_drain(index, report)
                     self.reports.set(index, report.health)
                     self._was_ready |= report.health.ready
-                    is_recycling = report.is_recycling
+                    ending.is_recycling = report.is_recycling
         finally:
             transport.close()
-        return is_recycling
 
 
 def _described(code: int) -> str:

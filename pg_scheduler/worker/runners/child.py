@@ -20,6 +20,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, BinaryIO, Final, NoReturn, cast
 
+from pg_scheduler.base.fork import inheritance
 from pg_scheduler.errors import NotRunningError
 from pg_scheduler.jobs.call import invoke
 from pg_scheduler.jobs.context import RunningJob, cancellation, current
@@ -97,6 +98,11 @@ class _Child:
         signal.signal(signal.SIGINT, lambda *_: None)  # a Ctrl-C is for the parent, which shuts down
         signal.signal(signal.SIGTERM, self._terminate)
         threading.Thread(target=self._receive, daemon=True).start()
+        # SIGTERM ends a process that a job forks, as those of a Pool: it is no cancellation of the job there.
+        with inheritance.handle_in_children({signal.SIGTERM: signal.SIG_DFL}):
+            self._execute_calls()
+
+    def _execute_calls(self) -> None:
         while (message := self._calls.get()) is not None:
             end = copy_context().run(self._execute, message)
             self._progress.flush()

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
+from pg_scheduler.base.fork import inheritance
 from pg_scheduler.jobs.call import CrashedError, JobCall, JobExecutor, RaisedError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.jobs.executors import import_path
@@ -167,6 +168,9 @@ class _Child:
     async def start(cls, preparation: str | None = None, parameters: Any = None) -> _Child:
         """Start a process."""
         parent_socket, child_socket = socket.socketpair()
+        # The process ends at the end of this socket. A fork of another job must not keep it open.
+        inheritance.close_in_children(parent_socket)
+        inheritance.close_in_children(child_socket)
         with child_socket:
             fd = child_socket.fileno()
             try:

@@ -1,0 +1,116 @@
+"""Take from forked children what belongs to their parent alone.
+
+A child inherits copies of all file descriptors and the handlers of signals. A connection, a pipe or a
+listening socket ends when its last copy is closed, so each would last as long as the longest child. A signal
+handler of an event loop writes to a socket that the child shares with its parent, so a signal to the child
+would reach the parent as well. Whatever must not be inherited is registered here, where it is made.
+
+A copy is replaced by ``/dev/null`` instead of being closed: its number cannot be used for something else
+while an object of the parent still refers to it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, Final, Protocol, TypeAlias
+from weakref import WeakSet
+
+Handler: TypeAlias = Callable[[int, FrameType | None], Any] | signal.Handlers
+
+HELD_BACK: Final = frozenset(
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+"""Signals that a child receives once it has its own handlers."""
+
+
+class File(Protocol):
+    """A socket or a file. Its number is -1 after its end, or it raises ValueError."""
+
+    def fileno(self) -> int:
+        """Return the number of the descriptor."""
+
+
+def replace_by_null(numbers: Iterable[int]) -> None:
+    """Let file descriptors refer to ``/dev/null``, so that nothing is sent to the other end."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in numbers:
+        os.dup2(null, number, inheritable=False)
+    os.close(null)
+
+
+class Inheritance:
+    """What children do not inherit that are forked by Python, in any thread."""
+
+    def __init__(self) -> None:
+        self._files: WeakSet[File] = WeakSet()
+        self._handlers: dict[int, Handler] = {}
+        self._masks: dict[int, set[int]] = {}
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._hold_signals, after_in_parent=self._release_signals, after_in_child=self._disown
+            )
+
+    def close_in_children(self, file: File) -> None:
+        """Close this file in children forked from now on, as long as it is open in the parent."""
+        self._files.add(file)
+
+    def call_in_children(
+        self, action: Callable[[], None], *, before: Callable[[], None] | None = None
+    ) -> None:
+        """Call a function in children forked from now on, and another one before each fork."""
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(before=before or (lambda: None), after_in_child=action)
+
+    @contextmanager
+    def handle_in_children(self, handlers: Mapping[int, Handler]) -> Iterator[None]:
+        """Give children that are forked within a ``with`` block these handlers of signals."""
+        previous_handlers = self._handlers
+        self._handlers = {**previous_handlers, **handlers}
+        try:
+            yield
+        finally:
+            self._handlers = previous_handlers
+
+    def _hold_signals(self) -> None:
+        # Between the fork and the next call, the child still has the handlers of the parent.
+        self._masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
+
+    def _release_signals(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.pop(threading.get_ident()))
+
+    def _disown(self) -> None:
+        """Give up what belongs to the parent, in the child."""
+        try:
+            # Python 3.12 does so itself. In a sub-interpreter, there are no handlers of signals.
+            with suppress(ValueError):
+                signal.set_wakeup_fd(-1)
+                for number, handler in self._handlers.items():
+                    # One that is ignored stays so, as SIGHUP under nohup.
+                    if signal.getsignal(number) is not signal.SIG_IGN:
+                        signal.signal(number, handler)
+            self._handlers = {}
+            replace_by_null(number for number in map(_number_of, self._files) if number >= 0)
+            self._files = WeakSet()
+        finally:
+            self._release_signals()
+
+
+def _number_of(file: File) -> int:
+    try:
+        return file.fileno()
+    except ValueError:
+        return -1
+
+
+def ignore_signal(_number: int, _frame: FrameType | None) -> None:
+    """Handle a signal by doing nothing. A program that the process executes handles it by default again."""
+
+
+inheritance: Final = Inheritance()
