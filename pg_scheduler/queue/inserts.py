@@ -115,11 +115,15 @@ class InsertRepository(Repository):
         message: str | None = None,
         lock_timeout: str | None = None,
         connection: Connection | None = None,
+        created_at: datetime | None = None,
     ) -> set[str]:
-        """Insert the jobs whose ids and unique keys are free, as ``insert()`` does."""
+        """Insert the jobs whose ids and unique keys are free, as ``insert()`` does.
+
+        They get the time of the statement, unless ``created_at`` is the time by which they were planned.
+        """
         if not jobs:
             return set()
-        values = self._values_of([job.row for job in jobs], jobs, message)
+        values = self._values_of([job.row for job in jobs], jobs, message, created_at)
         rows = await self._run(
             "insert_extended_jobs", *values, lock_timeout=lock_timeout, connection=connection
         )
@@ -253,10 +257,11 @@ class InsertRepository(Repository):
         rows: Sequence[tuple[Any, ...]],
         jobs: Sequence[ExtendedJob],
         message: str | None,
+        created_at: datetime | None = None,
     ) -> list[object]:
         """Return the parameters of a statement that inserts extended jobs."""
         columns, extras = zip(*rows, strict=True), zip(*(job.extras for job in jobs), strict=True)
-        return [*columns, self._statements.now, message, *extras]
+        return [*columns, created_at or self._statements.now, message, *extras]
 
     async def clock(self, *, connection: Connection | None = None) -> datetime:
         """Return the time by the scheduler's clock, also late in a transaction."""

@@ -7,6 +7,7 @@ replace others, are written in one transaction.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -216,7 +217,12 @@ class JobWriter:
     # -- jobs of schedules ---------------------------------------------------------------------------------
 
     async def insert_queues(
-        self, queues: Sequence[Queue], transaction: Transaction, *, message: str | None = None
+        self,
+        queues: Sequence[Queue],
+        transaction: Transaction,
+        *,
+        message: str | None = None,
+        planned_at: datetime | None = None,
     ) -> list[Queued]:
         """Insert the jobs of schedules: those of unique tasks one by one, all others with one statement.
 
@@ -224,25 +230,34 @@ class JobWriter:
         one ``insert_extended_jobs`` and nothing else.
 
         Each statement that inserts a job sends the message; None for none. The commit sends it once.
+
+        The planner passes the time by which it has planned the jobs, which is when they count as added. So if
+        the server's clock was ahead then, and is not any more, the jobs are known as those of a wrong clock.
         """
         jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
         connection = transaction.connection
-        inserted = await self._store.inserts.insert_extended(jobs, message=message, connection=connection)
+        inserted = await self._store.inserts.insert_extended(
+            jobs, message=message, connection=connection, created_at=planned_at
+        )
         new_jobs = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
         if dependents := [job for queue_jobs in new_jobs for job in queue_jobs if job.after]:
             await self._store.dependencies.block(dependents, transaction)
         return [
-            await self._insert_unique(queue, transaction, message) if queue.is_unique else Queued(queue_jobs)
+            await self._insert_unique(queue, transaction, message, planned_at)
+            if queue.is_unique
+            else Queued(queue_jobs)
             for queue, queue_jobs in zip(queues, new_jobs, strict=True)
         ]
 
-    async def _insert_unique(self, queue: Queue, transaction: Transaction, message: str | None) -> Queued:
+    async def _insert_unique(
+        self, queue: Queue, transaction: Transaction, message: str | None, planned_at: datetime | None
+    ) -> Queued:
         """Insert unique jobs one by one: no job waits for one that was rejected."""
         inserted: list[ExtendedJob] = []
         last_job_id, conflict = queue.last_job_id, None
         for job in queue.jobs:
             (linked,) = _linked(queue._replace(jobs=[job], last_job_id=last_job_id))
-            if await self._insert_and_block([linked], transaction, message=message):
+            if await self._insert_and_block([linked], transaction, message=message, created_at=planned_at):
                 inserted.append(linked)
                 last_job_id = linked.job_id
             else:
@@ -258,12 +273,13 @@ class JobWriter:
         *,
         batch_size: int = BATCH_SIZE,
         message: str | None = None,
+        created_at: datetime | None = None,
     ) -> set[str]:
         """Insert jobs, and block those that wait for others."""
         inserted: set[str] = set()
         for batch in _batches(jobs, batch_size):
             inserted |= await self._store.inserts.insert_extended(
-                batch, message=message, connection=transaction.connection
+                batch, message=message, connection=transaction.connection, created_at=created_at
             )
         if dependents := [job for job in jobs if job.after and job.job_id in inserted]:
             await self._store.dependencies.block(dependents, transaction)

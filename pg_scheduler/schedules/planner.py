@@ -319,7 +319,9 @@ class Planner(Service):
                     message = self._outbox.message_to_carry(first_due)
                 began = time.monotonic()
                 queues = [plan.queue for plan in planned.plans]
-                inserted_queues = await self._writer.insert_queues(queues, transaction, message=message)
+                inserted_queues = await self._writer.insert_queues(
+                    queues, transaction, message=message, planned_at=now
+                )
                 for plan, inserted in zip(planned.plans, inserted_queues, strict=True):
                     _add(planned, plan, inserted.jobs, inserted.conflict)
                 if planned.changes:

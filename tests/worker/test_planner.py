@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -218,6 +219,30 @@ async def test_planner_enqueues_only_the_latest_of_missed_fire_times(parts: Part
     clock.advance(7 * MINUTE)
     await planner.run_once()
     assert (await windows(parts.store))[1:] == [NOON + timedelta(hours=5, minutes=10)]
+
+
+@pytest.mark.parametrize("unique", [None, "nightly"])
+async def test_job_that_was_planned_by_a_wrong_clock_counts_as_one_of_that_time(
+    parts: Parts, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, unique: str | None
+) -> None:
+    """The clock may be set back within the pass. What corrects due times knows the job by its creation."""
+    periodic(every=10 * MINUTE, dedup_key=KEY)(work)
+    parts.tasks.register(work, options=TaskOptions(unique=unique))
+    planner = parts.planner()
+    await planner.run_once()
+    years = timedelta(days=3650)
+    clock.advance(years)
+    lock_due = parts.store.schedules.lock_due
+
+    async def lock_due_before_the_clock_is_right(*args: Any, **kwargs: Any) -> Any:
+        locked = await lock_due(*args, **kwargs)
+        clock.advance(-years)
+        return locked
+
+    monkeypatch.setattr(parts.store.schedules, "lock_due", lock_due_before_the_clock_is_right)
+    await planner.run_once()
+    (job,) = await jobs(parts.store)
+    assert (job.execution_time, job.created_at) == (NOON + years, NOON + years)
 
 
 async def test_planner_counts_the_misfire_grace_time_from_the_enqueue(parts: Parts, clock: FakeClock) -> None:
