@@ -420,7 +420,7 @@ async def test_actor_of_a_resumed_run_is_known_after_many_batches(
     assert after > 20
     shown = (await request(third, f"/run?id={halted.id}", headers=JSON)).data
     state = await runs(third).state(halted.id)
-    assert (state.created_at, state.started_at) == (started["at"], resumed["at"])
+    assert state.created_at <= started["at"] < state.started_at <= resumed["at"]
     assert (shown["actor"], shown["phase"]) == ("bob", "complete")
 
 

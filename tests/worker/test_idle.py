@@ -30,7 +30,7 @@ from tests.support.worker import PATIENCE, holds, new_job
 
 NAMES = names_by_text("public")
 NAMES |= {
-    "BEGIN;": "begin",
+    "BEGIN ISOLATION LEVEL READ COMMITTED;": "begin",
     "COMMIT;": "commit",
     TRANSACTION_SETTINGS: "settings",
     f"{TRANSACTION_SETTINGS}; SET LOCAL lock_timeout = {SHARED_LOCK_TIMEOUT_MS}": "settings",
