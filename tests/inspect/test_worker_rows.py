@@ -148,6 +148,8 @@ async def write_rows(pool: asyncpg.Pool, report: tuple[Report, Report], text: st
         await add_worker(pool, f"w{number}", names=[TASK], health=columns[0], settings=columns[1])
     for number, names in enumerate(([], [None], [None, TASK], [[TASK, None]], [["a"], ["b"]])):
         await add_worker(pool, f"names{number}", names=names, health=whole[0], settings=whole[1])
+    # The readers take longer than a lease where other tests run at the same time.
+    await pool.execute("UPDATE scheduler_workers SET lease_until = now() + interval '1 hour'")
     # The doctor judges neither the first seconds of a worker, nor one without a heartbeat.
     await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 day'")
     return len(rows)
