@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -43,6 +43,7 @@ SOON_S: Final = 12.0
 """Less than half of the time for which a call waits."""
 
 HELD_JOB: Final = "SELECT FROM scheduled_jobs WHERE job_id = 'held' FOR UPDATE"
+SHARED_JOB: Final = "SELECT FROM scheduled_jobs WHERE job_id = 'held' FOR SHARE"
 HELD_STEPS: Final = "SELECT FROM scheduled_jobs WHERE job_name = 'locked.step' FOR UPDATE"
 HELD_SCHEDULE: Final = "SELECT FROM scheduler_schedules WHERE schedule_id = 'held' FOR UPDATE"
 HELD_TASK: Final = "SELECT FROM scheduler_tasks WHERE name = 'held' FOR UPDATE"
@@ -291,40 +292,22 @@ async def test_call_that_waits_for_a_lock_names_its_holder_once(
 
 
 async def test_call_that_waits_for_transactions_in_turn_blames_none_of_them(
-    dsn: str, make: Make, pool: Pool, caplog: pytest.LogCaptureFixture
+    dsn: str, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each one holds the row for longer than the lock timeout of the call, and the next one waits for it."""
+    """Each one begins to share the lock before the former one ends, so the row is never free."""
     scheduler = make()
     await scheduler.enqueue(work, delay=LATER, job_id="held")
-    over = asyncio.Event()
-    waits = (
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'turn'"
-    )
-
-    async def take_turns() -> None:
-        connection = await asyncpg.connect(dsn, server_settings={"application_name": "turn"})
-        while not over.is_set():
-            async with connection.transaction():
-                await connection.execute(HELD_JOB)
-                await asyncio.sleep(0.25)
-                while not (over.is_set() or await pool.fetchval(waits)):  # noqa: ASYNC110 - the server shows it
-                    await asyncio.sleep(0.01)
-        await connection.close()
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(2):
-            group.create_task(take_turns())
-        async with asyncio.timeout(PATIENCE):
-            while not await pool.fetchval(waits):  # noqa: ASYNC110 - the server shows it
-                await asyncio.sleep(0.01)
-            cancelling = group.create_task(scheduler.cancel_job("held"))
-            while not warnings_of(caplog):  # noqa: ASYNC110 - a record raises no event
-                await asyncio.sleep(0.01)
-        over.set()
-        await cancelling
+    async with asyncio.timeout(PATIENCE), AsyncExitStack() as turn:
+        await turn.enter_async_context(holding(dsn, SHARED_JOB))
+        cancelling = asyncio.create_task(scheduler.cancel_job("held"))
+        while not warnings_of(caplog):
+            async with turn.pop_all():
+                await turn.enter_async_context(holding(dsn, SHARED_JOB))
+            await asyncio.sleep(0.25)
+    assert await cancelling
     (message,) = warnings_of(caplog)
     assert "for a lock that transactions hold one after the other (cancel_job), such as pid " in message
-    assert ", application 'turn', in transaction since 2" in message
+    assert ", application 'holder', in transaction since 2" in message
 
 
 async def test_error_names_the_transaction_that_holds_the_lock_at_the_end(
