@@ -165,7 +165,7 @@ def local_now(scheduler: Scheduler) -> datetime:
 
 async def server_now(scheduler: Scheduler) -> datetime:
     """Return the time of the server."""
-    return await parts_of(scheduler).store.inserts.clock()
+    return await parts_of(scheduler).store.statements.read_clock()
 
 
 def prepare_job(scheduler: Scheduler, spec: JobSpec) -> AnyJob:

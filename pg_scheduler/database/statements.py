@@ -377,6 +377,11 @@ class Statements:
         rows = await self.fetch(name, *args, on=on)
         return rows[0][0] if rows else None
 
+    async def read_clock(self, *, on: Connection | None = None) -> datetime:
+        """Return the time by the scheduler's clock, which is the database's outside of tests."""
+        now: datetime = await self.value("clock", self.now, on=on)
+        return now
+
     async def number(self, name: str, *args: Any, on: Connection | None = None) -> int:
         """Run a statement and return the number in the first column of its only row."""
         (row,) = await self.fetch(name, *args, on=on)

@@ -393,7 +393,7 @@ class _DeployCheck:
         moved_ids: set[str] = set()
         if configs:
             rows, now = await schedules.declared(configs)
-            plan = plan_sync(configs, rows, now=now or await schedules.now(), chained={})
+            plan = plan_sync(configs, rows, now=now or await self._store.statements.read_clock(), chained={})
             rows |= {row.schedule_id: row for row in plan.write}
             # The start deletes only rows that it writes again under another key, so the code has these too.
             moved_ids = {*plan.delete}

@@ -115,7 +115,7 @@ class Enqueuer:
     async def at_due_time(self, job: AnyJob, connection: AnyConnection | None) -> AnyJob:
         """Return a delayed job with its due time by the clock of the database, and its final id."""
         checked = await self._store.connections.check_call(connection)
-        now = await self._store.inserts.clock(connection=checked)
+        now = await self._store.statements.read_clock(on=checked)
         return job.due_at(now + (job.execution_time - EPOCH))
 
     def _delay_of(self, job: AnyJob) -> timedelta | None:
@@ -202,7 +202,7 @@ class Enqueuer:
         first_due = _first_due(jobs)
         # A job without a due time has EPOCH so far. It is due now, by the clock of the database.
         if first_due is not None and first_due <= EPOCH:
-            now = await self._store.inserts.clock(connection=connection)
+            now = await self._store.statements.read_clock(on=connection)
             jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]
             first_due = _first_due(jobs)
         if self._store.statements.clock_offset_s < 0:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from hashlib import sha256
 from typing import Final
 
@@ -45,7 +46,7 @@ class FailureAlerts:
         """Enqueue the alerts of those jobs that failed or expired."""
         failed = [job for job in ended if job.status in FAILURES and _task_of(job)]
         if failed:
-            now = await self._store.inserts.clock(connection=transaction.connection)
+            now = await self._store.statements.read_clock(on=transaction.connection)
             alerts = [
                 self._preparer.prepare_alert(
                     _task_of(job),
@@ -71,13 +72,16 @@ class FailureAlerts:
         """
         message = due_message("", now)
         ordered = sorted(alerts, key=lambda alert: alert.job_id)
-        inserted = await self._writer.insert(ordered, transaction.connection, message=message)
+        # The due time is that of an earlier statement. If the server's clock is set back in between, the time
+        # of creation shows that the jobs were due at once.
+        insert = partial(self._writer.insert, within=transaction.connection, message=message, created_at=now)
+        inserted = await insert(ordered)
         alerts_of_taken_ids = [
             alert for alert in ordered if alert.job_id not in inserted and not _is_of_a_span(alert)
         ]
         if alerts_of_taken_ids:
             renamed = [alert.with_id(distinct_alert_id(alert.job_id)) for alert in alerts_of_taken_ids]
-            await self._writer.insert(renamed, transaction.connection, message=message)
+            await insert(renamed)
 
 
 def _is_of_a_span(alert: AnyJob) -> bool:

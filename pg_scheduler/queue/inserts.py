@@ -49,6 +49,7 @@ class InsertRepository(Repository):
         lock_timeout: str | None = None,
         connection: Connection | None = None,
         route: Route | None = None,
+        created_at: datetime | None = None,
     ) -> set[str]:
         """Insert the jobs whose ids are new, and return their ids.
 
@@ -62,10 +63,12 @@ class InsertRepository(Repository):
             lock_timeout: The longest wait for a lock, for the rest of the transaction.
             connection: The transaction of the caller; None for none.
             route: One of the routes of the statement; None for the default.
+            created_at: The time of an earlier statement, by which the jobs are due; None for that of this
+                one.
         """
         if not jobs:
             return set()
-        job, is_one, now = jobs[0], len(jobs) == 1, self._statements.now
+        job, is_one, now = jobs[0], len(jobs) == 1, created_at or self._statements.now
         run = partial(self._run, lock_timeout=lock_timeout, connection=connection, route=route)
         if message is None and is_one and isinstance(job, GeneratedIdJob) and job.execution_time < LATE:
             grace = job.misfire_grace_time
@@ -119,7 +122,7 @@ class InsertRepository(Repository):
     ) -> set[str]:
         """Insert the jobs whose ids and unique keys are free, as ``insert()`` does.
 
-        They get the time of the statement, unless ``created_at`` is the time by which they were planned.
+        ``created_at`` is as for ``insert()``.
         """
         if not jobs:
             return set()
@@ -262,11 +265,6 @@ class InsertRepository(Repository):
         """Return the parameters of a statement that inserts extended jobs."""
         columns, extras = zip(*rows, strict=True), zip(*(job.extras for job in jobs), strict=True)
         return [*columns, created_at or self._statements.now, message, *extras]
-
-    async def clock(self, *, connection: Connection | None = None) -> datetime:
-        """Return the time by the scheduler's clock, also late in a transaction."""
-        now: datetime = await self._statements.value("clock", self._statements.now, on=connection)
-        return now
 
     async def copy(
         self, jobs: Sequence[GeneratedIdJob], batch_size: int, *, connection: Connection | None = None

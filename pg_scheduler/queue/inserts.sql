@@ -15,7 +15,7 @@
 -- is that of its call, if the server's clock was wrong.
 
 -- fragment: called_at
-coalesce($11, statement_timestamp())
+coalesce($11, {now})
 
 -- The same values for jobs that are due $3 seconds after the call.
 
@@ -249,8 +249,8 @@ RETURNING job_id, {called_at} AS called_at,
 INSERT INTO {schema}scheduled_jobs (
     {generated_columns}, options, on_end
 ) VALUES (
-    $1, ($2::text)::jsonb, coalesce($7, statement_timestamp()), $3, $4, $5, $6,
-    CASE WHEN pg_notify({channel}, concat($10::text, ' ', extract(epoch FROM coalesce($7, statement_timestamp()))))
+    $1, ($2::text)::jsonb, coalesce($7, {now}), $3, $4, $5, $6,
+    CASE WHEN pg_notify({channel}, concat($10::text, ' ', extract(epoch FROM coalesce($7, {now}))))
         IS NOT NULL THEN coalesce($7, {now}) END,
     ($8::text)::jsonb, ($9::text)::jsonb
 );
@@ -261,8 +261,8 @@ INSERT INTO {schema}scheduled_jobs (
 INSERT INTO {schema}scheduled_jobs (
     {generated_columns}, options, on_end
 ) VALUES (
-    $1, ($2::text)::jsonb, coalesce($7, statement_timestamp()), $3, $4, $5, $6,
-    coalesce($7, statement_timestamp()),
+    $1, ($2::text)::jsonb, coalesce($7, {now}), $3, $4, $5, $6,
+    coalesce($7, {now}),
     ($8::text)::jsonb, ($9::text)::jsonb
 )
 RETURNING execution_time;
@@ -307,11 +307,6 @@ INSERT INTO {schema}scheduled_jobs (
 {extended_order}
 RETURNING job_id, {called_at} AS called_at,
     CASE WHEN $12::text IS NOT NULL THEN pg_notify({channel}, $12 || ' ' || extract(epoch FROM {called_at})) END;
-
--- name: clock
--- route: pool
--- Return the clock of the scheduler, also late in a transaction.
-SELECT coalesce($1, statement_timestamp()) AS now;
 
 -- name: replace_jobs
 -- route: pool

@@ -245,8 +245,8 @@ WITH found AS (
 moved AS (
     UPDATE {schema}scheduled_jobs AS job SET (execution_time, last_heartbeat, expires_at, options) = (
         SELECT target.at,
-            CASE WHEN target.at <= coalesce($4, statement_timestamp())
-                    AND target.at > (coalesce($4, statement_timestamp()) - interval '1 minute')
+            CASE WHEN target.at <= coalesce($4, {now})
+                    AND target.at > (coalesce($4, {now}) - interval '1 minute')
                 THEN target.at ELSE job.last_heartbeat END,
             least(greatest(target.at, coalesce($4, {now})), {last_day}) + make_interval(secs => job.misfire_grace_time),
             CASE WHEN (job.options -> 'steps') IS NULL THEN job.options

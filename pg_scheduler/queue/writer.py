@@ -103,6 +103,7 @@ class JobWriter:
         *,
         message: str | None = None,
         batch_size: int = BATCH_SIZE,
+        created_at: datetime | None = None,
     ) -> set[str]:
         """Insert jobs; return the ids of those whose id and unique key were free.
 
@@ -111,6 +112,7 @@ class JobWriter:
             within: The transaction of the caller, or one in progress; None for none.
             message: A message that the inserts send; None for none.
             batch_size: Jobs per statement.
+            created_at: The time by which they are due now; None for the time of each statement.
 
         Raises:
             JobNotFoundError: A job waits for one that does not exist.
@@ -120,9 +122,13 @@ class JobWriter:
         connection = within.connection if isinstance(within, Transaction) else within
         inserted = {job.job_id for job in kinds.copied}
         for plain in _batches(kinds.plain, batch_size):
-            inserted |= await inserts.insert(plain, message=message, connection=connection)
+            inserted |= await inserts.insert(
+                plain, message=message, connection=connection, created_at=created_at
+            )
         for extended in _batches(kinds.extended, batch_size):
-            inserted |= await inserts.insert_extended(extended, message=message, connection=connection)
+            inserted |= await inserts.insert_extended(
+                extended, message=message, connection=connection, created_at=created_at
+            )
         await inserts.copy(kinds.copied, batch_size, connection=connection)
         if kinds.dependents:
             write = partial(self._insert_and_block, kinds.dependents, batch_size=batch_size)
@@ -221,8 +227,8 @@ class JobWriter:
         queues: Sequence[Queue],
         transaction: Transaction,
         *,
+        planned_at: datetime,
         message: str | None = None,
-        planned_at: datetime | None = None,
     ) -> list[Queued]:
         """Insert the jobs of schedules: those of unique tasks one by one, all others with one statement.
 
@@ -231,8 +237,8 @@ class JobWriter:
 
         Each statement that inserts a job sends the message; None for none. The commit sends it once.
 
-        The planner passes the time by which it has planned the jobs, which is when they count as added. So if
-        the server's clock was ahead then, and is not any more, the jobs are known as those of a wrong clock.
+        ``planned_at`` is the time by which the jobs were planned, which is when they count as added. So if
+        the server's clock was ahead then, and is not any more, they are known as those of a wrong clock.
         """
         jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
         connection = transaction.connection
@@ -250,7 +256,7 @@ class JobWriter:
         ]
 
     async def _insert_unique(
-        self, queue: Queue, transaction: Transaction, message: str | None, planned_at: datetime | None
+        self, queue: Queue, transaction: Transaction, message: str | None, planned_at: datetime
     ) -> Queued:
         """Insert unique jobs one by one: no job waits for one that was rejected."""
         inserted: list[ExtendedJob] = []

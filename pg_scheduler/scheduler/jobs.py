@@ -108,7 +108,7 @@ class Jobs:
 
     async def run_now(self, job_id: str, connection: Connection | None) -> bool:
         """Make a pending job due now; return whether it was pending."""
-        now = await self._parts.store.inserts.clock(connection=connection)
+        now = await self._parts.store.statements.read_clock(on=connection)
         jobs = await self._parts.store.jobs.move([job_id], to=now, connection=connection)
         is_pending = any(job.changed for job in jobs)
         if is_pending:

@@ -54,7 +54,7 @@ class PeriodicJobs:
 
         The job has all options of its task, but later jobs of the schedule do not wait for its end.
         """
-        row = new_row(config, await self._parts.store.schedules.now())
+        row = new_row(config, await self._parts.store.statements.read_clock())
         # The enqueuer calls the middleware, so the builder does not.
         builder = replace(self._parts.job_builders.builder(row), sender=None)
         job = builder.manual_job(row.created_at)

@@ -399,7 +399,7 @@ class Schedules:
             raise ConfigurationError("resume_from concerns the end of a pause: pass until= too, or resume()")
         if until is not None:
             until = check_execution_time(until, name="until")
-            now = await self._store.schedules.now(on=checked)
+            now = await self._store.statements.read_clock(on=checked)
             if until <= now:
                 raise ConfigurationError(
                     f"until {until.isoformat()} has passed; it must be after {now.isoformat()}"

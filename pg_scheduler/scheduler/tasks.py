@@ -56,7 +56,7 @@ class Tasks:
             check_text("note", note)
         if until is not None:
             until = check_execution_time(until, name="until")
-            now = await self._parts.store.inserts.clock()
+            now = await self._parts.store.statements.read_clock()
             if until <= now:
                 raise ValueError(f"until {until.isoformat()} has passed; it must be after {now.isoformat()}")
         actor = self._parts.actor

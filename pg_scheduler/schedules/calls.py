@@ -73,7 +73,7 @@ class ScheduleCalls:
         """
 
         async def write(transaction: Transaction) -> tuple[ScheduleRow, str]:
-            now = await self._store.inserts.clock(connection=transaction.connection)
+            now = await self._store.statements.read_clock(on=transaction.connection)
             new = definition.new_row(
                 schedule_id, now=now, max_bytes=self._max_bytes, codec=self._builders.codec
             )
@@ -91,7 +91,7 @@ class ScheduleCalls:
                 raise SuppressedChangeError(change="insert")
             if run_now and change != "kept":
                 builder = self._builders.builder(row)
-                jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)
+                jobs, _ = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
                 row = replace(row, last_job_id=jobs[-1].job_id) if jobs else row
             return row, change
 
@@ -200,7 +200,7 @@ class ScheduleCalls:
                 return None
             row, now = locked[schedule_id]
             builder = self._builders.builder(row)
-            jobs, conflict = await self._enqueue(row, builder, [builder.manual_job(now)], transaction)
+            jobs, conflict = await self._enqueue(row, builder, [builder.manual_job(now)], now, transaction)
             if conflict is not None:
                 raise conflict
             await self._store.audit.record(
@@ -238,7 +238,7 @@ class ScheduleCalls:
                 [job.job_id for job in jobs], connection=transaction.connection
             )
             jobs = [job for job in jobs if job.job_id not in existing]
-            inserted, _ = await self._enqueue(row, builder, jobs, transaction)
+            inserted, _ = await self._enqueue(row, builder, jobs, now, transaction)
             span = {"start": start.isoformat(), "end": end.isoformat(), "jobs": len(inserted)}
             await self._store.audit.record(
                 "backfill_schedule", schedule_id, on=transaction.connection, **span
@@ -248,7 +248,12 @@ class ScheduleCalls:
         return await self._store.statements.run_retrying(enqueue, within=connection)
 
     async def _enqueue(
-        self, row: ScheduleRow, builder: JobBuilder, jobs: Sequence[ExtendedJob], transaction: Transaction
+        self,
+        row: ScheduleRow,
+        builder: JobBuilder,
+        jobs: Sequence[ExtendedJob],
+        now: datetime,
+        transaction: Transaction,
     ) -> Queued:
         """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits."""
         last, connection = None, transaction.connection
@@ -257,7 +262,7 @@ class ScheduleCalls:
             unfinished = await self._store.dependencies.lock_unfinished([row.last_job_id], transaction)
             last = row.last_job_id if unfinished else None
         queue = Queue(jobs, last, is_ordered, builder.is_unique)
-        (queued,) = await self._writer.insert_queues([queue], transaction)
+        (queued,) = await self._writer.insert_queues([queue], transaction, planned_at=now)
         if queued.jobs:
             last_job_id = queued.jobs[-1].job_id
             await self._schedules.note_last_job(row.schedule_id, last_job_id, on=connection)

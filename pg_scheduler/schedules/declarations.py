@@ -101,7 +101,7 @@ class Switches(dict[str, bool]):
             if not await _switch_row(schedules, declarations, dedup_key, enabled=enabled, on=connection):
                 # No node has written the schedule yet.
                 config = self.configs[dedup_key].switched(enabled=enabled)
-                row = new_row(config, await schedules.now(on=connection))
+                row = new_row(config, await self._store.statements.read_clock(on=connection))
                 await schedules.insert(row, sorted(kinds_of(config.trigger)), on=connection, via="code")
         await self._store.locks.notify([PERIODIC], connection=connection)
 
@@ -327,7 +327,7 @@ class DeclaredSchedules:
                 plan_sync,
                 configs,
                 chained=await schedules.chained_runs(new_keys, on=connection),
-                now=await schedules.now(on=connection),
+                now=await self._store.statements.read_clock(on=connection),
                 service=self._new_service,
                 creates=creates,
                 left_ids=await self._left_to_later_workers(rows, on=connection),

@@ -110,11 +110,6 @@ class ScheduleRepository:
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
 
-    async def now(self, *, on: Connection | None = None) -> datetime:
-        """Return the time by the scheduler's clock, which is the database's outside of tests."""
-        now: datetime = await self._statements.value("now", self._statements.now, on=on)
-        return now
-
     # -- one schedule ----------------------------------------------------------------------------------
 
     async def get(self, schedule_id: str, *, on: Connection | None = None) -> ScheduleRow | None:

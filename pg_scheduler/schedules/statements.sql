@@ -1,8 +1,3 @@
--- name: now
--- route: pool
--- Return the clock of the scheduler.
-SELECT coalesce($1, {now}) AS now;
-
 -- name: declared_schedules
 -- route: shared, reserved
 -- Return the schedules that were declared in code, or have one of these ids ($2), and the time.

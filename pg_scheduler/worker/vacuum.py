@@ -36,9 +36,6 @@ STATISTICS_DAYS: Final = ((60, 600, 0.25), (600, 3600, 7.0), (3600, None, 90.0))
 class OldSchedules(Protocol):
     """The schedules that a pass may delete; see ``schedules/statements.py``."""
 
-    async def now(self) -> datetime:
-        """Return the time of the database."""
-
     async def vacuum(self, before: datetime, limit: int) -> int:
         """Delete schedules that finished before; return how many."""
 
@@ -166,7 +163,7 @@ class Vacuum(Service):
         ages = {status: age for status, policy in self._policies.items() if (age := _age(policy)) is not None}
         if not ages:
             return {}
-        now = await self._schedules.now()
+        now = await self._store.statements.read_clock()
         return {status: now - age for status, age in ages.items()}
 
     async def steps(self, *, skip: bool = False) -> AsyncIterator[VacuumStep]:
@@ -231,7 +228,7 @@ class Vacuum(Service):
         age = _age(self._config.schedules)
         if age is None:
             return
-        finished_before = await self._schedules.now() - age
+        finished_before = await self._store.statements.read_clock() - age
         while await self._schedules.vacuum(finished_before, SCHEDULES_BATCH_SIZE) == SCHEDULES_BATCH_SIZE:
             pass
 
@@ -240,7 +237,7 @@ class Vacuum(Service):
         age = _age(self._config.audit)
         if age is None:
             return
-        recorded_before = await self._schedules.now() - age
+        recorded_before = await self._store.statements.read_clock() - age
         while await self._store.audit.vacuum(recorded_before, AUDIT_BATCH_SIZE) == AUDIT_BATCH_SIZE:
             pass
 

@@ -279,7 +279,7 @@ STORE_CALLS: dict[str, Call] = {
     ),
     "enqueue, without a message": lambda it, conn: it.inserts.enqueue([DUE_NOW], connection=conn),
     "enqueue_extended": lambda it, _: it.inserts.enqueue_extended([EXTENDED]),
-    "clock": lambda it, _: it.inserts.clock(),
+    "clock": lambda it, _: it.statements.read_clock(),
     "pause, of a task": lambda it, _: it.pauses.pause(NAME, None, None, "me"),
     "resume, of a task": lambda it, _: it.pauses.resume([NAME]),
     "end_pauses": lambda it, _: it.pauses.end_pauses(),
@@ -415,7 +415,6 @@ STORE_CALLS: dict[str, Call] = {
     "count_jobs": lambda it, _: it.jobs.count_jobs(None),
     "overdue_names": lambda it, _: it.jobs.overdue_names("w1", [NAME], 10),
     "waiting_names": lambda it, _: it.jobs.waiting_names(),
-    "now": lambda it, _: it.schedules.now(),
     "get, of a schedule": lambda it, _: it.schedules.get("key"),
     "list_page": lambda it, _: it.schedules.list_page(
         after=None, owner=None, paused=None, tasks=None, metadata=None, due_before=None, limit=9

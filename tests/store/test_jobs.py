@@ -219,7 +219,7 @@ async def test_cancel_and_set_status_wait_for_a_claim_in_progress(
     """It returns the worker that has just claimed the job, although its own snapshot is older."""
     await store.inserts.insert([new_job()])
     await store.workers.register(worker(), LEASE)
-    await store.schedules.now()
+    await store.statements.read_clock()
     async with pool.acquire() as other:
         transaction = other.transaction()
         await transaction.start()

@@ -76,7 +76,7 @@ async def test_statement_raises_unavailable_when_no_connection_becomes_free(smal
     connections = Connections(small, options=IMPATIENT)
     async with small.acquire():
         with pytest.raises(DatabaseUnavailableError, match="TimeoutError"):
-            await Store(connections).schedules.now()
+            await Store(connections).statements.read_clock()
 
 
 WAYS: Final = (Connections.acquire, Connections.sticky, Connections.transaction, dedicated)

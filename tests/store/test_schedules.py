@@ -266,7 +266,7 @@ async def test_now_follows_the_test_clock_or_the_database(
     store = Store(Connections(pool), clock=clock if now else None)
     before = await pool.fetchval("SELECT clock_timestamp()")
     async with store.connections.transaction() as connection:
-        found = await store.schedules.now(on=connection)
+        found = await store.statements.read_clock(on=connection)
     assert found == now if now else found >= before
 
 

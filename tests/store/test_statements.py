@@ -242,7 +242,7 @@ async def use_schedules(store: Store) -> object:
     kinds, anyone = ["every"], Plannable(["declared"], [NAME], ["every"])
     row, declared = new_schedule(paused_at=NOW), new_schedule("declared", owner="code")
     async with store.schedules.declaring() as (connection, _):
-        now = await store.schedules.now(on=connection)
+        now = await store.statements.read_clock(on=connection)
         assert await store.schedules.chained_runs(["key"], on=connection) == {}
         assert await store.schedules.insert(row, kinds, on=connection)
         assert not await store.schedules.insert(row, kinds, on=connection)
@@ -320,7 +320,7 @@ async def use_path(store: Store) -> object:
     assert await store.inserts.enqueue([delayed]) == {}
     assert await store.inserts.enqueue([delayed._replace(job_id="m")], message="due") == {"m": NOW}
     await use_generated(store, GeneratedIdJob(*new_job("q", job_name="nobody.knows", execution_time=EPOCH)))
-    assert await store.inserts.clock() == NOW
+    assert await store.statements.read_clock() == NOW
     assert await store.pauses.pause("mail.send", NOW + SECOND, "note", "me")
     assert await store.pauses.paused() == [Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0)]
     assert await store.pauses.end_pauses() == []
@@ -653,7 +653,7 @@ async def test_store_uses_the_database_clock_when_there_is_no_test_clock(pool: a
     connections = Connections(pool)
     store = Store(connections)
     before = await pool.fetchval("SELECT clock_timestamp()")
-    now = await store.schedules.now()
+    now = await store.statements.read_clock()
     assert before <= now <= await pool.fetchval("SELECT clock_timestamp()")
     await store.inserts.insert([new_job(execution_time=now)])
     await store.workers.register(worker(), LEASE)

@@ -68,7 +68,7 @@ async def _check_clocks(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
             "run the workers closer to the server, in its region and zone",
         )
     workers = await facts.once(facts.store.workers.list_workers)
-    for problem in judge_clocks(ping, workers, await facts.store.schedules.now(), thresholds.clock_s):
+    for problem in judge_clocks(ping, workers, await facts.store.statements.read_clock(), thresholds.clock_s):
         yield problem
 
 

@@ -48,7 +48,7 @@ MIN_DURATIONS: Final = 20
 @check(FindingCode.LATE, FindingCode.NAME_UNKNOWN)
 async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     backlog, workers = await facts.once(facts.backlog), await facts.once(facts.store.worker_reads.workers)
-    now = await facts.store.schedules.now()
+    now = await facts.store.statements.read_clock()
     claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
     if not claiming:
         return  # WORKER-NONE

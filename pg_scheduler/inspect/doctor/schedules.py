@@ -74,7 +74,7 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> CheckResults:
 @check(FindingCode.SCHED_LOST)
 async def _check_lost(facts: SharedFacts, _: Thresholds) -> CheckResults:
     workers = await facts.once(facts.store.workers.list_workers)
-    now = await facts.store.schedules.now()
+    now = await facts.store.statements.read_clock()
     alive = [worker for worker in workers if worker.is_alive]
     declaring: dict[str, Worker] = {}
     for worker in alive:
@@ -158,7 +158,7 @@ async def _check_ahead(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 @check(FindingCode.SCHED_DST)
 async def _check_clock_changes(facts: SharedFacts, _: Thresholds) -> CheckResults:
-    now, ends_at = await facts.store.schedules.now(), monotonic() + MAX_SECONDS
+    now, ends_at = await facts.store.statements.read_clock(), monotonic() + MAX_SECONDS
     rows = await facts.store.doctor.zoned()
     for place, row in enumerate(rows):
         if monotonic() > ends_at:

@@ -66,7 +66,7 @@ START: Final = "start a worker"
 )
 async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
     workers = await facts.once(facts.store.workers.list_workers)
-    now = await facts.store.schedules.now()
+    now = await facts.store.statements.read_clock()
     alive = [worker for worker in workers if worker.is_alive and not worker.is_stopping]
     draining = [worker for worker in workers if _drains(worker)][:MAX_DRAINING]
     requested: Mapping[str, datetime] = {}
