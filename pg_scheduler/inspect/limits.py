@@ -273,12 +273,12 @@ async def limit_overview(inspector: InspectorBase) -> LimitOverview:
 async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) -> LimitJobs:
     """Return the jobs of the first 10 keys of a limit."""
     states_by_text = {key_prefix(state.name) + state.key: state for state in keys[:MAX_SHOWN_KEYS]}
-    most = MAX_JOBS if len(states_by_text) == 1 else MAX_JOBS // 10
+    jobs_per_text = MAX_JOBS if len(states_by_text) == 1 else MAX_JOBS // 10
     reads = tables_of(inspector).reads.limits
     busy = [text for text, state in states_by_text.items() if state.running]
-    holders = await reads.holders(busy, most) if busy else []
+    holders = await reads.holders(busy, jobs_per_text) if busy else []
     waiting = [text for text, state in states_by_text.items() if state.waiting]
-    queue = await reads.queue(waiting, most) if waiting else []
+    queue = await reads.queue(waiting, jobs_per_text) if waiting else []
     starts = await _next_starts(inspector, states_by_text.items())
     return LimitJobs(
         holders=_by_key(holders, states_by_text),

@@ -13,24 +13,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import asyncpg
-import hypothesis
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from pg_scheduler import (
@@ -41,9 +37,10 @@ from pg_scheduler import (
     current_job,
 )
 from pg_scheduler.testing import TestScheduler
-from pg_scheduler.testing.crashing_worker import Moment, NumberedConnection
+from pg_scheduler.testing.crashing_worker import Moment
 from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, Trigger
 from tests.support.crashes import NumberedCrash
+from tests.support.stories import CrashStory, run_stories
 
 LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 
@@ -236,7 +233,7 @@ class Expected:
 
     def search_from(self, now: datetime) -> bool:
         """Continue at the first fire time after now by the present trigger; return False if there is none."""
-        former = self.fire_times, self.cursor, self.is_finished
+        previous_plan = self.fire_times, self.cursor, self.is_finished
         self.fire_times = FireTimes(self.trigger, self.origin, self.start)
         if self.max_runs is not None and self.runs >= self.max_runs:
             self.is_finished = True
@@ -244,7 +241,7 @@ class Expected:
         self.cursor, self.is_finished = max(now, self.floor), False
         self.ends_with_pass = False
         if self.next_fire_at is None:
-            self.fire_times, self.cursor, self.is_finished = former
+            self.fire_times, self.cursor, self.is_finished = previous_plan
             return False
         return True
 
@@ -256,16 +253,16 @@ class Expected:
         """
         if self.start is not None and changes.get("start", self.start) is None:
             changes["origin"] = self.created_at
-        former = {name: getattr(self, name) for name in changes}
+        previous_values = {name: getattr(self, name) for name in changes}
         for name, value in changes.items():
             setattr(self, name, value)
-        changed = {name for name in changes if changes[name] != former[name]} - {"options"}
+        changed = {name for name in changes if changes[name] != previous_values[name]} - {"options"}
         has_run_out = self.max_runs is not None and self.runs >= self.max_runs
         has_none = not self.is_finished and self.next_fire_at is None
         is_empty = self.start is not None and self.end is not None and self.end < self.start
         moves = changed & {"trigger", "start"} or (changed and (self.is_finished or has_run_out or has_none))
         if is_empty or (moves and not self.search_from(now)):
-            for name, value in former.items():
+            for name, value in previous_values.items():
                 setattr(self, name, value)
             return False
         return True
@@ -423,18 +420,18 @@ class World:
 
     async def add(self, added: Expected, *, paused: bool, resolution: ConflictResolution) -> None:
         """Add a schedule, or apply the resolution to the one that has its id and has not finished."""
-        former = self.expected.get(added.schedule_id)
-        is_new, raises = former is None or former.is_finished, False
-        if is_new and former is not None:
-            added.created_at, added.last_job = former.created_at, former.last_job
-            added.last_planned = former.last_planned
-            added.cursor = max(added.cursor, former.last_planned or added.cursor)
+        existing_schedule = self.expected.get(added.schedule_id)
+        is_new, raises = existing_schedule is None or existing_schedule.is_finished, False
+        if is_new and existing_schedule is not None:
+            added.created_at, added.last_job = existing_schedule.created_at, existing_schedule.last_job
+            added.last_planned = existing_schedule.last_planned
+            added.cursor = max(added.cursor, existing_schedule.last_planned or added.cursor)
         added.is_paused = paused
         if is_new:
             raises = added.next_fire_at is None
-        elif former is not None and resolution == ConflictResolution.REPLACE:
+        elif existing_schedule is not None and resolution == ConflictResolution.REPLACE:
             names = ("trigger", "start", "end", "max_runs", "options")
-            raises = not former.edit(self.now, {name: getattr(added, name) for name in names})
+            raises = not existing_schedule.edit(self.now, {name: getattr(added, name) for name in names})
         else:
             raises = resolution == ConflictResolution.RAISE
         options = added.options
@@ -534,10 +531,10 @@ class World:
 
     async def pause(self, schedule_id: str, span: timedelta | None, *, keeps_fire_times: bool) -> None:
         expected, until = self.expected.get(schedule_id), None if span is None else self.now + span
-        found = await self.scheduler.schedules.pause(
+        was_changed = await self.scheduler.schedules.pause(
             schedule_id, until=until, resume_from="pause" if keeps_fire_times and until else "now"
         )
-        self.check("pause", found, expected is not None)
+        self.check("pause", was_changed, expected is not None)
         if expected is not None:
             expected.pause(until, keeps_fire_times=keeps_fire_times and until is not None)
 
@@ -545,14 +542,14 @@ class World:
         expected, since = self.expected.get(schedule_id), None
         if isinstance(resume_from, timedelta):
             since = self.now - resume_from
-        found = await self.scheduler.schedules.resume(schedule_id, resume_from=since or resume_from)
-        self.check("resume", found, expected is not None)
+        was_changed = await self.scheduler.schedules.resume(schedule_id, resume_from=since or resume_from)
+        self.check("resume", was_changed, expected is not None)
         if expected is not None:
             expected.resume(self.now, since, keeps_fire_times=resume_from == "pause")
 
     async def remove(self, schedule_id: str) -> None:
-        found = await self.scheduler.schedules.remove(schedule_id)
-        self.check("remove", found, self.expected.pop(schedule_id, None) is not None)
+        was_changed = await self.scheduler.schedules.remove(schedule_id)
+        self.check("remove", was_changed, self.expected.pop(schedule_id, None) is not None)
 
     async def edit(self, schedule_id: str, **changes: Any) -> None:
         """Change the trigger or the bounds of a schedule."""
@@ -596,19 +593,10 @@ def has_schedules(story: Story) -> bool:
     return bool(story.world.expected)
 
 
-class Story(RuleBasedStateMachine):
+class Story(CrashStory):
     """Random operations on one world."""
 
-    runner: ClassVar[asyncio.Runner]
-    pool: ClassVar[asyncpg.Pool]
     world: World
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stack = AsyncExitStack()
-
-    def do(self, action: Coroutine[Any, Any, Any]) -> Any:
-        return self.runner.run(action)
 
     def existing(self, schedule_id: str) -> str:
         """Return the id of a schedule that exists, that one if possible."""
@@ -777,33 +765,10 @@ async def test_backfill_of_a_schedule_without_further_runs_counts_from_its_new_s
 
 @pytest.mark.timeout(7200 if LONG else 600)
 def test_random_stories_of_schedules_keep_each_fire_time_once(dsn: str) -> None:
-    run_stories(dsn, examples=300 if LONG else 5, steps=60 if LONG else 20)
+    run_stories(Story, dsn, examples=300 if LONG else 5, steps=60 if LONG else 20)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_longer_stories_of_schedules_keep_each_fire_time_once(dsn: str) -> None:
-    run_stories(dsn, examples=12, steps=40)
-
-
-def run_stories(dsn: str, *, examples: int, steps: int) -> None:
-    settings = hypothesis.settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-
-        class FireTimesStory(Story):
-            pass
-
-        FireTimesStory.runner = runner
-        FireTimesStory.pool = pool = runner.run(open_pool(dsn))
-        try:
-            run_state_machine_as_test(FireTimesStory, settings=settings)
-        finally:
-            pool.terminate()  # a task of a worker that crashed may hold a connection
-
-
-async def open_pool(dsn: str) -> asyncpg.Pool:
-    return await asyncpg.create_pool(dsn, min_size=2, connection_class=NumberedConnection)
+    run_stories(Story, dsn, examples=12, steps=40)

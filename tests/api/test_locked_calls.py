@@ -317,9 +317,9 @@ async def test_error_names_the_transaction_that_holds_the_lock_at_the_end(
     monkeypatch.setattr("pg_scheduler.database.lock_retries.REPORT_AFTER_S", 0.2)
     scheduler = make()
     await scheduler.enqueue(work, delay=LATER, job_id="held")
-    async with holding(dsn) as last, asyncio.TaskGroup() as group:
+    async with holding(dsn) as last_holder, asyncio.TaskGroup() as group:
         async with holding(dsn, HELD_JOB):
-            taking = group.create_task(last.execute(HELD_JOB))
+            taking = group.create_task(last_holder.execute(HELD_JOB))
             await until_a_lock_is_awaited(pool)
             calling = group.create_task(raised_by(scheduler.cancel_job("held")))
             async with asyncio.timeout(PATIENCE):
@@ -328,7 +328,7 @@ async def test_error_names_the_transaction_that_holds_the_lock_at_the_end(
         await taking
         error = await calling
     assert "for 3 s (cancel_job) for a lock of another transaction: pid " in str(error)
-    assert f"pid {last.get_server_pid()}, application 'holder'" in str(error)
+    assert f"pid {last_holder.get_server_pid()}, application 'holder'" in str(error)
 
 
 @pytest.mark.parametrize("name", ["cancel", "signal", "insert with a trigger"])

@@ -12,22 +12,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
-import asyncpg
-import hypothesis
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule
 
 from pg_scheduler import Child, Connection, JobFailedError, RetryPolicy, Sleep, Wait, call, current_job
 from pg_scheduler.testing import TestScheduler
-from pg_scheduler.testing.crashing_worker import Moment, NumberedConnection
+from pg_scheduler.testing.crashing_worker import Moment
 from tests.support.crashes import NumberedCrash
+from tests.support.stories import CrashStory, run_stories
 
 LONG = os.environ.get("PG_SCHEDULER_PROTOCOL") == "long"
 
@@ -376,19 +374,13 @@ def number_of(name: str) -> int:
     return int(name[1:].partition(".")[0])
 
 
-class Story(RuleBasedStateMachine):
+EFFECT_TABLE: Final = "CREATE TABLE effect (job_id text, name text)"
+
+
+class Story(CrashStory):
     """Random operations on one world."""
 
-    runner: ClassVar[asyncio.Runner]
-    pool: ClassVar[asyncpg.Pool]
     world: World
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stack = AsyncExitStack()
-
-    def do(self, action: Coroutine[Any, Any, Any]) -> Any:
-        return self.runner.run(action)
 
     @initialize(first=PROGRAMS, second=PROGRAMS)
     def start(self, first: list[Operation], second: list[Operation]) -> None:
@@ -465,34 +457,10 @@ class Story(RuleBasedStateMachine):
 
 @pytest.mark.timeout(7200 if LONG else 600)
 def test_random_programs_see_each_value_once_wherever_workers_crash(dsn: str) -> None:
-    run_stories(dsn, examples=300 if LONG else 5, steps=60 if LONG else 10)
+    run_stories(Story, dsn, examples=300 if LONG else 5, steps=60 if LONG else 10, preparation=EFFECT_TABLE)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_more_random_programs_see_each_value_once_wherever_workers_crash(dsn: str) -> None:
-    run_stories(dsn, examples=15, steps=20)
-
-
-def run_stories(dsn: str, *, examples: int, steps: int) -> None:
-    settings = hypothesis.settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-
-        class Replays(Story):
-            pass
-
-        Replays.runner = runner
-        Replays.pool = pool = runner.run(open_pool(dsn))
-        try:
-            runner.run(pool.execute("CREATE TABLE effect (job_id text, name text)"))
-            run_state_machine_as_test(Replays, settings=settings)
-        finally:
-            pool.terminate()  # a task of a worker that crashed may hold a connection
-
-
-async def open_pool(dsn: str) -> asyncpg.Pool:
-    return await asyncpg.create_pool(dsn, min_size=2, connection_class=NumberedConnection)
+    run_stories(Story, dsn, examples=15, steps=20, preparation=EFFECT_TABLE)

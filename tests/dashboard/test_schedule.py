@@ -227,7 +227,7 @@ async def test_strip_shows_fire_times_after_many_requested_jobs(
         await scheduler.schedules.trigger("nightly")
     await pool.execute("UPDATE scheduler_audit SET at = '2026-01-01' WHERE action = 'trigger_schedule'")
     data = (await request(app, URL, headers=JSON)).data
-    assert [each["at"] for each in data["results"]] == [
+    assert [result["at"] for result in data["results"]] == [
         fire.isoformat().replace("+00:00", "Z") for fire in fires[:-21:-1]
     ]
 

@@ -88,9 +88,9 @@ def dsn_of_copy(dsn: str, names: dict[str, str]) -> str:
 async def test_documented_commands_restore_a_copy_that_no_worker_runs(
     dsn: str, call: Call, names: dict[str, str]
 ) -> None:
-    _, *rest = commands()
+    _, *restoring_commands = commands()
     try:
-        for command in rest:
+        for command in restoring_commands:
             made = call(replaced(command, names))
             assert made.returncode == 0, made.stderr
         copy = await asyncpg.connect(dsn_of_copy(dsn, names))

@@ -76,7 +76,7 @@ async def test_doctor_examines_through_a_pooler_with_a_single_connection_to_the_
         assert diagnosis.not_made == ()
     else:
         assert {each.code for each in diagnosis.not_made} == {*PROBES}
-        assert {each.reason for each in diagnosis.not_made} == {NO_SECOND_SESSION}
+        assert {check.reason for check in diagnosis.not_made} == {NO_SECOND_SESSION}
 
 
 @pytest.mark.slow

@@ -327,7 +327,7 @@ async def test_services_that_share_a_name_are_found(
     finding = await find(pool, FindingCode.NAME_SHARED)
     assert (finding.subject, finding.severity) == ("tasks.send", Severity.WARNING)
     assert "have different code for 1 task of the same name: tasks.send" in finding.evidence
-    (record,) = [each for each in caplog.records if "other code for tasks" in each.message]
+    (record,) = [record for record in caplog.records if "other code for tasks" in record.message]
     assert "tasks.send" in record.message
 
 
@@ -340,7 +340,7 @@ async def test_worker_names_each_service_that_shares_a_name(
     await make(tasks=billing)
     caplog.clear()
     await make(tasks={"tasks.send": send_of_a_third_service, "crm.call": others})
-    assert len([each for each in caplog.records if "other code for tasks" in each.message]) == 2
+    assert len([record for record in caplog.records if "other code for tasks" in record.message]) == 2
 
 
 async def test_releases_of_one_service_may_differ_for_an_hour(
@@ -354,4 +354,4 @@ async def test_releases_of_one_service_may_differ_for_an_hour(
     finding = await find(pool, FindingCode.NAME_SHARED)
     assert (finding.subject, finding.severity) == ("tasks.send", Severity.INFO)
     assert (finding.remedy or "").endswith("finish the deployment")
-    assert not [each for each in caplog.records if "other code for tasks" in each.message]
+    assert not [record for record in caplog.records if "other code for tasks" in record.message]
