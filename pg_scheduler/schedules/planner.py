@@ -29,7 +29,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import ClassVar, Final, NamedTuple
@@ -67,7 +67,7 @@ from pg_scheduler.schedules.statements import (
     ScheduleChange,
     ScheduleRepository,
 )
-from pg_scheduler.schedules.timing import Advance, is_ahead, pass_time, without_rejected, zone_data_of
+from pg_scheduler.schedules.timing import Advance, after_insertion, is_ahead, pass_time, zone_data_of
 from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.triggers.zones import UnknownZoneError, data_version
 from pg_scheduler.worker.node import Node
@@ -511,15 +511,11 @@ def _add(
 ) -> None:
     """Add the change of a schedule, and its events, for the jobs of its fire times, of which some are new.
 
-    The others are those of fire times that have passed before the server's clock was set back, or of an
-    earlier schedule with this id.
+    A unique task has rejected the others, or they exist already: by a backfill, from before the server's
+    clock was set back, or of an earlier schedule with this id.
     """
-    row, advance, jobs = plan.row, plan.advance, plan.queue.jobs
-    if plan.queue.is_unique:
-        advance, jobs = without_rejected(row, advance, len(jobs) - len(new_jobs)), new_jobs
-    elif jobs and not new_jobs and advance.next_fire_at is None and not advance.is_finished:
-        # Its end would give the next fire time, but the job is of an earlier schedule with this id.
-        advance = replace(advance, next_fire_at=advance.following, is_finished=advance.following is None)
+    row = plan.row
+    advance = after_insertion(row, plan.advance, len(new_jobs), is_unique=plan.queue.is_unique)
     schedule_id, task = row.schedule_id, row.task
     if row.overlap == Overlap.CANCEL and new_jobs and plan.queue.last_job_id is not None:
         planned.cancelled.append(plan.queue.last_job_id)

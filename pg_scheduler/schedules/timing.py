@@ -44,9 +44,9 @@ class Advance:
         is_exact: Whether there are no more missed ones than that.
         is_finished: Whether no further fire time becomes a job.
         searched_from: The next fire time is the first one after this instant.
-        following: The fire time after the latest due one, which is the next if the task is unique and none of
-            the jobs is enqueued; None if there is none. That of a `FixedDelay` is searched for only if it may
-            become the next one: a search may take long, and its error pauses the schedule.
+        following: The fire time after the latest due one. It is the next one if some of the jobs are not
+            enqueued, by the rules of `after_insertion()`; None if there is none. That of a `FixedDelay` is searched
+            for only if it may become the next one: a search may take long, and its error pauses the schedule.
     """
 
     fire_times: tuple[datetime, ...] = ()
@@ -260,12 +260,17 @@ def pass_time(
     )
 
 
-def without_rejected(row: ScheduleRow, advance: Advance, rejected: int) -> Advance:
-    """Return what becomes of the fire times of a unique task: those whose jobs were rejected are skipped."""
-    if not rejected:
+def after_insertion(row: ScheduleRow, advance: Advance, inserted: int, *, is_unique: bool) -> Advance:
+    """Return what becomes of the fire times now that so many of their jobs have been enqueued.
+
+    Those whose jobs a unique task has rejected are skipped. Other jobs exist already. Neither is a run, so
+    a schedule that would have ended with its last run has further ones.
+    """
+    others = len(advance.fire_times) - inserted
+    if not others:
         return advance
-    inserted = len(advance.fire_times) - rejected
-    advance = replace(advance, skipped=advance.skipped + rejected)
+    if is_unique:
+        advance = replace(advance, skipped=advance.skipped + others)
     if inserted and not advance.is_finished:
         return advance
     is_last = row.max_runs is not None and row.runs + inserted >= row.max_runs

@@ -1656,6 +1656,22 @@ async def test_missed_fire_times_run_one_by_one_when_some_of_them_were_backfille
     assert ran == 5
 
 
+@pytest.mark.parametrize("backfilled", [1, 2])
+async def test_schedule_with_a_limit_of_runs_goes_on_after_fire_times_that_were_backfilled(
+    bench: Bench, backfilled: int
+) -> None:
+    await bench.add(Every(MINUTE), max_runs=2, catch_up=CatchUp.all())
+    await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + (1 + backfilled) * MINUTE)
+    await bench.plan(2 * MINUTE)
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.finished_at) == (2 - backfilled, None)
+    assert schedule.next_fire_at == NOON + 3 * MINUTE
+    await bench.plan(backfilled * MINUTE)
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.next_fire_at) == (2, None)
+    assert schedule.finished_at is not None
+
+
 async def test_cancel_spares_the_last_job_when_the_fire_time_has_a_job_already(bench: Bench) -> None:
     await bench.add(Every(MINUTE), overlap=Overlap.CANCEL)
     await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 2 * MINUTE)
