@@ -45,8 +45,9 @@ class Advance:
         is_finished: Whether no further fire time becomes a job.
         searched_from: The next fire time is the first one after this instant.
         following: The fire time after the latest due one. It is the next one if some of the jobs are not
-            enqueued, by the rules of `after_insertion()`; None if there is none. That of a `FixedDelay` is searched
-            for only if it may become the next one: a search may take long, and its error pauses the schedule.
+            enqueued, by the rules of `after_insertion()`; None if there is none. That of a `FixedDelay` is
+            searched for only if it may become the next one: a search may take long, and its error pauses the
+            schedule.
     """
 
     fire_times: tuple[datetime, ...] = ()
