@@ -17,6 +17,7 @@ from pg_scheduler.dashboard.access import Access, Authorize, Right
 from pg_scheduler.dashboard.cache import SharedReads
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key, without_other_job
+from pg_scheduler.errors import JobConflictError
 from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage, parse_search
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names
@@ -208,6 +209,12 @@ class PageRequest:
         """Return an error as far as the request may see it; see ``visible_job()``."""
         return error if self.access.visible_names is None else without_other_job(error)
 
+    def visible_conflict(self, error: JobConflictError) -> str:
+        """Return why a job was not added; without the other job if that may be of a hidden name."""
+        if self.access.visible_names is None:
+            return str(error)
+        return f"another job has the {'id' if error.unique_key is None else 'unique key'} of this one"
+
     def visible_groups(self, groups: Iterable[ErrorGroup]) -> list[ErrorGroup]:
         """Return the groups of errors of visible names, as far as the request may see them."""
         return [
@@ -243,6 +250,15 @@ class PageRequest:
         if item is None or not sees(item):
             raise NotFoundError.of(kind, key)
         return item
+
+    async def names_of_tasks(self, names: Iterable[str]) -> dict[str, set[str]]:
+        """Return names of tasks, each with the main one by which this process or the workers know the task.
+
+        A pause holds all names of a task. So whoever sees only one of them may neither pause the task, nor
+        read who did.
+        """
+        reported = TaskNames.of(await self.workers())
+        return {name: {reported.task_of(name), *self.operations.names_of(name)} for name in names}
 
     async def task_names(self) -> TaskNames:
         """Return the visible tasks that live workers claim, whose main names every page offers and lists."""

@@ -58,8 +58,9 @@ async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, 
     reads = tables_of(request.inspector).reads
     pauses = await request.cache.get("paused tasks", PAUSES_AGE_S, partial(paused_tasks, reads))
     pauses_by_name = {}
-    for name in set(names) if pauses else ():
-        aliases = sorted(request.operations.names_of(name) & pauses.keys())
+    names_of_tasks = await request.names_of_tasks(set(names)) if pauses else {}
+    for name, names_of_task in names_of_tasks.items():
+        aliases = sorted(names_of_task & pauses.keys())
         pause = next((pauses[alias] for alias in aliases if request.access.sees_name(alias)), None)
         if pause is not None:
             pauses_by_name[name] = pause

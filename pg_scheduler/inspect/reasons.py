@@ -6,69 +6,94 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Self
 
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import hosts, length
 
 
+class ReasonScope(StrEnum):
+    """Whom the texts of a reason are about, so who may read them."""
+
+    JOB = "job"
+    """The job alone: whoever may see it may read them."""
+    TASK = "task"
+    """The task of the job, too, whose name may be another one than that of the job."""
+    OTHERS = "others"
+    """Other jobs, tasks or sessions, too."""
+
+
 class ReasonCode(StrEnum):
     """Why a job is where it is. Each code has an entry in the runbook."""
 
-    NOT_DUE = "NOT_DUE"
+    heading: str
+    """What holds the job, in a few words."""
+    scope: ReasonScope
+    """Whom the texts of such a reason are about."""
+
+    def __new__(cls, code: str, heading: str, scope: ReasonScope = ReasonScope.OTHERS) -> Self:
+        """Make the code, whose value is its name."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.heading = heading
+        member.scope = scope
+        return member
+
+    NOT_DUE = "NOT_DUE", "Waits for its due time", ReasonScope.JOB
     """Its time has not come."""
-    BACKOFF = "BACKOFF"
+    BACKOFF = "BACKOFF", "Waits for its next attempt", ReasonScope.JOB
     """It waits before its next attempt."""
-    SLEEPING = "SLEEPING"
+    SLEEPING = "SLEEPING", "Sleeps", ReasonScope.JOB
     """A step of it sleeps."""
-    SIGNAL = "SIGNAL"
+    SIGNAL = "SIGNAL", "Waits for a signal", ReasonScope.JOB
     """It waits for a signal."""
-    NO_WORKER = "NO_WORKER"
+    NO_WORKER = "NO_WORKER", "No live worker runs jobs", ReasonScope.JOB
     """No live worker runs jobs."""
-    NAME_UNKNOWN = "NAME_UNKNOWN"
+    NAME_UNKNOWN = "NAME_UNKNOWN", "No live worker claims its task"
     """No live worker claims its name."""
-    TASK_PAUSED = "TASK_PAUSED"
+    TASK_PAUSED = "TASK_PAUSED", "Its task is paused", ReasonScope.TASK
     """Its task is paused."""
-    SLOTS_FULL = "SLOTS_FULL"
+    SLOTS_FULL = "SLOTS_FULL", "Waits for a free slot", ReasonScope.JOB
     """Every slot of the workers that claim its name is in use, or due jobs start before it."""
-    OUTRANKED = "OUTRANKED"
+    OUTRANKED = "OUTRANKED", "Jobs of a higher priority start first", ReasonScope.JOB
     """Due jobs of a higher priority start before it."""
-    LIMIT = "LIMIT"
+    LIMIT = "LIMIT", "Waits for a limit"
     """It waits for a limit."""
-    SHARE = "SHARE"
+    SHARE = "SHARE", "Waits for the turn of its tenant"
     """It waits for the turn of its tenant."""
-    AFTER = "AFTER"
+    AFTER = "AFTER", "Waits for other jobs"
     """It waits for other jobs."""
-    ROW_LOCKED = "ROW_LOCKED"
+    ROW_LOCKED = "ROW_LOCKED", "A transaction has locked its row"
     """A transaction has locked its row."""
-    DRAINING = "DRAINING"
+    DRAINING = "DRAINING", "Every worker that claims its task is draining", ReasonScope.TASK
     """Every worker that claims its name is draining."""
-    STANDBY_LAG = "STANDBY_LAG"
+    STANDBY_LAG = "STANDBY_LAG", "Read from a standby that is behind", ReasonScope.JOB
     """The facts come from a standby that lags."""
-    RUNNING = "RUNNING"
+    RUNNING = "RUNNING", "Running", ReasonScope.JOB
     """A worker runs it."""
-    LEASE_EXPIRED = "LEASE_EXPIRED"
+    LEASE_EXPIRED = "LEASE_EXPIRED", "Its lease has expired", ReasonScope.JOB
     """It was running, and its lease has expired."""
-    LOOP_BLOCKED = "LOOP_BLOCKED"
+    LOOP_BLOCKED = "LOOP_BLOCKED", "The event loop of its worker is blocked"
     """The event loop of its worker, or of every worker that claims its name, is blocked."""
-    LOCK_HELD = "LOCK_HELD"
+    LOCK_HELD = "LOCK_HELD", "Another attempt holds its lock"
     """Another attempt holds its advisory lock."""
-    EXPIRED = "EXPIRED"
+    EXPIRED = "EXPIRED", "Expired: it did not start in time"
     """It did not start within its misfire grace time."""
-    QUARANTINED = "QUARANTINED"
+    QUARANTINED = "QUARANTINED", "Quarantined: its workers died", ReasonScope.JOB
     """Too many workers died while they ran it."""
-    FAILED = "FAILED"
+    FAILED = "FAILED", "Failed", ReasonScope.JOB
     """It failed."""
-    CANCELLED = "CANCELLED"
+    CANCELLED = "CANCELLED", "Cancelled"
     """It was cancelled or skipped."""
-    REPLACED = "REPLACED"
+    REPLACED = "REPLACED", "A new definition waits for the end of this attempt", ReasonScope.JOB
     """A new definition waits for the end of its attempt."""
-    SCHEDULE_PAUSED = "SCHEDULE_PAUSED"
+    SCHEDULE_PAUSED = "SCHEDULE_PAUSED", "Its schedule is paused", ReasonScope.JOB
     """Its schedule is paused, so no further job follows."""
-    SCHEDULE_UNKNOWN = "SCHEDULE_UNKNOWN"
+    SCHEDULE_UNKNOWN = "SCHEDULE_UNKNOWN", "Its schedule does not exist any more", ReasonScope.JOB
     """Its schedule does not exist any more, so no further job follows."""
-    NEARLY_EXPIRED = "NEARLY_EXPIRED"
+    NEARLY_EXPIRED = "NEARLY_EXPIRED", "It expires soon", ReasonScope.JOB
     """It expires soon unless it starts."""
-    SHOULD_RUN_NOW = "SHOULD_RUN_NOW"
+    SHOULD_RUN_NOW = "SHOULD_RUN_NOW", "Due now", ReasonScope.JOB
     """Nothing prevents its start."""
 
 

@@ -290,9 +290,8 @@ def _queueing(facts: JobFacts) -> Iterator[Reason]:
         remedy = "add workers, or raise max_concurrent_jobs="
         if waiting := sum(row.waiting for row in in_use):
             full += f", {min(waiting, used)} of them by jobs that wait for children in memory"
-            parent = next((row.waits_for_job for row in in_use if row.waits_for_job is not None), None)
-            if parent is not None:
-                full += f", such as {parent!r}, which waits for this one"
+            if any(row.has_parent for row in in_use):
+                full += ", among them the one that waits for this job"
             remedy = f"let jobs wait for children by steps alone, so that they leave their slots; or {remedy}"
         yield Reason(ReasonCode.SLOTS_FULL, f"{full}{ahead}{rate}", remedy, due)
 

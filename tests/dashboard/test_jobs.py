@@ -332,7 +332,7 @@ async def test_numbers_of_a_limit_are_hidden_with_names(
         reasons = (await request(app, "/job?id=limited", headers=JSON)).data["explanation"]["reasons"]
         texts += [each["text"] for each in reasons if each["code"] == "LIMIT"]
     assert "stripe" in texts[0]
-    assert texts[1:] == ["waits for a limit"]
+    assert texts[1:] == ["Waits for a limit"]
 
 
 async def test_names_that_took_the_slots_of_an_expired_job_are_hidden(
@@ -350,12 +350,12 @@ async def test_names_that_took_the_slots_of_an_expired_job_are_hidden(
         assert "payroll.secret" in (await request(build(), "/job?id=late", headers=headers)).text
         answer = (await request(restricted, "/job?id=late", headers=headers)).text
         assert "payroll" not in answer
-        assert "did not start before it expired" in answer.lower()
+        assert "expired: it did not start in time" in answer.lower()
         assert "misfire_grace_time" in answer
     async with asyncio.timeout(PATIENCE), stream(restricted, "/live?page=/job&id=late") as read:
         await read()
         event = await read()
-    assert "did not start before it expired" in event.lower()
+    assert "expired: it did not start in time" in event.lower()
     assert "payroll" not in event
 
 

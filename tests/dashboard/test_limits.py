@@ -118,7 +118,7 @@ async def test_keys_of_a_limit_are_hidden_with_arguments(
     ]
     job = (await request(app, "/job?id=wait:1", headers=JSON)).data
     assert job["job"]["blocked_on"] == "limit:account:[hidden]"
-    assert job["explanation"]["reasons"][0]["text"] == "waits for a limit"
+    assert job["explanation"]["reasons"][0]["text"] == "Waits for a limit"
     assert (await request(app, "/limit?name=stripe", headers=JSON)).data["keys"][0]["state"]["key"] == ""
     async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/job&id=wait:1") as read:
         await read()

@@ -120,3 +120,65 @@ async def test_alias_is_a_name_if_its_task_is_invisible_or_not_claimed(
 async def test_settings_written_by_hand_hide_no_name(settings: str, pool: asyncpg.Pool, app: App) -> None:
     await add_worker(pool, settings=settings)
     assert await offered_by(app) == ["work"]
+
+
+def restricted(build: Callable[..., App], names: str) -> App:
+    return build(authorize=lambda _: Access("bob", "admin", names=(names,)))
+
+
+async def test_pause_of_a_task_needs_its_main_name_that_only_workers_know(
+    build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    """The process of the dashboard has registered nothing."""
+    await add_worker(pool, names=["ops.task", "shop.alias"], settings=reported(shop_alias="ops.task"))
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('a', 'shop.alias', now())"
+    )
+    bob = restricted(build, "shop.*")
+    assert (await send(bob, "/actions/tasks/pause?id=shop.alias")).status == 404
+    root = build(authorize=lambda _: Access("root", "admin"))
+    assert (await send(root, "/actions/tasks/pause?id=ops.task", {"note": "a secret"})).status == 303
+    (row,) = (await request(root, "/jobs", headers=JSON)).data["items"]
+    assert row["paused_task"] == "ops.task", "the pause is that of the alias too"
+    for url in ("/job?id=a", "/jobs", "/task?id=shop.alias"):
+        for headers in ({}, JSON):
+            answer = (await request(bob, url, headers=headers)).text
+            assert "secret" not in answer, url
+            assert "ops.task" not in answer, url
+    reason = (await request(bob, "/job?id=a", headers=JSON)).data["explanation"]["reasons"][0]
+    assert (reason["code"], reason["text"], reason["command"]) == ("TASK_PAUSED", "Its task is paused", None)
+
+
+async def test_holder_of_a_unique_key_is_hidden(build: Callable[..., App], pool: asyncpg.Pool) -> None:
+    await pool.execute("""
+        INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, unique_key)
+        VALUES ('secret', 'ops.task', now() + interval '1 hour', 'pending', NULL, 'key'),
+            ('old', 'shop.task', now(), 'failed', now(), 'key')
+    """)
+    fields = {"args": "[]", "kwargs": "{}"}
+    answer = await send(restricted(build, "shop.*"), "/actions/jobs/add?id=old", fields)
+    assert answer.status == 409
+    assert "secret" not in answer.text
+    assert "another job has the unique key of this one" in answer.text
+
+
+async def test_errors_of_other_jobs_are_hidden_in_bulk_runs(
+    build: Callable[..., App], pool: asyncpg.Pool
+) -> None:
+    error = "JobFailedError: job 'ops.task' failed: ValueError: a secret"
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)"
+        " VALUES ('a', 'shop.task', now(), 'failed', now(), $1)",
+        error,
+    )
+    bob = restricted(build, "shop.*")
+    (group,) = (await request(bob, "/errors?since=all", headers=JSON)).data["items"]
+    retry = f"/actions/errors/retry?group={group['fingerprint']}&since=all"
+    question = await send(bob, retry)
+    assert "Retry all jobs of shop.task with the error" in question.text
+    run = (await send(bob, retry, {"confirm": "yes"})).headers["location"]
+    for url in (retry, run, "/runs"):
+        for headers in ({}, JSON):
+            answer = question if url == retry else await request(bob, url, headers=headers)
+            assert "secret" not in answer.text, url
+            assert "ops.task" not in answer.text, url

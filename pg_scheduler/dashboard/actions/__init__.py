@@ -46,7 +46,7 @@ from pg_scheduler.inspect.store.bulk import BulkAction
 BULK_RIGHTS: Final[frozenset[Right]] = frozenset(get_args(BulkAction))
 """The action itself asks for that of its run."""
 
-CONFLICTS: Final = (BusyError, JobConflictError, ScheduleConflictError, ScheduleOwnedByCodeError)
+CONFLICTS: Final = (BusyError, ScheduleConflictError, ScheduleOwnedByCodeError)
 
 
 class Action(NamedTuple):
@@ -119,6 +119,8 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
         # The path is that of /actions/<objects>/<verb>, and /<objects> is that of the list.
         _, _, objects, _ = path.split("/")
         result = Redirect(f"/{objects}", "nothing_selected", page.parameters)
+    except JobConflictError as error:
+        raise RejectedError(page.visible_conflict(error), 409) from error
     except CONFLICTS as error:
         raise RejectedError(str(error), 409) from error
     except ScheduleNotFoundError as error:

@@ -57,7 +57,8 @@ async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
         rate=_rate(request),
         group=(group.job_name, group.text, first_at.isoformat(), last_at.isoformat()),
     )
-    return await _ask_or_start(request, jobs, f"of {group.job_name} with the error {group.text!r}", "/errors")
+    error = request.page.visible_error(group.text)
+    return await _ask_or_start(request, jobs, f"of {group.job_name} with the error {error!r}", "/errors")
 
 
 async def stop(request: ActionRequest) -> Redirect:

@@ -42,7 +42,7 @@ async def add(request: ActionRequest) -> Redirect | PageAnswer:
     try:
         job_id = await request.operations.scheduler.enqueue(job.job_name, **values, **form.options)
     except JobConflictError as error:
-        return _form_again(form, {"": str(error)}, 409)
+        return _form_again(form, {"": request.page.visible_conflict(error)}, 409)
     except (TypeError, ValueError) as error:
         return _form_again(form, {"": str(error)})
     await inspector.record_action("add_job", job_id, name=job.job_name, like=job.job_id)

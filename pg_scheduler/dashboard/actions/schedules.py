@@ -15,7 +15,7 @@ from pg_scheduler.dashboard.messages import Undo, code_of, message_of
 from pg_scheduler.dashboard.pages.schedules import build_pause, is_claimed, visible_schedule
 from pg_scheduler.dashboard.pauses import FIELDS
 from pg_scheduler.dashboard.texts import utc
-from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
+from pg_scheduler.errors import ScheduleNotFoundError, SchedulerError
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.schedules.schedule import Schedule
@@ -90,12 +90,7 @@ async def trigger(request: ActionRequest) -> Redirect | ConfirmPage:
     enqueued: list[str] = []
 
     async def change(schedule: Schedule) -> bool:
-        try:
-            job_id = await request.operations.scheduler.schedules.trigger(schedule.schedule_id)
-        except JobConflictError as error:  # its text names the other job, which may be invisible
-            raise RejectedError(
-                "an unfinished job has the unique key of this schedule's task", 409
-            ) from error
+        job_id = await request.operations.scheduler.schedules.trigger(schedule.schedule_id)
         if job_id is None:
             raise ScheduleNotFoundError(schedule.schedule_id)
         enqueued.append(job_id)

@@ -49,7 +49,7 @@ def _pause_of(name: str, before: TaskState, request: ActionRequest) -> Undo | No
 async def _find(request: ActionRequest) -> tuple[str, TaskState | None]:
     """Return the name of a task that exists, and its pause. The request sees its main name too."""
     name = request.page.required("id")
-    names = request.operations.names_of(name)
+    names = (await request.page.names_of_tasks([name]))[name]
     states = {task.name: task for task in (await request.page.inspector.tasks()).items}
     if not names & set(states) or not all(map(request.access.sees_name, names)):
         raise NotFoundError.of("task", name)

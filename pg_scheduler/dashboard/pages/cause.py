@@ -10,37 +10,6 @@ from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.timeline import Attempt, retries_used
 from pg_scheduler.jobs.model import Job
 
-TITLES: Final[Mapping[ReasonCode, str]] = {
-    ReasonCode.NOT_DUE: "Waits for its due time",
-    ReasonCode.BACKOFF: "Waits for its next attempt",
-    ReasonCode.SLEEPING: "Sleeps",
-    ReasonCode.SIGNAL: "Waits for a signal",
-    ReasonCode.NO_WORKER: "No live worker runs jobs",
-    ReasonCode.NAME_UNKNOWN: "No live worker claims its task",
-    ReasonCode.TASK_PAUSED: "Its task is paused",
-    ReasonCode.SLOTS_FULL: "Waits for a free slot",
-    ReasonCode.OUTRANKED: "Jobs of a higher priority start first",
-    ReasonCode.LIMIT: "Waits for a limit",
-    ReasonCode.SHARE: "Waits for the turn of its tenant",
-    ReasonCode.AFTER: "Waits for other jobs",
-    ReasonCode.ROW_LOCKED: "A transaction has locked its row",
-    ReasonCode.DRAINING: "Every worker that claims its task is draining",
-    ReasonCode.STANDBY_LAG: "Read from a standby that is behind",
-    ReasonCode.RUNNING: "Running",
-    ReasonCode.LEASE_EXPIRED: "Its lease has expired",
-    ReasonCode.LOOP_BLOCKED: "The event loop of its worker is blocked",
-    ReasonCode.LOCK_HELD: "Another attempt holds its lock",
-    ReasonCode.EXPIRED: "Expired: it did not start in time",
-    ReasonCode.QUARANTINED: "Quarantined: its workers died",
-    ReasonCode.FAILED: "Failed",
-    ReasonCode.CANCELLED: "Cancelled",
-    ReasonCode.REPLACED: "A new definition waits for the end of this attempt",
-    ReasonCode.SCHEDULE_PAUSED: "Its schedule is paused",
-    ReasonCode.SCHEDULE_UNKNOWN: "Its schedule does not exist any more",
-    ReasonCode.NEARLY_EXPIRED: "It expires soon",
-    ReasonCode.SHOULD_RUN_NOW: "Due now",
-}
-
 TONES: Final[Mapping[ReasonCode, str]] = {
     ReasonCode.LIMIT: "held",
     ReasonCode.SIGNAL: "held",
@@ -69,7 +38,9 @@ def cause_of(job: Job, explanation: Explanation, attempts: Sequence[Attempt], li
     if not explanation.reasons:
         return None
     reason, *other_reasons = explanation.reasons
-    title, error, text = TITLES[reason.code], "", _sentence(reason.text)
+    title, error, text = reason.code.heading, "", _sentence(reason.text)
+    if reason.text == title:
+        text = ""
     match reason.code:
         case ReasonCode.FAILED:
             title, error, text = _failure(job, attempts)

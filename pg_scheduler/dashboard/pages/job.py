@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -34,6 +34,7 @@ from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
+from pg_scheduler.inspect.reasons import ReasonScope
 from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
@@ -46,19 +47,6 @@ MAX_COMMAND_LENGTH: Final = 4000
 MAX_LINKS: Final = 20
 MAX_CHANGES: Final = 10
 MAX_TAGS: Final = 20
-
-TEXTS_WITHOUT_OTHERS: Final[Mapping[ReasonCode, str]] = {
-    ReasonCode.AFTER: "waits for other jobs",
-    ReasonCode.CANCELLED: "by a caller, by itself, or because of another job",
-    ReasonCode.EXPIRED: "did not start before it expired",
-    ReasonCode.LOOP_BLOCKED: "the event loop of its worker, or of every worker that claims it, is blocked",
-    ReasonCode.LIMIT: "waits for a limit",
-    ReasonCode.LOCK_HELD: "another attempt holds its advisory lock",
-    ReasonCode.NAME_UNKNOWN: "no live worker claims its name",
-    ReasonCode.SHARE: "waits for the turn of its tenant",
-    ReasonCode.ROW_LOCKED: "a transaction has locked its row",
-}
-"""Reasons whose texts mention other jobs, names or sessions, without those."""
 
 WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
 """Reasons whose texts contain the statement of another session, which may contain arguments."""
@@ -76,7 +64,7 @@ async def build(request: PageRequest) -> View:
     steps = await read_steps(job.job_id, request)
     results = await results_of(job.schedule_id, request)
     used = {job.worker_id, *(error.worker_id for error in job.errors)}
-    shown_explanation = _visible(explanation, raw, job, request)
+    shown_explanation = await _visible(explanation, raw, job, request)
     was_suspended = has_suspended(steps)
     attempts = attempts_of(job, has_suspended=was_suspended)
     names = await request.argument_names(job)
@@ -157,13 +145,18 @@ async def _changes(job_id: str, request: PageRequest) -> list[AuditRecord]:
     return [replace(record, details={}) for record in page.items]
 
 
-def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest) -> Explanation:
+async def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest) -> Explanation:
     """Return the explanation without what belongs to jobs or arguments that the request may not see."""
-    hidden_codes: Collection[ReasonCode] = () if request.access.sees_arguments else WITH_STATEMENTS
+    hidden_codes: set[ReasonCode] = set()
+    if not request.access.sees_arguments:
+        hidden_codes |= WITH_STATEMENTS
     if raw.blocked_on != job.blocked_on:
-        hidden_codes = {*hidden_codes, ReasonCode.LIMIT, ReasonCode.SHARE}
+        hidden_codes |= {ReasonCode.LIMIT, ReasonCode.SHARE}
     if request.access.visible_names is not None:
-        hidden_codes = TEXTS_WITHOUT_OTHERS
+        names_of_tasks = await request.names_of_tasks([job.job_name])
+        sees_task = all(map(request.access.sees_name, names_of_tasks[job.job_name]))
+        visible_scopes = {ReasonScope.JOB, ReasonScope.TASK} if sees_task else {ReasonScope.JOB}
+        hidden_codes |= {code for code in ReasonCode if code.scope not in visible_scopes}
     reasons = [
         _without_others(reason) if reason.code in hidden_codes else reason for reason in explanation.reasons
     ]
@@ -172,9 +165,10 @@ def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRequest)
 
 
 def _without_others(reason: Reason) -> Reason:
+    reason = replace(reason, text=reason.code.heading)
     if reason.code in {ReasonCode.CANCELLED, ReasonCode.EXPIRED}:  # their remedies concern the job itself
-        return replace(reason, text=TEXTS_WITHOUT_OTHERS[reason.code])
-    return replace(reason, text=TEXTS_WITHOUT_OTHERS[reason.code], remedy=None, command=None)
+        return reason
+    return replace(reason, remedy=None, command=None)
 
 
 def _arguments(job: Job, request: PageRequest) -> str | None:

@@ -124,7 +124,8 @@ def _sees(jobs: BulkJobs, request: PageRequest) -> bool:
 def _which(jobs: BulkJobs, request: PageRequest) -> str:
     """Return the jobs of a run. A search may compare with a value that the request may not see."""
     if jobs.group is not None:
-        return ": ".join(jobs.group[:2])
+        name, error, *_ = jobs.group
+        return f"{name}: {request.visible_error(error)}"
     try:
         request.check_search(jobs.where)
     except SearchError:

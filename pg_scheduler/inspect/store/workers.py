@@ -55,13 +55,13 @@ class SlotsRow(NamedTuple):
     Attributes:
         running: The attempts that run.
         waiting: Those of them that wait for children in memory.
-        waits_for_job: A job that waits for a certain one; None for none.
+        has_parent: Whether one of these waits for the child that is explained.
     """
 
     worker_id: str | None
     running: int
     waiting: int = 0
-    waits_for_job: str | None = None
+    has_parent: bool = False
 
 
 class AttemptRow(NamedTuple):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from pg_scheduler import AttemptError, Job, JobPriority, JobStatus
 from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.job_facts import JobFacts, LimitUse
+from pg_scheduler.inspect.reasons import ReasonScope
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.outcome import quarantine_error
@@ -438,6 +440,53 @@ def test_explain_finds_the_reasons(
     assert (explanation.verdict, [reason.code for reason in explanation.reasons]) == (verdict, codes)
     if codes:
         assert text in explanation.reasons[0].text
+
+
+ABOUT_THE_JOB: Final = {"job", "schedule", "waits"}
+ABOUT_THE_TASK: Final = {"task", "pause"}
+NOT_SECRET: Final = {"w1", "host", "row"}
+"""The worker, whose page everybody sees, and the kind of a lock."""
+
+
+def with_secrets(fact: Any, public: set[str]) -> Any:
+    """Return a fact in which each text but the public ones, such as the name of another job, is a secret."""
+
+    def convert(fact: Any) -> Any:
+        if isinstance(fact, str) and not isinstance(fact, JobStatus):
+            return fact if fact in public else f"secret {fact}"
+        if isinstance(fact, Mapping):
+            return {convert(key): convert(value) for key, value in fact.items()}
+        if isinstance(fact, tuple) and hasattr(fact, "_fields"):
+            return type(fact)(*map(convert, fact))
+        if isinstance(fact, tuple | list | frozenset):
+            return type(fact)(map(convert, fact))
+        if is_dataclass(fact) and not isinstance(fact, type):
+            return replace(fact, **{part.name: convert(getattr(fact, part.name)) for part in fields(fact)})
+        return fact
+
+    return convert(fact)
+
+
+def revealing_codes(kept: set[str], public: set[str]) -> set[ReasonCode]:
+    """Return the codes of reasons that contain a text of the facts; those that are kept have no secrets."""
+    codes = set()
+    for given_facts, *_ in CASES:
+        secrets = {
+            part.name: with_secrets(getattr(given_facts, part.name), public)
+            for part in fields(given_facts)
+            if part.name not in kept
+        }
+        for reason in explain(replace(given_facts, **secrets)).reasons:
+            if "secret" in f"{reason.text} {reason.remedy} {reason.command}":
+                codes.add(reason.code)
+    return codes
+
+
+def test_scope_of_a_reason_is_what_its_texts_reveal() -> None:
+    about_others = revealing_codes(ABOUT_THE_JOB | ABOUT_THE_TASK, {"mail.send"} | NOT_SECRET)
+    assert {code.scope for code in about_others} == {ReasonScope.OTHERS}
+    about_task = revealing_codes(ABOUT_THE_JOB, NOT_SECRET) - about_others
+    assert {code.scope for code in about_task} == {ReasonScope.TASK}
 
 
 def test_cases_cover_every_code_and_verdict() -> None:

@@ -40,13 +40,13 @@ FROM {first_running};
 -- name: inspect_slots
 -- route: tuned
 -- Count the running attempts by worker, as far as the first $1 due jobs of each priority tell, and those of them that
--- wait for children; return one that waits for the job $3.
+-- wait for children; tell whether one of them waits for the job $3.
 SELECT due.worker_id, count(*) AS running, count(*) FILTER (WHERE EXISTS (
         SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = due.job_id
     )) AS waiting,
-    min(due.job_id) FILTER (WHERE EXISTS (
+    bool_or(EXISTS (
         SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = due.job_id AND edge.parent_id = $3
-    )) AS waits_for_job
+    )) AS has_parent
 FROM {first_running}
 GROUP BY due.worker_id;
 
