@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from asyncpg import QueryCanceledError
 
 from pg_scheduler.errors import DatabaseUnavailableError
 
 T = TypeVar("T")
+RequestT = TypeVar("RequestT")
+Arguments = TypeVarTuple("Arguments")
 
 MAX_ENTRIES: Final = 500
 """Values that are kept at most: those that were used last."""
@@ -100,17 +103,28 @@ class SharedReads:
         self.oldest_s = 0.0
 
     async def get(
-        self, key: Hashable, age_s: float, read: Callable[[], Awaitable[T]], *, is_data: bool = True
+        self,
+        read: Callable[[RequestT, *Arguments], Awaitable[T]],
+        request: RequestT,
+        *arguments: *Arguments,
+        age_s: float,
+        is_data: bool = True,
+        depends_on: Hashable = None,
     ) -> T:
-        """Return a value.
+        """Return what a function returns, or has returned for another request with the same arguments.
+
+        The function is part of the key, so the values of two functions cannot be confused.
 
         Args:
-            key: The key.
+            read: A function of a module, not one that each call defines anew.
+            request: The request, which it gets first.
+            arguments: What it gets then.
             age_s: For how many seconds a value is kept.
-            read: Reads it.
             is_data: Whether its age matters to those who read the page.
+            depends_on: What else the value depends on, such as the rights of the request.
         """
-        value, age = await self._cache.get(key, age_s, read)
+        key = read, arguments, depends_on
+        value, age = await self._cache.get(key, age_s, partial(read, request, *arguments))
         if is_data:
             self.oldest_s = max(self.oldest_s, age)
         return value

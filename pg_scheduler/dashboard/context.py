@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable,
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar, TypeVarTuple
 from urllib.parse import quote, urlencode
 
 from starlette.requests import Request
@@ -29,6 +29,7 @@ from pg_scheduler.jobs.worker_report import Parameter
 from pg_scheduler.triggers.zones import named_zone
 
 T = TypeVar("T")
+Arguments = TypeVarTuple("Arguments")
 Text = TypeVar("Text", bound=str)
 
 JobTexts: TypeAlias = Callable[[Job], str]
@@ -45,6 +46,7 @@ _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 
 
 WORKERS_AGE_S: Final = 10.0
+NAMES_AGE_S: Final = 10.0
 
 
 class View(SimpleNamespace):
@@ -130,12 +132,24 @@ class PageRequest:
 
     async def dated(self) -> PageRequest:
         """Return the request as of now, with the delay of a standby, before anything shared was read."""
-        cache, lag_s = self.cache.renewed(), None
-        if self.settings.has_read_pool:
-            lag_s = await cache.get(
-                "standby", self.settings.refresh_s, self.inspector.standby_lag_s, is_data=False
-            )
-        return replace(self, now=self.operations.now, cache=cache, standby_lag_s=lag_s)
+        fresh = replace(self, now=self.operations.now, cache=self.cache.renewed(), standby_lag_s=None)
+        if not self.settings.has_read_pool:
+            return fresh
+        lag_s = await fresh.read_shared(_read_standby_lag, age_s=self.settings.refresh_s, is_data=False)
+        return replace(fresh, standby_lag_s=lag_s)
+
+    async def read_shared(
+        self,
+        read: Callable[[PageRequest, *Arguments], Awaitable[T]],
+        *arguments: *Arguments,
+        age_s: float,
+        is_data: bool = True,
+        depends_on: Hashable = None,
+    ) -> T:
+        """Return what a function reads, or has read for another request; see ``SharedReads.get()``."""
+        return await self.cache.get(
+            read, self, *arguments, age_s=age_s, is_data=is_data, depends_on=depends_on
+        )
 
     def check_search(self, q: str) -> None:
         """Reject a search that is invalid, or whose result would show what the request may not see.
@@ -162,15 +176,10 @@ class PageRequest:
             version: Changes when they must be read again before.
             is_data: Whether the age of the read matters to those who read the page.
         """
-
-        async def read() -> Sequence[Job]:
-            try:
-                return (await self.search_jobs(where, limit)).items
-            except SearchError:  # a text of a row written by hand, for which no search can be written
-                return ()
-
-        key = "jobs", where, limit, version, self.access.visible_names
-        return await self.cache.get(key, age_s, read, is_data=is_data)
+        depends_on = version, self.access.visible_names
+        return await self.read_shared(
+            _read_sample, where, limit, age_s=age_s, is_data=is_data, depends_on=depends_on
+        )
 
     def visible_job(self, job: Job) -> Job:
         """Return a job as far as the request may see it: the one place that hides parts of jobs.
@@ -284,7 +293,11 @@ class PageRequest:
         Args:
             is_data: Whether the age of the read matters to those who read the page.
         """
-        return await self.cache.get("workers", WORKERS_AGE_S, self.inspector.workers, is_data=is_data)
+        return await self.read_shared(_read_workers, age_s=WORKERS_AGE_S, is_data=is_data)
+
+    async def job_names(self) -> Sequence[str]:
+        """Return the names of jobs whose attempts were counted, of which the request may not see all."""
+        return await self.read_shared(_read_job_names, age_s=NAMES_AGE_S, is_data=False)
 
     async def worker_names(self) -> dict[str, str]:
         """Return the names of workers that have one, by their ids."""
@@ -335,6 +348,25 @@ class PageRequest:
             choice_names = ", ".join(filter(None, choices))
             raise RejectedError(f"{name} must be one of {choice_names}, not {value[:50]!r}")
         return choice
+
+
+async def _read_standby_lag(request: PageRequest) -> float | None:
+    return await request.inspector.standby_lag_s()
+
+
+async def _read_sample(request: PageRequest, where: str, limit: int) -> Sequence[Job]:
+    try:
+        return (await request.search_jobs(where, limit)).items
+    except SearchError:  # a text of a row written by hand, for which no search can be written
+        return ()
+
+
+async def _read_workers(request: PageRequest) -> Sequence[Worker]:
+    return await request.inspector.workers()
+
+
+async def _read_job_names(request: PageRequest) -> Sequence[str]:
+    return await request.inspector.job_names()
 
 
 def base_of(request: Request, *, trust_forwarded: bool) -> str:

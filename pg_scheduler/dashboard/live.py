@@ -39,9 +39,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
     if is_head:
         return Response(media_type=MEDIA_TYPE)
     access, parameters = request.access, request.parameters
-    key = (
-        "live",
-        path,
+    depends_on = (
         request.base,
         access.visible_names,
         access.sees_arguments,
@@ -49,17 +47,15 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
         *(parameters.get(name) for name in LIVE_PARAMETERS),
     )
 
-    async def read() -> Snapshot:
-        fresh = await request.dated()
-        return await render_parts(await page.build(fresh), page.template, fresh, path)
-
     async def events() -> AsyncIterator[str]:
         ends_at, shown_versions = monotonic() + MAX_SECONDS, parameters.get("seen", "")
         shown_parts: Mapping[str, str] = {}  # the parts as the browser shows them
         yield "retry: 1000\n\n"
         while monotonic() < ends_at:
             try:
-                snapshot = await request.cache.get(key, request.settings.refresh_s, read)
+                snapshot = await request.read_shared(
+                    _render, path, age_s=request.settings.refresh_s, depends_on=depends_on
+                )
             except RejectedError as error:  # what the page shows does not exist any more
                 yield _event("problem", str(error))
                 return
@@ -75,6 +71,11 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
             await asyncio.sleep(request.settings.refresh_s)
 
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
+
+
+async def _render(request: PageRequest, path: str) -> Snapshot:
+    page, fresh = PAGES[path], await request.dated()
+    return await render_parts(await page.build(fresh), page.template, fresh, path)
 
 
 def _event(name: str, data: str | Mapping[str, str], versions: str = "") -> str:

@@ -31,14 +31,15 @@ async def metrics(request: PageRequest, *, is_head: bool) -> Response:
     if is_head:
         return Response(media_type=CONTENT_TYPE_LATEST)
 
-    async def register() -> CollectorRegistry:
-        from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
-
-        from pg_scheduler.telemetry.cluster import ClusterCollector  # noqa: PLC0415
-
-        registry = CollectorRegistry()
-        registry.register(ClusterCollector(request.inspector))
-        return registry
-
-    registry = await request.cache.get("metrics", inf, register, is_data=False)
+    registry = await request.read_shared(_make_registry, age_s=inf, is_data=False)
     return Response(await run_in_thread(generate_latest, registry), media_type=CONTENT_TYPE_LATEST)
+
+
+async def _make_registry(request: PageRequest) -> CollectorRegistry:
+    from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
+
+    from pg_scheduler.telemetry.cluster import ClusterCollector  # noqa: PLC0415
+
+    registry = CollectorRegistry()
+    registry.register(ClusterCollector(request.inspector))
+    return registry

@@ -56,43 +56,43 @@ async def read_navigation(request: PageRequest) -> NavigationData:
     Raises:
         SchedulerError: The database is unavailable.
     """
+    return await request.read_shared(_read, age_s=AGE_S, is_data=False)
 
-    async def read() -> NavigationData:
-        inspector = request.inspector
-        now = request.now
-        groups = (await inspector.error_groups(since=now - ERRORS_SINCE, limit=MAX_READ)).items
-        muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
-        findings = problems_of((await inspector.doctor(only=STATUS_CODES)).findings)
-        muted |= await read_muted(inspector, "finding", map(finding_id, findings), now)
-        limit_tasks: dict[str, list[str]] = {}  # by name: workers may declare several numbers
-        for limit in (await inspector.limits()).items:
-            limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
-        schedules = await inspector.schedules(limit=MAX_READ)
-        task_list = await in_time(inspector.tasks())
-        tasks = () if task_list is None else task_list.items
-        return NavigationData(
-            jobs=(await inspector.totals()).jobs,
-            error_names=[
-                group.job_name
-                for group in groups
-                if group.status is not JobStatus.CANCELLED and group.fingerprint not in muted
-            ],
-            schedules={schedule.schedule_id: schedule.task for schedule in schedules},
-            tasks=[task.name for task in tasks],
-            workers={
-                worker.worker_id: worker.identity or worker.worker_id
-                for worker in await inspector.workers()
-                if worker.is_alive
-            },
-            limit_tasks=list(limit_tasks.values()),
-            paused_schedules=frozenset(
-                schedule.schedule_id for schedule in schedules if schedule.paused_at is not None
-            ),
-            paused_tasks=frozenset(task.name for task in tasks if task.paused_at is not None),
-            findings=[finding for finding in findings if finding_id(finding) not in muted],
-        )
 
-    return await request.cache.get("navigation", AGE_S, read, is_data=False)
+async def _read(request: PageRequest) -> NavigationData:
+    inspector = request.inspector
+    now = request.now
+    groups = (await inspector.error_groups(since=now - ERRORS_SINCE, limit=MAX_READ)).items
+    muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
+    findings = problems_of((await inspector.doctor(only=STATUS_CODES)).findings)
+    muted |= await read_muted(inspector, "finding", map(finding_id, findings), now)
+    limit_tasks: dict[str, list[str]] = {}  # by name: workers may declare several numbers
+    for limit in (await inspector.limits()).items:
+        limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
+    schedules = await inspector.schedules(limit=MAX_READ)
+    task_list = await in_time(inspector.tasks())
+    tasks = () if task_list is None else task_list.items
+    return NavigationData(
+        jobs=(await inspector.totals()).jobs,
+        error_names=[
+            group.job_name
+            for group in groups
+            if group.status is not JobStatus.CANCELLED and group.fingerprint not in muted
+        ],
+        schedules={schedule.schedule_id: schedule.task for schedule in schedules},
+        tasks=[task.name for task in tasks],
+        workers={
+            worker.worker_id: worker.identity or worker.worker_id
+            for worker in await inspector.workers()
+            if worker.is_alive
+        },
+        limit_tasks=list(limit_tasks.values()),
+        paused_schedules=frozenset(
+            schedule.schedule_id for schedule in schedules if schedule.paused_at is not None
+        ),
+        paused_tasks=frozenset(task.name for task in tasks if task.paused_at is not None),
+        findings=[finding for finding in findings if finding_id(finding) not in muted],
+    )
 
 
 @dataclass(frozen=True, slots=True)

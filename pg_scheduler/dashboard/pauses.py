@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import partial
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, entered_instant
@@ -55,8 +54,7 @@ class PauseForm(NamedTuple):
 
 async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, Pause]:
     """Return the pauses of tasks that the request sees, by those of the names that they hold."""
-    reads = tables_of(request.inspector).reads
-    pauses = await request.cache.get("paused tasks", PAUSES_AGE_S, partial(paused_tasks, reads))
+    pauses = await request.read_shared(_read_pauses, age_s=PAUSES_AGE_S)
     pauses_by_name = {}
     names_of_tasks = await request.names_of_tasks(set(names)) if pauses else {}
     for name, names_of_task in names_of_tasks.items():
@@ -65,3 +63,7 @@ async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, 
         if pause is not None:
             pauses_by_name[name] = pause
     return pauses_by_name
+
+
+async def _read_pauses(request: PageRequest) -> Mapping[str, Pause]:
+    return await paused_tasks(tables_of(request.inspector).reads)

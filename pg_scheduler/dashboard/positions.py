@@ -52,12 +52,13 @@ async def write_next(request: PageRequest, position: str | None) -> str | None:
 
 
 async def _key(request: PageRequest) -> bytes:
-    async def derive() -> bytes:
-        times = await request.inspector.migrated_at()
-        secret = " ".join(instant.isoformat() for instant in times).encode()
-        return await run_in_thread(hashlib.pbkdf2_hmac, "sha256", secret, b"positions", ITERATIONS)
+    return await request.read_shared(_derive_key, age_s=KEY_AGE_S, is_data=False)
 
-    return await request.cache.get("key of positions", KEY_AGE_S, derive, is_data=False)
+
+async def _derive_key(request: PageRequest) -> bytes:
+    times = await request.inspector.migrated_at()
+    secret = " ".join(instant.isoformat() for instant in times).encode()
+    return await run_in_thread(hashlib.pbkdf2_hmac, "sha256", secret, b"positions", ITERATIONS)
 
 
 def _encrypt(key: bytes, text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -16,7 +15,6 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.cache import MAX_ENTRIES, Cache, SharedReads
 from pg_scheduler.dashboard.charts import Chart, Mark, Series, finished, small_bars, small_line
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.database.pool import Connections
@@ -720,82 +718,6 @@ def test_term_of_a_slot_names_its_minutes() -> None:
 
 
 # -- what requests share -------------------------------------------------------------------------------
-
-
-async def test_concurrent_requests_share_one_read() -> None:
-    reads, may_end = 0, asyncio.Event()
-
-    async def read() -> int:
-        nonlocal reads
-        reads += 1
-        await may_end.wait()
-        return reads
-
-    cache = SharedReads(Cache())
-    calls = [asyncio.create_task(cache.get("key", 60, read)) for _ in range(10)]
-    await asyncio.sleep(0)
-    may_end.set()
-    assert await asyncio.gather(*calls) == [1] * 10
-    assert await cache.get("other", 60, read) == 2
-
-
-async def test_value_is_kept_for_its_age_and_ten_times_its_duration() -> None:
-    now, took = 0.0, 0.0
-
-    async def read() -> float:
-        nonlocal now
-        now += took
-        return now
-
-    cache = SharedReads(Cache(lambda: now))
-    assert await cache.get("key", 2, read) == 0
-    now = 1.9
-    assert await cache.get("key", 2, read) == 0
-    now, took = 2.0, 3.0
-    assert await cache.get("key", 2, read) == 5
-    now = 34.9
-    assert await cache.get("key", 2, read) == 5
-    now = 35.0
-    assert await cache.get("key", 2, read) == 38
-
-
-async def test_cache_keeps_a_bounded_number_of_values_those_used_last() -> None:
-    reads: list[int] = []
-
-    async def get(number: int) -> None:
-        async def read() -> None:
-            reads.append(number)
-            assert len(kept._entries) <= MAX_ENTRIES
-
-        await cache.get(number, 60, read)
-
-    kept = Cache(lambda: 0.0)
-    cache = SharedReads(kept)
-    for number in range(2 * MAX_ENTRIES):
-        await get(number)
-        await get(0)
-    await asyncio.gather(*map(get, range(-MAX_ENTRIES, 0)))
-    assert len(kept._entries) == MAX_ENTRIES
-    assert reads.count(0) == 1
-
-
-async def test_error_is_not_kept_and_expired_values_are_forgotten() -> None:
-    async def fail() -> None:
-        raise LookupError
-
-    async def read() -> str:
-        return "value"
-
-    now = 0.0
-    kept = Cache(lambda: now)
-    cache = SharedReads(kept)
-    with pytest.raises(LookupError):
-        await cache.get(0, 1, fail)
-    assert await cache.get(0, 1, read) == "value"
-    for number in range(600):
-        now = float(number)
-        await cache.get(number, 1, read)
-    assert len(kept._entries) <= 2
 
 
 def test_json_of_the_overview_has_no_geometry() -> None:

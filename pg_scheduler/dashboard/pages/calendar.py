@@ -74,12 +74,7 @@ async def build(request: PageRequest) -> View:
     since, until = (
         datetime.combine(day, time(), zone).astimezone(UTC) for day in (first_day, last_day + DAY)
     )
-
-    async def read() -> tuple[FirePlan, bool]:
-        schedules = await request.inspector.schedules(limit=MAX_SCHEDULES)
-        return await plan_fires(schedules, since, until), len(schedules) == MAX_SCHEDULES
-
-    plan, is_capped = await request.cache.get(("calendar", since, until), AGE_S, read)
+    plan, is_capped = await request.read_shared(_read_plan, since, until, age_s=AGE_S)
     days = [first_day + number * DAY for number in range((last_day - first_day).days + 1)]
 
     def page() -> View:
@@ -129,6 +124,11 @@ async def build(request: PageRequest) -> View:
 
     # Up to 20,000 fire times take a tenth of a second, so other requests continue meanwhile.
     return await run_in_thread(page)
+
+
+async def _read_plan(request: PageRequest, since: datetime, until: datetime) -> tuple[FirePlan, bool]:
+    schedules = await request.inspector.schedules(limit=MAX_SCHEDULES)
+    return await plan_fires(schedules, since, until), len(schedules) == MAX_SCHEDULES
 
 
 def _day(text: str | None, today: date) -> date:

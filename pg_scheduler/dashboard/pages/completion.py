@@ -71,9 +71,8 @@ class Sample(NamedTuple):
     async def of(cls, jobs: Iterable[Job], request: PageRequest) -> Sample:
         """Return what jobs contain, and the names of others."""
         sample = cls(Counter(), Counter())
-        read = request.inspector.job_names
-        counted = await request.cache.get("job names", SAMPLE_AGE_S, read, is_data=False)
-        names = {*filter(request.access.sees_name, counted), *(await request.task_names()).main}
+        counted = filter(request.access.sees_name, await request.job_names())
+        names = {*counted, *(await request.task_names()).main}
         sample.terms.update({term("name", name): 0 for name in sorted(names)})
         for job in jobs:
             contents = set(_contents(job, request))
@@ -166,12 +165,14 @@ async def _read(request: PageRequest, q: str, typed: str) -> Sample:
 
 async def _search(request: PageRequest, where: str) -> Sample:
     request.check_search(where)
+    depends_on = request.access.visible_names, request.access.sees_arguments
+    return await request.read_shared(
+        _read_sample, where, age_s=SAMPLE_AGE_S, is_data=False, depends_on=depends_on
+    )
 
-    async def read() -> Sample:
-        return await Sample.of((await request.search_jobs(where, SAMPLE_JOBS)).items, request)
 
-    key = ("sample", where, request.access.visible_names, request.access.sees_arguments)
-    return await request.cache.get(key, SAMPLE_AGE_S, read, is_data=False)
+async def _read_sample(request: PageRequest, where: str) -> Sample:
+    return await Sample.of((await request.search_jobs(where, SAMPLE_JOBS)).items, request)
 
 
 def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:

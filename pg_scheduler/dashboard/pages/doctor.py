@@ -17,11 +17,7 @@ MAX_AGE_S: Final = 60.0
 
 async def build(request: PageRequest) -> View:
     """Return the diagnosis of the last minute, or make one."""
-
-    async def examine() -> tuple[datetime, Diagnosis]:
-        return request.operations.now, await request.inspector.doctor()
-
-    examined_at, diagnosis = await request.cache.get("doctor", MAX_AGE_S, examine)
+    examined_at, diagnosis = await request.read_shared(_examine, age_s=MAX_AGE_S)
     is_open = request.access.visible_names is None
     not_made: dict[str, list[str]] = {}
     for check in diagnosis.not_made:
@@ -45,3 +41,7 @@ async def build(request: PageRequest) -> View:
         _muted=[row for row in rows if row.is_muted],
         _passed=[(code.value, ADVICE[code].meaning) for code in passed],
     )
+
+
+async def _examine(request: PageRequest) -> tuple[datetime, Diagnosis]:
+    return request.operations.now, await request.inspector.doctor()

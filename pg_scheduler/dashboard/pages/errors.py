@@ -124,15 +124,13 @@ async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[
         RejectedError: There is no such period.
     """
     since = request.choice("since", SPANS, "1d")
-    span = SPANS[since]
-
-    async def read() -> ErrorGroups:
-        return await request.inspector.error_groups(
-            since=None if span is None else request.now - span, limit=MAX_GROUPS
-        )
-
-    groups = await request.cache.get(("errors", since), GROUPS_AGE_S, read)
+    groups = await request.read_shared(_read_groups, SPANS[since], age_s=GROUPS_AGE_S)
     return since, groups, request.visible_groups(groups.items)
+
+
+async def _read_groups(request: PageRequest, span: timedelta | None) -> ErrorGroups:
+    since = None if span is None else request.now - span
+    return await request.inspector.error_groups(since=since, limit=MAX_GROUPS)
 
 
 async def build(request: PageRequest) -> View:

@@ -129,18 +129,18 @@ async def read_period(request: PageRequest, names: Sequence[str] | None = None) 
         RejectedError: There is no such period.
     """
     range_name = request.choice("range", RANGES, "1h")
-    since, width = RANGES[range_name]
     visible_names = request.access.visible_names if names is None else tuple(names)
+    return await request.read_shared(_read_period, range_name, visible_names, age_s=HISTORY_AGE_S)
 
-    async def read() -> Period:
-        statistics = await request.inspector.statistics_by_time(
-            min(2 * since, MAX_STATISTICS_AGE), width=width, names=visible_names
-        )
-        releases = await read_releases(request.inspector, statistics.until - since)
-        # Adding many histograms takes time, so other requests continue meanwhile.
-        return await run_in_thread(_period, range_name, statistics, releases)
 
-    return await request.cache.get(("period", range_name, visible_names), HISTORY_AGE_S, read)
+async def _read_period(request: PageRequest, range_name: str, names: tuple[str, ...] | None) -> Period:
+    since, width = RANGES[range_name]
+    statistics = await request.inspector.statistics_by_time(
+        min(2 * since, MAX_STATISTICS_AGE), width=width, names=names
+    )
+    releases = await read_releases(request.inspector, statistics.until - since)
+    # Adding many histograms takes time, so other requests continue meanwhile.
+    return await run_in_thread(_period, range_name, statistics, releases)
 
 
 def _period(range_name: str, statistics: Statistics, releases: Sequence[Mark]) -> Period:

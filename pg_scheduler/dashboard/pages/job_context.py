@@ -13,7 +13,7 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.limits import LimitRow, limit_rows
 from pg_scheduler.facts.outcomes import FAILED_JOBS, failure_rate
 from pg_scheduler.inspect import Statistics
-from pg_scheduler.inspect.errors import MAX_ERROR_LENGTH, fingerprint_of, normalized
+from pg_scheduler.inspect.errors import MAX_ERROR_LENGTH, ErrorGroups, fingerprint_of, normalized
 from pg_scheduler.inspect.schedule_history import PastFire, newest_results
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.model import Job
@@ -76,14 +76,15 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
 
 
 async def _figures(name: str, request: PageRequest) -> JobFigures:
-    async def read() -> Statistics:
-        return await request.inspector.statistics(PERIOD, names=[name])
-
     try:
-        statistics = await request.cache.get(("figures of a task", name), AGE_S, read, is_data=False)
+        statistics = await request.read_shared(_read_statistics, name, age_s=AGE_S, is_data=False)
     except ValueError:  # no name that a task can have: the row was written by hand
         return JobFigures()
     return statistics.total()
+
+
+async def _read_statistics(request: PageRequest, name: str) -> Statistics:
+    return await request.inspector.statistics(PERIOD, names=[name])
 
 
 async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | None:
@@ -94,14 +95,13 @@ async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | Non
     if job.error_message is None or job.status not in FAILED_JOBS:
         return None
     fingerprint = fingerprint_of(job.job_name, normalized(job.error_message[:MAX_ERROR_LENGTH]))
-    groups = await request.cache.get(
-        "error groups of a day",
-        AGE_S,
-        lambda: request.inspector.error_groups(since=request.now - PERIOD, limit=MAX_GROUPS),
-        is_data=False,
-    )
+    groups = await request.read_shared(_read_groups, age_s=AGE_S, is_data=False)
     count = next((group.count for group in groups.items if group.fingerprint == fingerprint), None)
     return {"fingerprint": fingerprint, "count": count}
+
+
+async def _read_groups(request: PageRequest) -> ErrorGroups:
+    return await request.inspector.error_groups(since=request.now - PERIOD, limit=MAX_GROUPS)
 
 
 async def limits_of(job: Job, request: PageRequest) -> list[LimitRow]:

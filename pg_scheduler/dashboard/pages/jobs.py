@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
@@ -205,7 +204,11 @@ async def state_counts(request: PageRequest) -> Mapping[str, StateCount]:
     """Return the numbers of all jobs by state; none if the request may not see them."""
     if request.access.visible_names is not None:
         return {}
-    return await request.cache.get("states", COUNTS_AGE_S, partial(count_states, request.inspector))
+    return await request.read_shared(_read_counts, age_s=COUNTS_AGE_S)
+
+
+async def _read_counts(request: PageRequest) -> Mapping[str, StateCount]:
+    return await count_states(request.inspector)
 
 
 def _head(page: SearchPage, request: PageRequest) -> str:

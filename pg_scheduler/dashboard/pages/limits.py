@@ -93,13 +93,7 @@ async def build_one(request: PageRequest) -> View:
         summary = "tasks share this limit that you may not see"
         nothing = {"charts": (), "range": "", "where": "", "is_capped": False, "sees_keys": True}
         return View(limit=limit, keys=[], summary=summary, **nothing)
-
-    async def read() -> tuple[Sequence[LimitKeyState], LimitJobs, str, bool]:
-        key_list = await request.inspector.limit_keys(name)
-        jobs = await limit_jobs(request.inspector, key_list.items)
-        return key_list.items, jobs, key_list.summary, key_list.is_capped or key_list.is_waiting_capped
-
-    key_states, jobs, summary, is_capped = await request.cache.get(("limit", name), AGE_S, read)
+    key_states, jobs, summary, is_capped = await request.read_shared(_read_keys, name, age_s=AGE_S)
     # Keys are made from arguments, so they are hidden with these.
     sees_keys = request.access.sees_arguments
     rows = [
@@ -126,6 +120,12 @@ async def build_one(request: PageRequest) -> View:
     )
 
 
+async def _read_keys(request: PageRequest, name: str) -> tuple[Sequence[LimitKeyState], LimitJobs, str, bool]:
+    key_list = await request.inspector.limit_keys(name)
+    jobs = await limit_jobs(request.inspector, key_list.items)
+    return key_list.items, jobs, key_list.summary, key_list.is_capped or key_list.is_waiting_capped
+
+
 def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:
     """Return a limit with its visible tasks, and without numbers if there are others."""
     tasks = tuple(filter(request.access.sees_name, limit.tasks))
@@ -135,15 +135,22 @@ def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:
 
 
 async def _find(request: PageRequest) -> LimitOverview:
-    return await request.cache.get("limits", AGE_S, lambda: limit_overview(request.inspector))
+    return await request.read_shared(_read_limits, age_s=AGE_S)
+
+
+async def _read_limits(request: PageRequest) -> LimitOverview:
+    return await limit_overview(request.inspector)
 
 
 async def _shares(request: PageRequest) -> tuple[list[ShareRow], ShareOverview]:
     """Return the shares of visible tasks, and what was read."""
-    reads = tables_of(request.inspector).reads
-    overview = await request.cache.get("shares", AGE_S, lambda: read_shares(reads))
+    overview = await request.read_shared(_read_shares, age_s=AGE_S)
     rows = (_share(share, overview.tenants.get(share.name, ()), request) for share in overview.shares.items)
     return [row for row in rows if row.tasks or request.access.visible_names is None], overview
+
+
+async def _read_shares(request: PageRequest) -> ShareOverview:
+    return await read_shares(tables_of(request.inspector).reads)
 
 
 def _share(share: ShareState, tenants: Sequence[TenantState], request: PageRequest) -> ShareRow:

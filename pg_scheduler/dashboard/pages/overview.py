@@ -27,7 +27,7 @@ from pg_scheduler.dashboard.pages.overview_parts import (
     waiting,
     worker_rows,
 )
-from pg_scheduler.dashboard.pages.workers import RUNNING_AGE_S, slots_of
+from pg_scheduler.dashboard.pages.workers import attempts_by_worker, slots_of
 from pg_scheduler.facts.lateness import (
     count_held,
     describe_nothing_late,
@@ -35,7 +35,7 @@ from pg_scheduler.facts.lateness import (
     is_overdue,
     oldest_due,
 )
-from pg_scheduler.inspect import ErrorGroup, Finding, TaskState
+from pg_scheduler.inspect import Diagnosis, ErrorGroup, Finding, TaskState
 from pg_scheduler.inspect.audit import read_muted
 from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES
 from pg_scheduler.inspect.schedules import is_firing
@@ -43,7 +43,7 @@ from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.tasks import fold_tasks
 from pg_scheduler.inspect.texts import counted
-from pg_scheduler.inspect.workers import Attempt, running_attempts
+from pg_scheduler.inspect.workers import Attempt
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.schedules.schedule import Schedule
 
@@ -73,18 +73,16 @@ async def build(request: PageRequest) -> View:
     A part that is not read in time is missing, as ``unread`` states, and the others are shown. Busy slots and
     running jobs are counted as their rows say, which heartbeats say later.
     """
-    inspector, access, cache = request.inspector, request.access, request.cache
+    inspector, access = request.inspector, request.access
     chosen, visible = request.choice("range", RANGES, "1h"), access.visible_names
     workers = await inspector.workers()  # without these there is no page
     period = await in_time(read_period(request))
-    slow = await cache.get(("overview", chosen), HISTORY_AGE_S, lambda: _read(request, RANGES[chosen].length))
+    slow = await request.read_shared(_read_slow, RANGES[chosen].length, age_s=HISTORY_AGE_S)
     backlog = await in_time(inspector.backlog())
-    attempts = await in_time(
-        cache.get("running attempts", RUNNING_AGE_S, lambda: running_attempts(inspector))
-    )
+    attempts = await in_time(attempts_by_worker(request))
     running = await in_time(request.search_jobs("status:running", SHOWN_JOBS))
     states = await in_time(state_counts(request))
-    diagnosis = await in_time(cache.get("status", HISTORY_AGE_S, lambda: inspector.doctor(only=STATUS_CODES)))
+    diagnosis = await in_time(request.read_shared(_diagnose, age_s=HISTORY_AGE_S))
     is_open = visible is None
     totals = await inspector.totals() if is_open else None
     unread = {
@@ -202,7 +200,11 @@ def _worker_jobs(
     return {worker_id: len(jobs) for worker_id, jobs in attempts.items()}
 
 
-async def _read(request: PageRequest, since: timedelta) -> _SlowFacts:
+async def _diagnose(request: PageRequest) -> Diagnosis:
+    return await request.inspector.doctor(only=STATUS_CODES)
+
+
+async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
     inspector, now = request.inspector, request.operations.now
     schedules = await in_time(inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1)))
     active = None

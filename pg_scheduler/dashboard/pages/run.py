@@ -46,9 +46,8 @@ async def build_one(request: PageRequest) -> View:
     may, sees_all = request.may(state.jobs.verb), request.access.visible_names is None
     changed = Changed({}, 0)
     if state.phase in {"complete", "stopped"}:
-        key = "outcome", state.run_id, state.done
-        changed = await request.cache.get(
-            key, OUTCOME_AGE_S, lambda: read_changed(request.inspector, state.run_id)
+        changed = await request.read_shared(
+            _read_changed, state.run_id, age_s=OUTCOME_AGE_S, depends_on=state.done
         )
     outcomes = [
         Outcome(status.value, len(ids), _search_for(status, ids, state, request))
@@ -69,6 +68,10 @@ async def build_one(request: PageRequest) -> View:
         examined=changed.examined,
         _gone=changed.examined - sum(outcome.number for outcome in outcomes),
     )
+
+
+async def _read_changed(request: PageRequest, run_id: str) -> Changed:
+    return await read_changed(request.inspector, run_id)
 
 
 def _row(state: BulkState, actor: str, started_at: datetime, request: PageRequest) -> dict[str, Any]:

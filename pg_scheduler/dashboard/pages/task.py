@@ -27,6 +27,7 @@ from pg_scheduler.inspect import AuditRecord, TaskState
 from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.schedules.schedule import Schedule
 
 MAX_WORKERS: Final = 20
@@ -44,7 +45,7 @@ async def build(request: PageRequest) -> View:
     requested_name, names = request.required("id"), await request.task_names()
     own_names = names.all_of(requested_name)[: history.MAX_NAMES]
     name = own_names[0]
-    counted = set(await request.cache.get("job names", FIGURES_AGE_S, request.inspector.job_names))
+    counted = set(await request.job_names())
     states = {state.name: state for state in visible_tasks(await request.inspector.tasks(), names, request)}
     scheduled = {schedule.task for schedule in await _all_schedules(request)}
     if name in counted or name in scheduled:  # its workers may have ended
@@ -116,11 +117,11 @@ async def _schedules(names: Sequence[str], request: PageRequest) -> list[dict[st
 
 async def _all_schedules(request: PageRequest) -> list[Schedule]:
     """Return the first 500 schedules."""
+    return await request.read_shared(_read_schedules, age_s=FIGURES_AGE_S)
 
-    async def read() -> list[Schedule]:
-        return await request.inspector.schedules(limit=MAX_SCHEDULES)
 
-    return await request.cache.get("schedules of tasks", FIGURES_AGE_S, read)
+async def _read_schedules(request: PageRequest) -> list[Schedule]:
+    return await request.inspector.schedules(limit=MAX_SCHEDULES)
 
 
 async def _ended(where: str, request: PageRequest) -> list[Job]:
@@ -138,9 +139,13 @@ def _like(jobs: Sequence[Job], request: PageRequest) -> str | None:
 
 async def _settings(names: Sequence[str], request: PageRequest) -> Mapping[str, object] | None:
     """Return the defaults of a task if this process has registered it."""
-    infos = await request.cache.get("settings", FIGURES_AGE_S, request.operations.scheduler.tasks.list)
+    infos = await request.read_shared(_read_infos, age_s=FIGURES_AGE_S)
     info = next((info for info in infos if info.is_registered and info.name in names), None)
     return None if info is None else {name: getattr(info, name) for name in SETTINGS}
+
+
+async def _read_infos(request: PageRequest) -> Sequence[TaskInfo]:
+    return await request.operations.scheduler.tasks.list()
 
 
 async def _changes(names: Sequence[str], request: PageRequest) -> list[AuditRecord] | None:

@@ -14,6 +14,7 @@ from pg_scheduler.dashboard.pages import history
 from pg_scheduler.dashboard.pages.limits import without_hidden
 from pg_scheduler.facts.outcomes import count_failed, failure_rate
 from pg_scheduler.inspect import LimitState, TaskState
+from pg_scheduler.inspect.limits import LimitList
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.tasks import TaskList, fold_tasks
@@ -190,15 +191,13 @@ def _is_full(limit: LimitState) -> bool:
 
 async def _figures(request: PageRequest, chosen: str) -> Figures:
     """Return the figures of a period; all requests share them for some seconds."""
+    return await request.read_shared(_read_figures, RANGES[chosen], age_s=FIGURES_AGE_S)
 
-    async def read() -> Figures:
-        statistics = await request.inspector.statistics(RANGES[chosen])
-        # Adding many histograms takes time, so other requests continue meanwhile.
-        return Figures(
-            await run_in_thread(_by_name, statistics), statistics.is_complete, statistics.uncounted
-        )
 
-    return await request.cache.get(("figures of a period", chosen), FIGURES_AGE_S, read)
+async def _read_figures(request: PageRequest, length: timedelta) -> Figures:
+    statistics = await request.inspector.statistics(length)
+    # Adding many histograms takes time, so other requests continue meanwhile.
+    return Figures(await run_in_thread(_by_name, statistics), statistics.is_complete, statistics.uncounted)
 
 
 def _by_name(statistics: Statistics) -> dict[str, NameFigures]:
@@ -215,7 +214,11 @@ def _by_name(statistics: Statistics) -> dict[str, NameFigures]:
 
 async def visible_limits(request: PageRequest) -> list[LimitState]:
     """Return the limits of visible tasks; the numbers of one that a hidden task shares are hidden."""
-    limit_list = await request.cache.get("limits of tasks", FIGURES_AGE_S, request.inspector.limits)
+    limit_list = await request.read_shared(_read_limits, age_s=FIGURES_AGE_S)
     return [
         visible_limit for limit in limit_list.items if (visible_limit := without_hidden(limit, request)).tasks
     ]
+
+
+async def _read_limits(request: PageRequest) -> LimitList:
+    return await request.inspector.limits()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
@@ -38,19 +38,15 @@ async def build(request: PageRequest) -> View:
         item, names = await _find(worker_id, request)
     except ValueError as error:  # a row written by hand, whose id no search can contain
         raise NotFoundError(str(error)) from error
-    died_at = request.now if item is None or item.died_at is None else item.died_at
-    until = max(died_at, request.now - OLDEST)
-    attempts = await request.cache.get(
-        ("attempts", worker_id),
-        LANES_AGE_S,
-        lambda: ended_attempts(request.inspector, worker_id, until - SPAN, until),
-    )
-    attempts = attempts + [
+    died_at = None if item is None else item.died_at
+    ended = await request.read_shared(_read_ended, worker_id, died_at, age_s=LANES_AGE_S)
+    attempts = ended + [
         Attempt(job.job_id, job.job_name, job.status.value, job.started_at)
         for job in running.items
         if job.started_at is not None
     ]
     sees_name = request.access.sees_name
+    until = _end_of_lanes(request, died_at)
     return View(
         worker_id=worker_id,
         item=item,
@@ -61,6 +57,15 @@ async def build(request: PageRequest) -> View:
         jobs=await rows_of(running.items, request),
         summary=summary_of(running, request),
     )
+
+
+def _end_of_lanes(request: PageRequest, died_at: datetime | None) -> datetime:
+    return max(died_at or request.now, request.now - OLDEST)
+
+
+async def _read_ended(request: PageRequest, worker_id: str, died_at: datetime | None) -> list[Attempt]:
+    until = _end_of_lanes(request, died_at)
+    return await ended_attempts(request.inspector, worker_id, until - SPAN, until)
 
 
 async def _find(worker_id: str, request: PageRequest) -> tuple[WorkerRow | None, TaskNames]:

@@ -12,6 +12,7 @@ from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.database.author import release_of
 from pg_scheduler.inspect import AuditRecord, Thresholds
+from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
@@ -82,9 +83,7 @@ async def build(request: PageRequest) -> View:
     """Read the workers of a tab. A list has no names, health, settings and metadata."""
     state, group = request.choice("state", TABS), request.choice("group", ("", *GROUPS))
     workers = await request.inspector.workers()
-    running = await request.cache.get(
-        "running attempts", RUNNING_AGE_S, lambda: running_attempts(request.inspector)
-    )
+    running = await attempts_by_worker(request)
     sees = request.access.sees_name
     rows = [
         replace(
@@ -104,6 +103,15 @@ async def build(request: PageRequest) -> View:
         state=state,
         group=group,
     )
+
+
+async def attempts_by_worker(request: PageRequest) -> Mapping[str, Sequence[Attempt]]:
+    """Return the running attempts of each worker; all requests share the read for some seconds."""
+    return await request.read_shared(_read_running, age_s=RUNNING_AGE_S)
+
+
+async def _read_running(request: PageRequest) -> Mapping[str, Sequence[Attempt]]:
+    return await running_attempts(request.inspector)
 
 
 def grouped(rows: Sequence[WorkerRow], group: str) -> Mapping[str, Sequence[WorkerRow]]:
@@ -127,16 +135,17 @@ def _summary(rows: Sequence[WorkerRow], *, has_more: bool) -> str:
 
 async def _dead(request: PageRequest, living: set[str]) -> list[WorkerRow]:
     """Return the workers without a row that died within a day, the last one first."""
-    page = await request.cache.get(
-        "dead workers",
-        DEAD_AGE_S,
-        lambda: request.inspector.audit(action=DECLARE_DEAD, since=request.now - DEAD_FOR, limit=MAX_DEAD),
-    )
+    page = await request.read_shared(_read_deaths, age_s=DEAD_AGE_S)
     records: dict[str, AuditRecord] = {}
     for record in page.items:
         if record.subject is not None and record.subject not in living:
             records.setdefault(record.subject, record)
     return [dead_row(record, request) for record in records.values()]
+
+
+async def _read_deaths(request: PageRequest) -> AuditPage:
+    since = request.now - DEAD_FOR
+    return await request.inspector.audit(action=DECLARE_DEAD, since=since, limit=MAX_DEAD)
 
 
 def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
