@@ -231,6 +231,19 @@ class TestEndOfTheParent:
         finally:
             os.kill(int(child), signal.SIGKILL)
 
+    def test_close_ends_the_server_when_a_forked_child_still_holds_the_pipe(self) -> None:
+        parent, (child, pid, _, home) = start_parent("fork")
+        try:
+            with parent:
+                assert parent.stdin is not None
+                parent.stdin.close()  # it calls close()
+                wait_until(lambda: parent.poll() is not None)
+            assert is_alive(int(child))
+            assert not is_alive(int(pid))
+            assert not Path(home).exists()
+        finally:
+            os.kill(int(child), signal.SIGKILL)
+
     @ON_LINUX
     def test_embedded_server_ends_when_its_supervisor_is_killed(self) -> None:
         parent, (pid, supervisor, home) = start_parent()

@@ -163,6 +163,8 @@ class EmbeddedPostgres:
         """Stop the server and remove temporary data; a second call has no effect."""
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
+            # The end of the pipe would not reach it while a process that this one has forked holds a copy.
+            supervisor.terminate()
             supervisor.communicate()
         for folder in self._temporary:  # these exist only if the supervisor was killed
             shutil.rmtree(folder, ignore_errors=True)
