@@ -110,10 +110,10 @@ async def serve(
     """Serve the dashboard of a Scheduler, and say where, until SIGTERM or SIGINT."""
     from pg_scheduler.dashboard import dashboard as create  # noqa: PLC0415 - needs the extra
     from pg_scheduler.dashboard.link import OneTimeLink  # noqa: PLC0415
+    from pg_scheduler.telemetry.server import listen  # noqa: PLC0415 - not needed to complete words
 
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, port), family=family)
+        listening = listen(host, port)
     except OSError as error:
         raise cannot_listen(host, port, error) from error
     with listening:
