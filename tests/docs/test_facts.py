@@ -123,6 +123,33 @@ def test_ways_through_the_code_name_statements_of_the_files_that_they_lead_to() 
     assert steps_with_sql >= 5
 
 
+def test_architecture_names_what_is_added_in_the_files_that_it_lists() -> None:
+    """A name that moves to another file, or that is renamed, makes its entry wrong."""
+    text = (ROOT / "docs/development/architecture.md").read_text(encoding="utf-8")
+    section = text.partition("\n### Additions\n")[2].partition("\n#")[0]
+    entries = re.split(r"^- \*\*", section, flags=re.MULTILINE)[1:]
+    assert len(entries) >= 10
+    for entry in entries:
+        title, _, places = entry.partition("**: ")
+        words = re.findall(r"`([^`]+)`", places)
+        paths = [word for word in words if re.fullmatch(r"(?:\w+/)+\w+\.(?:py|sql|md)", word)]
+        assert paths, title
+        files = [folder / path for path in paths for folder in (ROOT, ROOT / "pg_scheduler")]
+        source = "".join(file.read_text(encoding="utf-8") for file in files if file.exists())
+        names = [match[1] for word in words if (match := re.fullmatch(r"@?(?:\w+\.)*(\w+)(?:\(\))?", word))]
+        unknown = [name for name in names if not re.search(rf"\b{name}\b", source)]
+        assert unknown == [], title
+
+
+def test_architecture_names_what_repeats_a_call() -> None:
+    package = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "pg_scheduler").rglob("*.py"))
+    rows = table("development/architecture.md", "| Repeated | Because of | Delays | Until |")
+    names = [name for row in rows for name in re.findall(r"`(?:\w+\.)*(\w+)(?:\(\))?`", row[0])]
+    assert len(names) >= len(rows)
+    definition = r"(?:^|\b(?:class|def) ){}\b"
+    assert [name for name in names if not re.search(definition.format(name), package, re.MULTILINE)] == []
+
+
 def test_architecture_lists_the_rooms_from_top_to_bottom() -> None:
     rooms = [
         room
