@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Final
 
 from pg_scheduler.database.callers.connection import as_foreign
@@ -50,8 +51,13 @@ class BulkInserter:
         conflict_resolution: ConflictResolution,
         batch_size: int,
         connection: Connection | None,
+        *,
+        created_at: datetime | None,
     ) -> list[str | None]:
-        """Insert many validated jobs; return their ids, None where one was not inserted."""
+        """Insert many validated jobs; return their ids, None where one was not inserted.
+
+        ``created_at`` is the time by which some of them are due now; None if none is.
+        """
         if as_foreign(connection) is not None and jobs:
             largest = max(len(job.task_data) for job in jobs)
             batch_size = min(batch_size, max(1, MAX_FOREIGN_CHARACTERS // largest))
@@ -60,15 +66,17 @@ class BulkInserter:
         if dependents:
             await self._writer.check_parents(dependents, jobs, connection)
         if conflict_resolution is ConflictResolution.RAISE:
-            await self._insert_or_raise(chosen, batch_size, connection)
+            await self._insert_or_raise(chosen, batch_size, connection, created_at)
             return [job.job_id for job in jobs]
 
         async def write(within: Connection | Transaction | None) -> list[str | None]:
             if conflict_resolution is ConflictResolution.REPLACE:
                 # A unique job has the id of the row that it replaced, and not the one that it came with.
-                unique_jobs = await self._writer.replace(chosen, within, batch_size=batch_size)
+                unique_jobs = await self._writer.replace(
+                    chosen, within, batch_size=batch_size, created_at=created_at
+                )
                 return [unique_jobs.get(job.unique_key, job).job_id for job in jobs]
-            inserted = await self._writer.insert(chosen, within, batch_size=batch_size)
+            inserted = await self._writer.insert(chosen, within, batch_size=batch_size, created_at=created_at)
             ids: list[str | None] = []
             # Of several jobs with one id, the first one was inserted.
             for job in jobs:
@@ -83,7 +91,11 @@ class BulkInserter:
         return await write(connection)
 
     async def _insert_or_raise(
-        self, jobs: Sequence[AnyJob], batch_size: int, connection: Connection | None
+        self,
+        jobs: Sequence[AnyJob],
+        batch_size: int,
+        connection: Connection | None,
+        created_at: datetime | None,
     ) -> None:
         """Insert all jobs in one transaction, and the parents before the jobs that wait for them."""
         if not jobs:
@@ -94,7 +106,9 @@ class BulkInserter:
             for part in (independents, [job for job in jobs if _waits(job)]):
                 remaining_jobs = part
                 for _ in range(MAX_ROUNDS):
-                    inserted = await self._writer.insert(remaining_jobs, transaction, batch_size=batch_size)
+                    inserted = await self._writer.insert(
+                        remaining_jobs, transaction, batch_size=batch_size, created_at=created_at
+                    )
                     remaining_jobs = [job for job in remaining_jobs if job.job_id not in inserted]
                     if not remaining_jobs:
                         break

@@ -199,8 +199,9 @@ class Enqueuer:
         if notify is not None:
             _check_notify(notify, connection)
         jobs = await self._bulk.prepare(specs)
-        first_due = _first_due(jobs)
-        # A job without a due time has EPOCH so far. It is due now, by the clock of the database.
+        first_due, now = _first_due(jobs), None
+        # A job without a due time has EPOCH so far. It is due now, by the clock of the database, and counts
+        # as created then. Otherwise the correction of due times would not know it if that clock is set back.
         if first_due is not None and first_due <= EPOCH:
             now = await self._store.statements.read_clock(on=connection)
             jobs = [job.due_at(now) if job.execution_time is EPOCH else job for job in jobs]
@@ -209,7 +210,7 @@ class Enqueuer:
             jobs = [self._by_server_time(job) for job in jobs]
         if change is not None:
             jobs = await change(jobs)
-        ids = await self._bulk.insert(jobs, conflict_resolution, batch_size, connection)
+        ids = await self._bulk.insert(jobs, conflict_resolution, batch_size, connection, created_at=now)
         if first_due is not None:
             await self._outbox.notify_due(first_due, connection, notify)
         if connection is None and self._meter is not None:

@@ -152,20 +152,35 @@ class InsertRepository(Repository):
         )
         return {row[0]: row[1] for row in rows}
 
-    async def replace(self, jobs: Sequence[PlainJob], *, connection: Connection | None = None) -> None:
-        """Insert jobs, or give existing ones a new definition. The ids must differ."""
+    async def replace(
+        self,
+        jobs: Sequence[PlainJob],
+        *,
+        connection: Connection | None = None,
+        created_at: datetime | None = None,
+    ) -> None:
+        """Insert jobs, or give existing ones a new definition. The ids must differ.
+
+        ``created_at`` is as for ``insert()``.
+        """
 
         def values_of(job_ids: Collection[str]) -> list[object]:
             columns = zip(*(job for job in jobs if job.job_id in job_ids), strict=True)
-            return [*columns, self._statements.now]
+            return [*columns, created_at or self._statements.now]
 
         if jobs:
             await self._replace("replace_jobs", {job.job_id for job in jobs}, values_of, connection)
 
     async def replace_extended(
-        self, jobs: Sequence[ExtendedJob], *, connection: Connection | None = None
+        self,
+        jobs: Sequence[ExtendedJob],
+        *,
+        connection: Connection | None = None,
+        created_at: datetime | None = None,
     ) -> None:
         """Insert jobs, or give existing ones a new definition. The ids must differ.
+
+        ``created_at`` is as for ``insert()``.
 
         Raises:
             UniqueKeyTakenError: Another unfinished job has one of the unique keys.
@@ -174,7 +189,8 @@ class InsertRepository(Repository):
         def values_of(job_ids: Collection[str]) -> list[object]:
             chosen = [job for job in jobs if job.job_id in job_ids]
             columns = zip(*(job.row for job in chosen), strict=True)
-            return [*columns, self._statements.now, *zip(*(job.extras for job in chosen), strict=True)]
+            now = created_at or self._statements.now
+            return [*columns, now, *zip(*(job.extras for job in chosen), strict=True)]
 
         with detecting_taken_keys():
             await self._replace("replace_extended_jobs", {job.job_id for job in jobs}, values_of, connection)
@@ -267,16 +283,26 @@ class InsertRepository(Repository):
         return [*columns, created_at or self._statements.now, message, *extras]
 
     async def copy(
-        self, jobs: Sequence[GeneratedIdJob], batch_size: int, *, connection: Connection | None = None
+        self,
+        jobs: Sequence[GeneratedIdJob],
+        batch_size: int,
+        *,
+        connection: Connection | None = None,
+        created_at: datetime | None = None,
     ) -> None:
-        """Insert jobs by COPY, the cheapest way, with one statement per batch."""
+        """Insert jobs by COPY, the cheapest way, with one statement per batch.
+
+        ``created_at`` is as for ``insert()``, but COPY cannot read the time of its statement. Without it, the
+        jobs have the default of the column: the begin of the transaction.
+        """
         if as_foreign(connection) is not None:
             for start in range(0, len(jobs), batch_size):
-                await self.insert(jobs[start : start + batch_size], connection=connection)
+                batch = jobs[start : start + batch_size]
+                await self.insert(batch, connection=connection, created_at=created_at)
             return
         if not jobs:
             return
-        schema, now = await self._statements.schema(on=connection), self._statements.now
+        schema, now = await self._statements.schema(on=connection), created_at or self._statements.now
         columns = COLUMNS if now is None else (*COLUMNS, "created_at")
         connections = self._statements.connections
         async with connections.acquire() if connection is None else nullcontext(connection) as session:

@@ -129,9 +129,11 @@ class JobWriter:
             inserted |= await inserts.insert_extended(
                 extended, message=message, connection=connection, created_at=created_at
             )
-        await inserts.copy(kinds.copied, batch_size, connection=connection)
+        await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
         if kinds.dependents:
-            write = partial(self._insert_and_block, kinds.dependents, batch_size=batch_size)
+            write = partial(
+                self._insert_and_block, kinds.dependents, batch_size=batch_size, created_at=created_at
+            )
             inserted |= await self._store.statements.run_retrying(write, within=within)
         return inserted
 
@@ -141,11 +143,12 @@ class JobWriter:
         within: Connection | Transaction | None,
         *,
         batch_size: int = BATCH_SIZE,
+        created_at: datetime | None = None,
     ) -> dict[str | None, ExtendedJob]:
         """Insert jobs, or give existing ones a new definition.
 
         A unique job replaces the one that holds its key, whatever the id of that is. Of several jobs with one
-        key, the last definition gets the id of the first.
+        key, the last definition gets the id of the first. ``created_at`` is as for ``insert()``.
 
         Returns:
             The unique jobs by key, with the ids of their rows.
@@ -163,19 +166,19 @@ class JobWriter:
         inserts = self._store.inserts
         connection = within.connection if isinstance(within, Transaction) else within
         for plain in _batches(kinds.plain, batch_size):
-            await inserts.replace(plain, connection=connection)
+            await inserts.replace(plain, connection=connection, created_at=created_at)
         for extended in _batches(kinds.extended, batch_size):
-            await inserts.replace_extended(extended, connection=connection)
-        await inserts.copy(kinds.copied, batch_size, connection=connection)
+            await inserts.replace_extended(extended, connection=connection, created_at=created_at)
+        await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
         # The other jobs may wait for unique ones, so these are written first. If a unique job waits itself,
         # it may be for one of the others, which are then first.
         unique_first = not any(job.after for job in unique.values())
         if unique_first:
-            unique = await self._replace_unique(unique, within, batch_size)
+            unique = await self._replace_unique(unique, within, batch_size, created_at)
         if kinds.dependents:
-            await self._replace_dependents(kinds.dependents, within, batch_size)
+            await self._replace_dependents(kinds.dependents, within, batch_size, created_at)
         if not unique_first:
-            unique = await self._replace_unique(unique, within, batch_size)
+            unique = await self._replace_unique(unique, within, batch_size, created_at)
         return unique
 
     async def check_parents(
@@ -292,11 +295,17 @@ class JobWriter:
         return inserted
 
     async def _replace_dependents(
-        self, jobs: Sequence[ExtendedJob], within: Connection | Transaction | None, batch_size: int
+        self,
+        jobs: Sequence[ExtendedJob],
+        within: Connection | Transaction | None,
+        batch_size: int,
+        created_at: datetime | None,
     ) -> None:
         async def write(transaction: Transaction) -> None:
             for batch in _batches(jobs, batch_size):
-                await self._store.inserts.replace_extended(batch, connection=transaction.connection)
+                await self._store.inserts.replace_extended(
+                    batch, connection=transaction.connection, created_at=created_at
+                )
             await self._store.dependencies.block(jobs, transaction, replaced=True)
 
         await self._store.statements.run_retrying(write, within=within)
@@ -308,6 +317,7 @@ class JobWriter:
         jobs: dict[str | None, ExtendedJob],
         within: Connection | Transaction | None,
         batch_size: int,
+        created_at: datetime | None,
     ) -> dict[str | None, ExtendedJob]:
         """Write unique jobs, and return them with the ids of their rows.
 
@@ -318,7 +328,7 @@ class JobWriter:
         async def write(transaction: Transaction) -> list[ExtendedJob]:
             written_jobs: list[ExtendedJob] = []
             for batch in _batches(in_order, batch_size):
-                written_jobs += await self._write_unique(batch, transaction)
+                written_jobs += await self._write_unique(batch, transaction, created_at)
             if dependents := [job for job in written_jobs if job.after]:
                 await self._store.dependencies.block(dependents, transaction, replaced=True)
             return written_jobs
@@ -328,19 +338,23 @@ class JobWriter:
         written_jobs = await self._store.statements.run_retrying(write, within=within)
         return {job.unique_key: job for job in written_jobs}
 
-    async def _write_unique(self, jobs: Sequence[ExtendedJob], transaction: Transaction) -> list[ExtendedJob]:
+    async def _write_unique(
+        self, jobs: Sequence[ExtendedJob], transaction: Transaction, created_at: datetime | None
+    ) -> list[ExtendedJob]:
         connection = transaction.connection
+        insert = partial(self._store.inserts.insert_extended, connection=connection, created_at=created_at)
+        replace = partial(self._store.inserts.replace_extended, connection=connection, created_at=created_at)
         written_jobs: list[ExtendedJob] = []
         remaining_jobs = jobs
         for _ in range(MAX_ROUNDS):
-            inserted = await self._store.inserts.insert_extended(remaining_jobs, connection=connection)
+            inserted = await insert(remaining_jobs)
             written_jobs += [job for job in remaining_jobs if job.job_id in inserted]
             remaining_jobs = [job for job in remaining_jobs if job.job_id not in inserted]
             targets = await self._targets(remaining_jobs, connection) if remaining_jobs else {}
             if targets:
                 try:
                     async with self._store.statements.transaction(within=transaction):
-                        await self._store.inserts.replace_extended([*targets.values()], connection=connection)
+                        await replace([*targets.values()])
                 except UniqueKeyTakenError:
                     continue
                 written_jobs += targets.values()

@@ -12,7 +12,7 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import ConflictResolution, JobSpec, Scheduler
 from pg_scheduler.database.statements import Statements
 from pg_scheduler.events import JobFailed
 from pg_scheduler.schedules.statements import ScheduleRepository
@@ -24,7 +24,8 @@ YEARS: Final = timedelta(days=3650)
 HOUR: Final = timedelta(hours=1)
 
 IN_YEARS: Final = """
-    SELECT execution_time, created_at FROM scheduled_jobs WHERE execution_time > now() + interval '1 year'
+    SELECT execution_time, coalesce(last_heartbeat, created_at) AS given_at
+    FROM scheduled_jobs WHERE execution_time > now() + interval '1 year'
 """
 
 
@@ -76,4 +77,39 @@ async def test_job_that_is_due_by_an_earlier_statement_was_created_then(
     monkeypatch.setattr(ScheduleRepository, "lock", lock_ahead)
     await call(scheduler)
     (job,) = await pool.fetch(IN_YEARS)
-    assert job["created_at"] == job["execution_time"]
+    assert job["given_at"] == job["execution_time"]
+
+
+@pytest.mark.parametrize("resolution", ConflictResolution)
+@pytest.mark.parametrize("is_within", [False, True])
+async def test_jobs_of_a_bulk_call_that_are_due_at_once_were_created_then(
+    make: Make,
+    pool: asyncpg.Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    resolution: ConflictResolution,
+    *,
+    is_within: bool,
+) -> None:
+    scheduler, original_read = make(), Statements.read_clock
+    specs = [
+        JobSpec(work),
+        JobSpec(work, job_id="plain"),
+        JobSpec(work, job_id="extended", keep_result=HOUR),
+        JobSpec(work, job_id="unique", unique="key"),
+        JobSpec(work, job_id="dependent", after=["plain"]),
+    ]
+
+    async def clock_ahead(*args: Any, **kwargs: Any) -> datetime:
+        return await original_read(*args, **kwargs) + YEARS
+
+    if resolution is ConflictResolution.REPLACE:
+        await scheduler.schedule_bulk(specs)
+    # It is right again in the statements that insert the jobs.
+    monkeypatch.setattr(Statements, "read_clock", clock_ahead)
+    async with pool.acquire() as connection, connection.transaction():
+        await scheduler.schedule_bulk(
+            specs, conflict_resolution=resolution, connection=connection if is_within else None
+        )
+    jobs = await pool.fetch(IN_YEARS)
+    assert len(jobs) == len(specs)
+    assert [job["given_at"] - job["execution_time"] for job in jobs] == [timedelta()] * len(specs)
