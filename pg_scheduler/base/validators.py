@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
@@ -28,7 +28,11 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any] | None:
         PydanticUserError: pydantic does not support it, or a name in it is not defined.
     """
     try:
-        return _cached_adapter(annotation)
+        text = repr(annotation)
+    except Exception:  # noqa: BLE001 - metadata of the application
+        return _new_adapter(annotation)
+    try:
+        return _cached_adapter(annotation, text)
     except TypeError:  # an annotation that cannot be hashed
         return _new_adapter(annotation)
 
@@ -55,4 +59,11 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
         return TypeAdapter(annotation)
 
 
-_cached_adapter: Final = functools.lru_cache(maxsize=1000)(_new_adapter)
+@functools.lru_cache(maxsize=1000)
+def _cached_adapter(annotation: Any, _text: str) -> TypeAdapter[Any] | None:
+    """Return what validates an annotation with this text.
+
+    A union equals one of the same types in another order. But of several types that a value fits, pydantic
+    chooses the first one, so each order has an adapter of its own.
+    """
+    return _new_adapter(annotation)

@@ -24,6 +24,7 @@ from tests.api.conftest import Make
 from tests.support.cases import each_case
 from tests.support.worker import Gate, Recorder
 
+HOUR = timedelta(hours=1)
 ID = UUID("01a1faf7-d5d0-7e20-8474-d0c3200823df")
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -47,6 +48,11 @@ class Order(BaseModel):
 
 @dataclass
 class Point:
+    x: float
+
+
+@dataclass
+class Pixel:
     x: float
 
 
@@ -116,6 +122,26 @@ async def test_typed_function_receives_objects(
     found = await scheduler.get_job(job_id)
     assert found
     assert (len(found.args), set(found.kwargs)) == (len(args), set(kwargs)), "the row keeps the shape"
+
+
+async def test_result_that_fits_several_types_has_the_first_one_that_its_function_declares(
+    make: Make,
+) -> None:
+    async def draw() -> Point | Pixel:
+        return Point(1.5)
+
+    async def fill() -> Pixel | Point:
+        return Pixel(1.5)
+
+    scheduler = make()
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    kinds: tuple[Any, Any] = (Point | Pixel, Pixel | Point)
+    for function, kind, expected in zip((draw, fill), kinds, (Point(1.5), Pixel(1.5)), strict=True):
+        scheduler.register(function, typed=True, keep_result=HOUR)
+        job_id = await scheduler.enqueue(function)
+        await seen.until(JobCompleted, job_id=job_id)
+        assert (await scheduler.get_job_result(job_id)).unwrap(kind) == expected
 
 
 async def test_typed_function_with_positional_parameters_receives_objects(scheduler: Scheduler) -> None:
