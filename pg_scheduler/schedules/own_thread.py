@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar, cast
 
 from pg_scheduler.base.blocking import is_without_loop
 from pg_scheduler.base.foreign import Returned, call_in_daemon, is_a
+from pg_scheduler.base.fork import inheritance
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.triggers.search import SearchLimitError
 
@@ -28,6 +29,9 @@ REMEDY: Final = "next_after() must compute its result from its arguments alone, 
 
 _left_behind: Final[dict[str, Future[Any]]] = {}
 """Searches that have not returned in time, by trigger."""
+
+# A forked process has none of the threads of its parent, so no search runs there whose end could be awaited.
+inheritance.call_in_children(_left_behind.clear)
 
 
 async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: int = WAITS) -> R:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -153,9 +154,27 @@ except ValueError as error:
 """
 
 
+FORK = """
+import os
+if os.fork() == 0:
+    print(asyncio.run(own_thread.search_in_own_thread("{}", lambda: "searched")), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+def run_program(text: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-c", text]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform does not fork")
+def test_search_that_hangs_keeps_no_forked_process_from_searching() -> None:
+    ended = run_program(HANGING + FORK)
+    assert ended.stdout.splitlines()[1:] == ["searched"], ended.stderr
+
+
 def test_search_that_hangs_does_not_delay_the_exit_of_the_process() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=PATIENCE, check=True
-    )
+    ended = run_program(HANGING)
     assert "has not returned" in ended.stdout
     assert ended.stderr == ""
