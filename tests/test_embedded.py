@@ -86,8 +86,8 @@ class TestLifecycle:
     def test_embedded_server_inherits_the_given_environment(self, scratch: Path | None) -> None:
         variables = {"PG_SCHEDULER_TEST": "here"}
         with EmbeddedPostgres(settings=FAST, scratch=scratch, environment=variables) as postgres:
-            found = Path(f"/proc/{postgres.pid}/environ").read_bytes().split(b"\0")
-        assert {b"PG_SCHEDULER_TEST=here", b"LC_ALL=C"} <= set(found)
+            variables_of_server = Path(f"/proc/{postgres.pid}/environ").read_bytes().split(b"\0")
+        assert {b"PG_SCHEDULER_TEST=here", b"LC_ALL=C"} <= set(variables_of_server)
 
     def test_start_has_no_effect_when_the_server_runs(self, postgres: EmbeddedPostgres) -> None:
         pid = postgres.pid

@@ -119,9 +119,9 @@ async def test_typed_function_receives_objects(
     job_id = await scheduler.enqueue(bill, args=args, kwargs=kwargs)
     await seen.until(JobCompleted, job_id=job_id)
     assert received == [expected]
-    found = await scheduler.get_job(job_id)
-    assert found
-    assert (len(found.args), set(found.kwargs)) == (len(args), set(kwargs)), "the row keeps the shape"
+    job = await scheduler.get_job(job_id)
+    assert job
+    assert (len(job.args), set(job.kwargs)) == (len(args), set(kwargs)), "the row keeps the shape"
 
 
 async def test_result_that_fits_several_types_has_the_first_one_that_its_function_declares(
@@ -237,8 +237,8 @@ async def test_rows_with_typed_arguments_that_no_longer_fit_fail_alone_and_witho
     await seen.until(JobFailed, len(wrong))
     assert not seen.of(JobRetried)
     jobs = {job_id: await scheduler.get_job(job_id) for job_id in wrong}
-    assert {each.status for each in jobs.values() if each} == {JobStatus.FAILED}
-    texts = {job_id: str(each.error_message) for job_id, each in jobs.items() if each}
+    assert {job.status for job in jobs.values() if job} == {JobStatus.FAILED}
+    texts = {job_id: str(job.error_message) for job_id, job in jobs.items() if job}
     assert "1 validation error for" in texts["missing"]
     assert "order\n  Missing required argument" in texts["missing"]
     assert "order.order_id\n  Input should be a valid UUID" in texts["type"]

@@ -39,7 +39,7 @@ acme.Declined: no"""
 
 def entry(claim: int, **changes: Any) -> dict[str, Any]:
     at = datetime(2026, 1, 1, 12, claim, tzinfo=UTC)
-    found = {
+    values = {
         "attempt": claim,
         "outcome": "error",
         "started_at": at.isoformat(),
@@ -49,7 +49,7 @@ def entry(claim: int, **changes: Any) -> dict[str, Any]:
         "message": "card of account 113 declined",
         "traceback": TRACEBACK,
     }
-    return {**found, **changes}
+    return {**values, **changes}
 
 
 async def test_positional_arguments_have_the_names_of_the_parameters_that_a_worker_reports(
@@ -57,12 +57,12 @@ async def test_positional_arguments_have_the_names_of_the_parameters_that_a_work
 ) -> None:
     await scheduler.enqueue("board.charge", job_id="pay", args=(113, "card", 2, 3))
     page = Page((await request(app, "/job?id=pay")).text)
-    assert not [each for each in page.all("span") if "data-name" in each], "no worker reports them"
+    assert not [attrs for attrs in page.all("span") if "data-name" in attrs], "no worker reports them"
     parameters = [("account", True), ("by", False), ("note", False)]
     settings = {"parameters": {"board.charge": parameters}, "positional": {"board.charge": 2}}
     await add_worker(pool, names=["board.charge"], settings=json.dumps(settings))
     page = Page((await request(build(), "/job?id=pay")).text)
-    assert [each["data-name"] for each in page.all("span") if "data-name" in each] == ["account", "by"]
+    assert [attrs["data-name"] for attrs in page.all("span") if "data-name" in attrs] == ["account", "by"]
 
 
 async def insert_failed(pool: asyncpg.Pool, job_id: str = "pay:1", **columns: Any) -> None:
@@ -89,7 +89,7 @@ async def insert_failed(pool: asyncpg.Pool, job_id: str = "pay:1", **columns: An
     await pool.execute(INSERT, json.dumps([values]))
 
 
-async def shown(app: App, url: str) -> Page:
+async def read_page(app: App, url: str) -> Page:
     answer = await request(app, url)
     assert answer.status == 200, answer.text
     return Page(answer.text)
@@ -99,7 +99,7 @@ async def test_cause_of_a_failure_is_stated_once_and_attempts_have_no_holes(
     pool: asyncpg.Pool, app: App
 ) -> None:
     await insert_failed(pool)
-    page = await shown(app, "/job?id=pay:1")
+    page = await read_page(app, "/job?id=pay:1")
     words = " ".join(page.text.split())
     assert "Failed for good: all 3 attempts raised Declined" in words
     assert words.count("same error as attempt 3") == 2
@@ -124,7 +124,7 @@ async def test_traceback_has_its_own_frames_and_folds_those_of_libraries(
     pool: asyncpg.Pool, app: App
 ) -> None:
     await insert_failed(pool, errors=[entry(1)], attempt=1)
-    page = await shown(app, "/job?id=pay:1")
+    page = await read_page(app, "/job?id=pay:1")
     assert "1 frame of httpx" in page.text
     assert {"k", "nf"} <= {name for attrs in page.all("span") for name in (attrs.get("class") or "").split()}
     assert TRACEBACK in page.text, "as it is, to be copied"
@@ -138,7 +138,7 @@ async def test_job_that_postponed_itself_has_the_state_of_the_list_on_its_page(
     changes |= {"status": "pending", "retry_count": 0, "errors": [entry(1, outcome="snoozed")]}
     await insert_failed(pool, execution_time="2100-01-01T00:00:00Z", **changes)
     (listed,) = (await request(app, "/jobs", headers=JSON)).data["items"]
-    page = await shown(app, "/job?id=pay:1")
+    page = await read_page(app, "/job?id=pay:1")
     assert listed["state"] == "scheduled"
     assert "Scheduled: board.charge" in page.text
 
@@ -150,7 +150,7 @@ async def test_no_sentence_ends_with_two_full_stops(
     columns: dict[str, Any], pool: asyncpg.Pool, app: App
 ) -> None:
     await insert_failed(pool, **columns)
-    page = await shown(app, "/job?id=pay:1")
+    page = await read_page(app, "/job?id=pay:1")
     assert ".." not in page.text
     assert ".," not in page.text
 
@@ -164,7 +164,7 @@ async def test_other_jobs_with_the_same_error_are_counted(
         await insert_failed(pool, f"pay:{number}", finished_at=ended, error_message=error)
     await insert_failed(pool, "other", job_name="payroll.run", finished_at=ended)
     app = build(authorize=lambda _: Access("bob", names=("board.*",)))
-    page = await shown(app, "/job?id=pay:1")
+    page = await read_page(app, "/job?id=pay:1")
     assert "2 other jobs of this task ended the same way" in page.text
     data = (await request(app, "/job?id=pay:1", headers=JSON)).data
     assert data["siblings"]["count"] == 3
@@ -201,7 +201,7 @@ async def test_running_job_shows_progress_how_long_it_takes_and_the_name_of_its_
             started_at=begin.isoformat(),
             finished_at=(begin + timedelta(minutes=minutes)).isoformat(),
         )
-    page = await shown(app, "/job?id=pay:1")
+    page = await read_page(app, "/job?id=pay:1")
     words = " ".join(page.text.split())
     assert "25 % quarter" in words
     assert re.search(r"done in (29|30|31) min", words)
@@ -221,17 +221,17 @@ async def test_dependencies_are_links_in_both_directions(
     await add(scheduler, "payroll.run", job_id="pay")
     await add(scheduler, "board.join", job_id="join", after=["load", "pay"])
     await add(scheduler, "board.report", job_id="report", after=["join"])
-    page = await shown(build(), "/job?id=join")
+    page = await read_page(build(), "/job?id=join")
     assert {"/job?id=load", "/job?id=pay", "/job?id=report"} <= set(page.links())
     assert "Waits for other jobs" in page.text
     assert "so jobs that have ended since are not here" in page.text
-    assert "/job?id=join" in (await shown(build(), "/job?id=load")).links()
+    assert "/job?id=join" in (await read_page(build(), "/job?id=load")).links()
     restricted = build(authorize=lambda _: Access("bob", names=("board.*",)))
     for headers in ({}, JSON):
         answer = await request(restricted, "/job?id=join", headers=headers)
         assert "payroll" not in answer.text
         assert "/job?id=pay" not in answer.text
-    page = await shown(restricted, "/job?id=join")
+    page = await read_page(restricted, "/job?id=join")
     assert {"/job?id=load", "/job?id=report"} <= set(page.links())
     assert "and other jobs" in page.text
 
@@ -247,7 +247,7 @@ async def test_buttons_are_those_that_can_succeed(scheduler: Scheduler, build: C
     assert await scheduler.get_job("first") is not None, "a job waits for it"
     (primary,) = [
         attrs["id"]
-        for attrs in (await shown(admin, "/job?id=first")).all("button")
+        for attrs in (await read_page(admin, "/job?id=first")).all("button")
         if "primary" in (attrs.get("class") or "")
     ]
     assert primary == "run"
@@ -290,7 +290,7 @@ async def test_limits_of_the_task_show_their_use(pool: asyncpg.Pool, app: App) -
     await add_worker(pool, settings=json.dumps({"limits": limits}))
     await insert(pool, "waiting", "board.charge")
     await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'limit:stripe:'")
-    page = await shown(app, "/job?id=waiting")
+    page = await read_page(app, "/job?id=waiting")
     assert "Waits for the limit “stripe”" in page.text
     assert "0 / 6" in page.text
     assert page.links().count("/limit?name=stripe") >= 2
@@ -315,7 +315,7 @@ async def test_cause_of_a_limit_names_it_once_and_states_its_use(
         " VALUES ('limit:bank:' || $1::text, 'run', 1, now(), 0)",
         key,
     )
-    words = " ".join((await shown(app, "/job?id=pay")).text.split())
+    words = " ".join((await read_page(app, "/job?id=pay")).text.split())
     assert f"Waits for the limit “bank” {text}" in words
     assert words.count("aits for the limit") == 1
 
@@ -338,7 +338,7 @@ async def test_cancellation_of_a_running_job_asks_first(
 
 async def test_page_of_a_job_without_history_or_values_is_shown(pool: asyncpg.Pool, app: App) -> None:
     await insert_failed(pool, errors=None, started_at=None, error_message=None, task_data={})
-    page = await shown(app, "/job?id=pay:1")
+    page = await read_page(app, "/job?id=pay:1")
     assert "Failed" in page.text
     assert (await request(app, "/job?id=pay:1", headers=JSON)).data["siblings"] is None
 
@@ -367,7 +367,7 @@ async def test_last_runs_contain_jobs_that_failed_long_after_their_creation(
         }
         await insert_failed(pool, f"b:{number}", **values, **ended)
     runs = (await request(app, "/job?id=b:1", headers=JSON)).data["last_runs"]["items"]
-    assert [each["job_id"] for each in runs] == [*(f"b:{number}" for number in range(5, 20)), "a:retried"]
+    assert [run["job_id"] for run in runs] == [*(f"b:{number}" for number in range(5, 20)), "a:retried"]
 
 
 async def test_batch_of_jobs_does_not_say_that_nobody_changed_them(
@@ -379,7 +379,7 @@ async def test_batch_of_jobs_does_not_say_that_nobody_changed_them(
     rows = {"row": [f"pay:{number}" for number in range(3)]}
     assert (await send(admin, "/actions/jobs/retry", rows)).status == 303
     assert await status(pool, "pay:1") == "pending"
-    page = await shown(admin, "/job?id=pay:1")
+    page = await read_page(admin, "/job?id=pay:1")
     assert "Changes of several jobs at once have one record without their ids" in page.text
 
 
@@ -392,9 +392,9 @@ async def test_job_of_a_paused_task_has_a_button_that_resumes_the_task(
         " VALUES ('mail:1', 'board.mail', now() - interval '1 second')"
     )
     await scheduler.tasks.pause("board.mail")
-    shown = await request(as_role(build, "admin"), "/job?id=mail:1")
-    assert "Resume board.mail" in Page(shown.text).text
-    assert 'action="/actions/tasks/resume?id=board.mail"' in shown.text
+    answer = await request(as_role(build, "admin"), "/job?id=mail:1")
+    assert "Resume board.mail" in Page(answer.text).text
+    assert 'action="/actions/tasks/resume?id=board.mail"' in answer.text
     for_readers = await request(as_role(build, "viewer"), "/job?id=mail:1")
     assert "Its task is paused" in Page(for_readers.text).text
     assert "/actions/tasks/resume" not in for_readers.text
@@ -410,10 +410,11 @@ async def test_encoded_arguments_are_shown_through_a_scheduler_with_the_codec(po
     job_id = await with_codec.schedule(mail, execution_time=later, args=("ada@example.org",))
     await with_codec.schedules.add(mail, Every(hours=1), args=("ada@example.org",), schedule_id="s")
     for path in (f"/job?id={job_id}", "/jobs?columns=name,arguments", "/schedule?id=s"):
-        shown, hidden = [
-            (await request(dashboard(each, authorize=read_all), path)).text for each in (with_codec, without)
+        decoded_text, encoded_text = [
+            (await request(dashboard(scheduler, authorize=read_all), path)).text
+            for scheduler in (with_codec, without)
         ]
-        assert "ada@example.org" in shown, path
-        assert "ada@example.org" not in hidden, path
-        assert "encrypted with xor, key k1" in hidden, path
-        assert "encrypted with" not in shown, path
+        assert "ada@example.org" in decoded_text, path
+        assert "ada@example.org" not in encoded_text, path
+        assert "encrypted with xor, key k1" in encoded_text, path
+        assert "encrypted with" not in decoded_text, path

@@ -41,7 +41,7 @@ async def test_overview_of_a_fresh_installation_shows_the_next_step(app: App) ->
     page = Page(answer.text)
     assert "No worker has started yet" in page.text
     assert "pg-scheduler worker app.jobs" in page.text
-    classes = {each for _, attrs in page.elements for each in (attrs.get("class") or "").split()}
+    classes = {class_name for _, attrs in page.elements for class_name in (attrs.get("class") or "").split()}
     assert classes.isdisjoint({"findings", "tile", "chart", "slot"}), "neither an alarm nor empty charts"
     data = (await request(app, "/", headers=JSON)).data
     assert (data["is_new"], data["workers"], data["due"], data["errors"]) == (True, 0, 0, [])
@@ -85,14 +85,14 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
     completed, failed = charts[0]["series"]
     assert (sum(completed["values"]), sum(failed["values"])) == (4, 1)
     assert len(charts[0]["times"]) == 61
-    plots = [each for each in page.all("div") if "data-chart" in each]
+    plots = [attrs for attrs in page.all("div") if "data-chart" in attrs]
     assert len(plots) == 3
-    assert all(each["aria-hidden"] == "true" for each in plots), "the sentences and the tables say it"
+    assert all(attrs["aria-hidden"] == "true" for attrs in plots), "the sentences and the tables say it"
     for chart_of_page in charts:
         assert f"{chart_of_page['title']}, at " in page.text
     for span in ("6h", "1d", "7d", "30d", "90d"):
-        found = (await request(app, f"/?range={span}", headers=JSON)).data["charts"][0]
-        assert sum(found["series"][0]["values"]) > 0, span
+        outcomes = (await request(app, f"/?range={span}", headers=JSON)).data["charts"][0]
+        assert sum(outcomes["series"][0]["values"]) > 0, span
     assert (await request(app, "/?range=2h")).status == 400
     assert (await request(app, "/?path=x&self=y&page=z")).status == 200
 
@@ -114,7 +114,7 @@ async def test_table_of_a_chart_has_an_address_of_its_own(pool: asyncpg.Pool, ap
     page = Page((await request(app, "/?range=6h")).text)
     assert len(page.all("tr")) < 10, "the overview has no tables of charts"
     tables = {link for link in page.links() if link.startswith("/chart?")}
-    assert tables == {f"/chart?id={each}&range=6h" for each in ("outcomes", "lateness", "duration")}
+    assert tables == {f"/chart?id={name}&range=6h" for name in ("outcomes", "lateness", "duration")}
     table = Page((await request(app, "/chart?id=outcomes&range=6h")).text)
     assert len(table.all("tr")) == 1 + 73, "each slot is a row"
     for url, completed in (("/chart?id=outcomes", 8), ("/chart?id=outcomes&name=board.mail", 4)):
@@ -142,10 +142,10 @@ async def test_slots_lead_to_the_jobs_that_ended_in_them(
     await add_figures(pool, ["board.mail"])
     app = build()
     page = Page((await request(app, "/")).text)
-    slots = [each for each in page.all("a") if (each.get("class") or "").startswith("slot")]
+    slots = [attrs for attrs in page.all("a") if (attrs.get("class") or "").startswith("slot")]
     assert len(slots) == 3 * 61
-    assert {each["tabindex"] for each in slots} == {"-1"}, "183 stops would be before the other links"
-    (failing,) = {each["href"] for each in slots[:61] if "failed" in (each["href"] or "")}
+    assert {attrs["tabindex"] for attrs in slots} == {"-1"}, "183 stops would be before the other links"
+    (failing,) = {attrs["href"] for attrs in slots[:61] if "failed" in (attrs["href"] or "")}
     at = datetime.fromisoformat((failing or "").partition("finished%3A")[2].replace("%3A", ":"))
     await pool.execute(
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
@@ -154,8 +154,8 @@ async def test_slots_lead_to_the_jobs_that_ended_in_them(
         " ('after', 'failed', 60), ('other', 'completed', 1)) AS job (name, status, seconds)",
         at,
     )
-    found = (await request(app, failing or "", headers=JSON)).data
-    assert {each["job_id"] for each in found["items"]} == {"first", "last"}
+    job_list = (await request(app, failing or "", headers=JSON)).data
+    assert {job["job_id"] for job in job_list["items"]} == {"first", "last"}
 
 
 async def test_charts_have_marks_where_releases_first_started(pool: asyncpg.Pool, app: App) -> None:
@@ -168,12 +168,12 @@ async def test_charts_have_marks_where_releases_first_started(pool: asyncpg.Pool
             minutes,
         )
     data = (await request(app, "/", headers=JSON)).data
-    assert [each["label"] for each in data["releases"]] == ["v3", "v2"], "those of the last hour"
+    assert [release["label"] for release in data["releases"]] == ["v3", "v2"], "those of the last hour"
     assert data["charts"][0]["marks"] == data["releases"]
     page = Page((await request(app, "/")).text)
-    flags = [each["title"] for each in page.all("i") if (each.get("class") or "").startswith("flag")]
+    flags = [attrs["title"] for attrs in page.all("i") if (attrs.get("class") or "").startswith("flag")]
     assert flags == ["v2", "v3"] * 3
-    assert len([each for each in page.all("a") if "released" in (each.get("class") or "")]) == 3 * 2
+    assert len([attrs for attrs in page.all("a") if "released" in (attrs.get("class") or "")]) == 3 * 2
 
 
 async def test_errors_state_the_release_in_which_they_began(pool: asyncpg.Pool, app: App) -> None:
@@ -204,7 +204,7 @@ async def test_chart_names_each_outcome_as_it_is_counted(pool: asyncpg.Pool, app
     figures = JobFigures(5, 5, (0, 0, 0, 0, 0, 3, 0, 2, 0), LATE, LATE)
     assert await Store(Connections(pool)).statistics.add("w1", 1, {"board.mail": figures})
     chart = (await request(app, "/", headers=JSON)).data["charts"][0]
-    totals = {each["label"]: sum(each["values"]) for each in chart["series"]}
+    totals = {series["label"]: sum(series["values"]) for series in chart["series"]}
     assert totals == {"completed": 0, "failed": 0, "released": 3, "expired": 2}
 
 
@@ -215,10 +215,10 @@ async def test_newest_errors_contain_no_cancelled_jobs(pool: asyncpg.Pool, app: 
         " FROM unnest(ARRAY ['failed', 'expired', 'cancelled']) AS status"
     )
     errors = (await request(app, "/", headers=JSON)).data["errors"]
-    assert {each["text"] for each in errors} == {"failed by ada", "expired by ada"}
+    assert {group["text"] for group in errors} == {"failed by ada", "expired by ada"}
     for state in ("failed", "expired", "cancelled"):
         groups = (await request(app, f"/errors?state={state}", headers=JSON)).data["items"]
-        assert [each["status"] for each in groups] == [state]
+        assert [group["status"] for group in groups] == [state]
 
 
 async def test_next_fire_times_name_the_task(scheduler: Scheduler, app: App) -> None:
@@ -275,11 +275,11 @@ async def test_slots_in_use_are_the_running_jobs_of_the_page(pool: asyncpg.Pool,
     )
     data = (await request(app, "/", headers=JSON)).data
     assert (data["slots_busy"], data["running"], data["slots"], len(data["running_jobs"])) == (2, 2, 50, 2)
-    (tile,) = [each for each in data["tiles"] if each["label"] == "Slots in use"]
+    (tile,) = [item for item in data["tiles"] if item["label"] == "Slots in use"]
     assert (tile["value"], tile["unit"], tile["note"]) == ("2", "of 50", "4 %")
     assert data["worker_jobs"] == {"w1": 2}
-    bars = [each for each in Page((await request(app, "/")).text).all("progress") if each["max"] == "50"]
-    assert [each["value"] for each in bars] == ["2"]
+    bars = [attrs for attrs in Page((await request(app, "/")).text).all("progress") if attrs["max"] == "50"]
+    assert [attrs["value"] for attrs in bars] == ["2"]
 
 
 @pytest.mark.parametrize("role", ["scheduler", "observer"])
@@ -291,27 +291,27 @@ async def test_workers_whose_role_runs_no_jobs_have_no_slots(role: str, pool: as
     assert data["sentence"] == before["sentence"] == "All is well: 1 worker, nothing late."
     assert data["slots"] == before["slots"]
     assert (await request(app, "/workers", headers=JSON)).data["summary"] == "2 live, 1 of 2 slots busy"
-    found = (await request(app, "/worker?id=web", headers=JSON)).data["item"]["worker"]
-    assert found["max_concurrent_jobs"] == 0
+    worker = (await request(app, "/worker?id=web", headers=JSON)).data["item"]["worker"]
+    assert worker["max_concurrent_jobs"] == 0
     assert (await Inspector(pool).status()).sentences[0].startswith("All is well: 1 worker, 1 of 2 slots")
 
 
 async def test_overview_states_when_it_was_read_beside_its_heading(app: App) -> None:
     html = (await request(app, "/")).text
-    assert [each["id"] for each in Page(html).all("span") if each.get("id") == "read"] == ["read"]
+    assert [attrs["id"] for attrs in Page(html).all("span") if attrs.get("id") == "read"] == ["read"]
     head = Page(f"<div>{html.partition('<h1>')[2].partition('<div')[0]}</div>".replace("</h1>", "", 1))
     assert " ".join(head.text.split()) == "Overviewupdated just now"
-    assert [each["data-ago"] for each in head.all("time")] == [None], "the script counts it"
+    assert [attrs["data-ago"] for attrs in head.all("time")] == [None], "the script counts it"
     footer = Page((await request(app, "/jobs")).text)
-    assert [each["id"] for each in footer.all("span") if each.get("id") == "read"] == ["read"]
+    assert [attrs["id"] for attrs in footer.all("span") if attrs.get("id") == "read"] == ["read"]
 
 
 async def test_tile_of_jobs_that_are_not_due_has_the_blocked_ones_first(
     pool: asyncpg.Pool, build: Callable[..., App]
 ) -> None:
     async def tile() -> list[str]:
-        found = (await request(build(), "/", headers=JSON)).data["tiles"][-1]
-        return [found[key] for key in ("label", "value", "note", "terms")]
+        values = (await request(build(), "/", headers=JSON)).data["tiles"][-1]
+        return [values[key] for key in ("label", "value", "note", "terms")]
 
     await add_figures(pool, ["board.mail"])
     await pool.execute(
@@ -323,7 +323,7 @@ async def test_tile_of_jobs_that_are_not_due_has_the_blocked_ones_first(
     await pool.execute("UPDATE scheduled_jobs SET blocked_on = NULL")
     assert await tile() == ["Scheduled", "1", "", "status:scheduled"]
     some = build(authorize=lambda _: Access("bob", names=("board.*",)))
-    labels = [each["label"] for each in (await request(some, "/", headers=JSON)).data["tiles"]]
+    labels = [tile["label"] for tile in (await request(some, "/", headers=JSON)).data["tiles"]]
     assert labels == ["Completed", "Failed", "Lateness p95", "Waiting", "Slots in use"]
 
 
@@ -353,11 +353,11 @@ async def test_fire_time_that_has_passed_by_a_minute_is_overdue(
     )
     answer = await request(app, "/")
     page = Page(answer.text)
-    (late,) = [each for each in page.all("time") if "data-late" in each]
+    (late,) = [attrs for attrs in page.all("time") if "data-late" in attrs]
     assert late["datetime"]
     assert "overdue by 102 s" in " ".join(page.text.split())
     assert '<span class="bad-text">overdue' in answer.text
-    assert len([each for each in page.all("time") if "data-until" in each]) == 2
+    assert len([attrs for attrs in page.all("time") if "data-until" in attrs]) == 2
     assert re.search(r'data-until="[^"]*"[^>]*>now</time>', answer.text)
 
 
@@ -365,8 +365,8 @@ async def test_tiles_have_the_change_since_the_period_before(
     pool: asyncpg.Pool, build: Callable[..., App]
 ) -> None:
     async def tiles() -> list[tuple[str, ...]]:
-        found = (await request(build(), "/", headers=JSON)).data["tiles"][:3]
-        return [tuple(each[key] for key in ("label", "value", "unit", "note", "mood")) for each in found]
+        items = (await request(build(), "/", headers=JSON)).data["tiles"][:3]
+        return [tuple(item[key] for key in ("label", "value", "unit", "note", "mood")) for item in items]
 
     await add_figures(pool, ["board.mail"])
     (completed, failed, late) = await tiles()
@@ -394,7 +394,7 @@ async def test_tasks_are_those_with_the_most_attempts_and_those_that_cannot_star
         "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('1', 'board.gone', now())"
     )
     tasks = (await request(app, "/", headers=JSON)).data["tasks"]
-    assert [each["name"] for each in tasks] == [*reversed(names[-7:]), "board.gone"]
+    assert [task["name"] for task in tasks] == [*reversed(names[-7:]), "board.gone"]
     assert tasks[0]["failed"] == pytest.approx(0.2)
     assert (sum(tasks[0]["starts"]), sum(tasks[0]["failures"])) == (60, 12)
     assert (tasks[-1]["workers"], tasks[-1]["due"], tasks[-1]["failed"]) == (0, 1, None)
@@ -467,7 +467,7 @@ async def test_overview_judges_as_status_does(seconds: int, pool: asyncpg.Pool, 
         assert data["sentence"] == "All is well: 1 worker, nothing late."
         assert status.sentences[0].startswith("All is well: 1 worker, ")
     else:
-        assert [data["sentence"]] == [f"{each}." for each in status.sentences]
+        assert [data["sentence"]] == [f"{sentence}." for sentence in status.sentences]
         assert data["sentence"].startswith("LATE: 1 due job of 'board.mail' not started, the oldest for 2 h;")
 
 
@@ -513,7 +513,9 @@ async def test_restricted_overview_counts_visible_names_only(
         assert "billing.invoice" in answer.text
     data = (await request(app, "/", headers=JSON)).data
     assert (data["due"], data["blocked"], data["totals"]) == (1, None, None)
-    assert [(each["code"], each["subject"]) for each in data["problems"]] == [("LATE", "billing.invoice")]
+    assert [(problem["code"], problem["subject"]) for problem in data["problems"]] == [
+        ("LATE", "billing.invoice")
+    ]
     assert data["sentence"].startswith(
         "LATE: 1 due job of 'billing.invoice' not started, the oldest for 60 min;"
     )
@@ -538,10 +540,10 @@ async def test_restricted_overview_has_the_evidence_of_visible_names_only(
     await scheduler.schedules.add("billing.task", hour, schedule_id="billing-hourly")
     mine = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     for path, key in (("/", "problems"), ("/doctor", "findings")):
-        found = (await request(mine, path, headers=JSON)).data[key]
-        (own,) = [each for each in found if each["subject"] is not None]
-        assert (own["code"], own["subject"]) == ("SCHED-UNKNOWN", "billing.task")
-        assert "the task 'billing.task' of 1 schedule (billing-hourly)" in own["evidence"]
+        problems = (await request(mine, path, headers=JSON)).data[key]
+        (problem,) = [item for item in problems if item["subject"] is not None]
+        assert (problem["code"], problem["subject"]) == ("SCHED-UNKNOWN", "billing.task")
+        assert "the task 'billing.task' of 1 schedule (billing-hourly)" in problem["evidence"]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -580,22 +582,23 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 def chart(values: list[float | None], *others: list[float | None], **changes: Any) -> Chart:
     times = [START + timedelta(minutes=number) for number in range(len(values))]
     series = [
-        Series(label, each) for label, each in zip(("completed", "failed"), (values, *others), strict=False)
+        Series(label, numbers)
+        for label, numbers in zip(("completed", "failed"), (values, *others), strict=False)
     ]
     return Chart("id", "Title", changes.pop("unit", "s"), times, series, **changes)
 
 
 def points_of(path: str) -> list[tuple[float, float]]:
     """Return the points of the lines of a path, and the starts of single points."""
-    found = []
+    points = []
     for part in path.split("M")[1:]:
         line = re.split("[Vhz]", part)[0]
-        numbers = [float(each) for each in re.findall(r"-?(?:\d*\.)?\d+", line)]
+        numbers = [float(digits) for digits in re.findall(r"-?(?:\d*\.)?\d+", line)]
         x, y = 0.0, 0.0
         for dx, dy in zip(numbers[::2], numbers[1::2], strict=True):
             x, y = x + dx, y + dy
-            found.append((x, y))
-    return found
+            points.append((x, y))
+    return points
 
 
 VALUES: list[list[float | None]] = [
@@ -636,7 +639,7 @@ def test_large_numbers_have_no_exponent_and_the_axis_has_thousands() -> None:
     assert [text for _, text in chart.legend] == ["54,000"]
     assert chart.text_of(45_720.4) == "45,720"
     assert chart.text_of(258.52) == "258.5"
-    assert {each.label for each in chart.y_ticks} >= {"0", "20 k"}
+    assert {tick.label for tick in chart.y_ticks} >= {"0", "20 k"}
 
 
 def test_legend_has_the_age_of_the_oldest_waiting_job_as_of_now() -> None:
@@ -684,7 +687,7 @@ def test_lines_have_gaps_where_there_are_no_values() -> None:
 def test_flags_of_releases_do_not_overlap(minutes: list[int], flags: list[tuple[str, ...]]) -> None:
     marks = [Mark(START + timedelta(minutes=at), f"r{place}") for place, at in enumerate(minutes)]
     drawn = chart([1.0] * 60, marks=marks)
-    assert [tuple(each.labels) for each in drawn.flags] == flags
+    assert [tuple(flag.labels) for flag in drawn.flags] == flags
     spans = [
         (at - 22, at) if flag.is_left else (at, at + 22) for flag in drawn.flags for at in [flag.slot / 0.6]
     ]
