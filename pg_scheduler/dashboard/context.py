@@ -263,7 +263,7 @@ class PageRequest:
     async def names_of_tasks(self, names: Iterable[str]) -> dict[str, set[str]]:
         """Return names of tasks, each with the main one by which this process or the workers know the task.
 
-        A pause holds all names of a task. So whoever sees only one of them may neither pause the task, nor
+        A pause holds all names of a task. So those who see only one of them may neither pause the task, nor
         read who did.
         """
         reported = TaskNames.of(await self.workers())

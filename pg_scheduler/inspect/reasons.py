@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Self
+from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.inspect.texts import hosts, length
@@ -16,7 +16,7 @@ class ReasonScope(StrEnum):
     """Whom the texts of a reason are about, so who may read them."""
 
     JOB = "job"
-    """The job alone: whoever may see it may read them."""
+    """The job alone, so all who may see it may read them."""
     TASK = "task"
     """The task of the job, too, whose name may be another one than that of the job."""
     OTHERS = "others"
@@ -26,75 +26,103 @@ class ReasonScope(StrEnum):
 class ReasonCode(StrEnum):
     """Why a job is where it is. Each code has an entry in the runbook."""
 
+    NOT_DUE = "NOT_DUE"
+    """Its time has not come."""
+    BACKOFF = "BACKOFF"
+    """It waits before its next attempt."""
+    SLEEPING = "SLEEPING"
+    """A step of it sleeps."""
+    SIGNAL = "SIGNAL"
+    """It waits for a signal."""
+    NO_WORKER = "NO_WORKER"
+    """No live worker runs jobs."""
+    NAME_UNKNOWN = "NAME_UNKNOWN"
+    """No live worker claims its name."""
+    TASK_PAUSED = "TASK_PAUSED"
+    """Its task is paused."""
+    SLOTS_FULL = "SLOTS_FULL"
+    """Every slot of the workers that claim its name is in use, or due jobs start before it."""
+    OUTRANKED = "OUTRANKED"
+    """Due jobs of a higher priority start before it."""
+    LIMIT = "LIMIT"
+    """It waits for a limit."""
+    SHARE = "SHARE"
+    """It waits for the turn of its tenant."""
+    AFTER = "AFTER"
+    """It waits for other jobs."""
+    ROW_LOCKED = "ROW_LOCKED"
+    """A transaction has locked its row."""
+    DRAINING = "DRAINING"
+    """Every worker that claims its name is draining."""
+    STANDBY_LAG = "STANDBY_LAG"
+    """The facts come from a standby that lags."""
+    RUNNING = "RUNNING"
+    """A worker runs it."""
+    LEASE_EXPIRED = "LEASE_EXPIRED"
+    """It was running, and its lease has expired."""
+    LOOP_BLOCKED = "LOOP_BLOCKED"
+    """The event loop of its worker, or of every worker that claims its name, is blocked."""
+    LOCK_HELD = "LOCK_HELD"
+    """Another attempt holds its advisory lock."""
+    EXPIRED = "EXPIRED"
+    """It did not start within its misfire grace time."""
+    QUARANTINED = "QUARANTINED"
+    """Too many workers died while they ran it."""
+    FAILED = "FAILED"
+    """It failed."""
+    CANCELLED = "CANCELLED"
+    """It was cancelled or skipped."""
+    REPLACED = "REPLACED"
+    """A new definition waits for the end of its attempt."""
+    SCHEDULE_PAUSED = "SCHEDULE_PAUSED"
+    """Its schedule is paused, so no further job follows."""
+    SCHEDULE_UNKNOWN = "SCHEDULE_UNKNOWN"
+    """Its schedule does not exist any more, so no further job follows."""
+    NEARLY_EXPIRED = "NEARLY_EXPIRED"
+    """It expires soon unless it starts."""
+    SHOULD_RUN_NOW = "SHOULD_RUN_NOW"
+    """Nothing prevents its start."""
+
+
+class ReasonKind(NamedTuple):
+    """What the reasons with one code have in common."""
+
     heading: str
     """What holds the job, in a few words."""
-    scope: ReasonScope
-    """Whom the texts of such a reason are about."""
+    scope: ReasonScope = ReasonScope.OTHERS
+    """Whom their texts are about."""
 
-    def __new__(cls, code: str, heading: str, scope: ReasonScope = ReasonScope.OTHERS) -> Self:
-        """Make the code, whose value is its name."""
-        member = str.__new__(cls, code)
-        member._value_ = code
-        member.heading = heading
-        member.scope = scope
-        return member
 
-    NOT_DUE = "NOT_DUE", "Waits for its due time", ReasonScope.JOB
-    """Its time has not come."""
-    BACKOFF = "BACKOFF", "Waits for its next attempt", ReasonScope.JOB
-    """It waits before its next attempt."""
-    SLEEPING = "SLEEPING", "Sleeps", ReasonScope.JOB
-    """A step of it sleeps."""
-    SIGNAL = "SIGNAL", "Waits for a signal", ReasonScope.JOB
-    """It waits for a signal."""
-    NO_WORKER = "NO_WORKER", "No live worker runs jobs", ReasonScope.JOB
-    """No live worker runs jobs."""
-    NAME_UNKNOWN = "NAME_UNKNOWN", "No live worker claims its task"
-    """No live worker claims its name."""
-    TASK_PAUSED = "TASK_PAUSED", "Its task is paused", ReasonScope.TASK
-    """Its task is paused."""
-    SLOTS_FULL = "SLOTS_FULL", "Waits for a free slot", ReasonScope.JOB
-    """Every slot of the workers that claim its name is in use, or due jobs start before it."""
-    OUTRANKED = "OUTRANKED", "Jobs of a higher priority start first", ReasonScope.JOB
-    """Due jobs of a higher priority start before it."""
-    LIMIT = "LIMIT", "Waits for a limit"
-    """It waits for a limit."""
-    SHARE = "SHARE", "Waits for the turn of its tenant"
-    """It waits for the turn of its tenant."""
-    AFTER = "AFTER", "Waits for other jobs"
-    """It waits for other jobs."""
-    ROW_LOCKED = "ROW_LOCKED", "A transaction has locked its row"
-    """A transaction has locked its row."""
-    DRAINING = "DRAINING", "Every worker that claims its task is draining", ReasonScope.TASK
-    """Every worker that claims its name is draining."""
-    STANDBY_LAG = "STANDBY_LAG", "Read from a standby that is behind", ReasonScope.JOB
-    """The facts come from a standby that lags."""
-    RUNNING = "RUNNING", "Running", ReasonScope.JOB
-    """A worker runs it."""
-    LEASE_EXPIRED = "LEASE_EXPIRED", "Its lease has expired", ReasonScope.JOB
-    """It was running, and its lease has expired."""
-    LOOP_BLOCKED = "LOOP_BLOCKED", "The event loop of its worker is blocked"
-    """The event loop of its worker, or of every worker that claims its name, is blocked."""
-    LOCK_HELD = "LOCK_HELD", "Another attempt holds its lock"
-    """Another attempt holds its advisory lock."""
-    EXPIRED = "EXPIRED", "Expired: it did not start in time"
-    """It did not start within its misfire grace time."""
-    QUARANTINED = "QUARANTINED", "Quarantined: its workers died", ReasonScope.JOB
-    """Too many workers died while they ran it."""
-    FAILED = "FAILED", "Failed", ReasonScope.JOB
-    """It failed."""
-    CANCELLED = "CANCELLED", "Cancelled"
-    """It was cancelled or skipped."""
-    REPLACED = "REPLACED", "A new definition waits for the end of this attempt", ReasonScope.JOB
-    """A new definition waits for the end of its attempt."""
-    SCHEDULE_PAUSED = "SCHEDULE_PAUSED", "Its schedule is paused", ReasonScope.JOB
-    """Its schedule is paused, so no further job follows."""
-    SCHEDULE_UNKNOWN = "SCHEDULE_UNKNOWN", "Its schedule does not exist any more", ReasonScope.JOB
-    """Its schedule does not exist any more, so no further job follows."""
-    NEARLY_EXPIRED = "NEARLY_EXPIRED", "It expires soon", ReasonScope.JOB
-    """It expires soon unless it starts."""
-    SHOULD_RUN_NOW = "SHOULD_RUN_NOW", "Due now", ReasonScope.JOB
-    """Nothing prevents its start."""
+KINDS: Final[Mapping[ReasonCode, ReasonKind]] = {
+    ReasonCode.NOT_DUE: ReasonKind("Waits for its due time", ReasonScope.JOB),
+    ReasonCode.BACKOFF: ReasonKind("Waits for its next attempt", ReasonScope.JOB),
+    ReasonCode.SLEEPING: ReasonKind("Sleeps", ReasonScope.JOB),
+    ReasonCode.SIGNAL: ReasonKind("Waits for a signal", ReasonScope.JOB),
+    ReasonCode.NO_WORKER: ReasonKind("No live worker runs jobs", ReasonScope.JOB),
+    ReasonCode.NAME_UNKNOWN: ReasonKind("No live worker claims its task"),
+    ReasonCode.TASK_PAUSED: ReasonKind("Its task is paused", ReasonScope.TASK),
+    ReasonCode.SLOTS_FULL: ReasonKind("Waits for a free slot", ReasonScope.JOB),
+    ReasonCode.OUTRANKED: ReasonKind("Jobs of a higher priority start first", ReasonScope.JOB),
+    ReasonCode.LIMIT: ReasonKind("Waits for a limit"),
+    ReasonCode.SHARE: ReasonKind("Waits for the turn of its tenant"),
+    ReasonCode.AFTER: ReasonKind("Waits for other jobs"),
+    ReasonCode.ROW_LOCKED: ReasonKind("A transaction has locked its row"),
+    ReasonCode.DRAINING: ReasonKind("Every worker that claims its task is draining", ReasonScope.TASK),
+    ReasonCode.STANDBY_LAG: ReasonKind("Read from a standby that is behind", ReasonScope.JOB),
+    ReasonCode.RUNNING: ReasonKind("Running", ReasonScope.JOB),
+    ReasonCode.LEASE_EXPIRED: ReasonKind("Its lease has expired", ReasonScope.JOB),
+    ReasonCode.LOOP_BLOCKED: ReasonKind("The event loop of its worker is blocked"),
+    ReasonCode.LOCK_HELD: ReasonKind("Another attempt holds its lock"),
+    ReasonCode.EXPIRED: ReasonKind("Expired: it did not start in time"),
+    ReasonCode.QUARANTINED: ReasonKind("Quarantined: its workers died", ReasonScope.JOB),
+    ReasonCode.FAILED: ReasonKind("Failed", ReasonScope.JOB),
+    ReasonCode.CANCELLED: ReasonKind("Cancelled"),
+    ReasonCode.REPLACED: ReasonKind("A new definition waits for the end of this attempt", ReasonScope.JOB),
+    ReasonCode.SCHEDULE_PAUSED: ReasonKind("Its schedule is paused", ReasonScope.JOB),
+    ReasonCode.SCHEDULE_UNKNOWN: ReasonKind("Its schedule does not exist any more", ReasonScope.JOB),
+    ReasonCode.NEARLY_EXPIRED: ReasonKind("It expires soon", ReasonScope.JOB),
+    ReasonCode.SHOULD_RUN_NOW: ReasonKind("Due now", ReasonScope.JOB),
+}
 
 
 class Verdict(StrEnum):

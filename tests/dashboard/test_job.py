@@ -13,8 +13,6 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access, dashboard
-from pg_scheduler.dashboard.pages.cause import TITLES
-from pg_scheduler.inspect import ReasonCode
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
@@ -341,10 +339,6 @@ async def test_page_of_a_job_without_history_or_values_is_shown(pool: asyncpg.Po
     page = await read_page(app, "/job?id=pay:1")
     assert "Failed" in page.text
     assert (await request(app, "/job?id=pay:1", headers=JSON)).data["siblings"] is None
-
-
-def test_each_reason_has_a_title() -> None:
-    assert set(TITLES) == set(ReasonCode)
 
 
 async def test_name_of_a_task_may_be_that_of_a_period(pool: asyncpg.Pool, app: App) -> None:

@@ -7,6 +7,7 @@ from typing import Final
 
 from pg_scheduler.dashboard.context import View
 from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
+from pg_scheduler.inspect.reasons import KINDS
 from pg_scheduler.inspect.timeline import Attempt, retries_used
 from pg_scheduler.jobs.model import Job
 
@@ -38,7 +39,7 @@ def cause_of(job: Job, explanation: Explanation, attempts: Sequence[Attempt], li
     if not explanation.reasons:
         return None
     reason, *other_reasons = explanation.reasons
-    title, error, text = reason.code.heading, "", _sentence(reason.text)
+    title, error, text = KINDS[reason.code].heading, "", _sentence(reason.text)
     if reason.text == title:
         text = ""
     match reason.code:

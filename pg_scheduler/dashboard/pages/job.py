@@ -34,7 +34,7 @@ from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
-from pg_scheduler.inspect.reasons import ReasonScope
+from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
@@ -156,7 +156,7 @@ async def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRe
         names_of_tasks = await request.names_of_tasks([job.job_name])
         sees_task = all(map(request.access.sees_name, names_of_tasks[job.job_name]))
         visible_scopes = {ReasonScope.JOB, ReasonScope.TASK} if sees_task else {ReasonScope.JOB}
-        hidden_codes |= {code for code in ReasonCode if code.scope not in visible_scopes}
+        hidden_codes |= {code for code in ReasonCode if KINDS[code].scope not in visible_scopes}
     reasons = [
         _without_others(reason) if reason.code in hidden_codes else reason for reason in explanation.reasons
     ]
@@ -165,7 +165,7 @@ async def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRe
 
 
 def _without_others(reason: Reason) -> Reason:
-    reason = replace(reason, text=reason.code.heading)
+    reason = replace(reason, text=KINDS[reason.code].heading)
     if reason.code in {ReasonCode.CANCELLED, ReasonCode.EXPIRED}:  # their remedies concern the job itself
         return reason
     return replace(reason, remedy=None, command=None)

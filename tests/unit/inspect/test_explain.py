@@ -15,7 +15,7 @@ from pg_scheduler import AttemptError, Job, JobPriority, JobStatus
 from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.job_facts import JobFacts, LimitUse
-from pg_scheduler.inspect.reasons import ReasonScope
+from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.outcome import quarantine_error
@@ -482,11 +482,15 @@ def revealing_codes(kept: set[str], public: set[str]) -> set[ReasonCode]:
     return codes
 
 
+def test_each_code_has_a_heading_and_a_scope() -> None:
+    assert list(KINDS) == list(ReasonCode)
+
+
 def test_scope_of_a_reason_is_what_its_texts_reveal() -> None:
     about_others = revealing_codes(ABOUT_THE_JOB | ABOUT_THE_TASK, {"mail.send"} | NOT_SECRET)
-    assert {code.scope for code in about_others} == {ReasonScope.OTHERS}
+    assert {KINDS[code].scope for code in about_others} == {ReasonScope.OTHERS}
     about_task = revealing_codes(ABOUT_THE_JOB, NOT_SECRET) - about_others
-    assert {code.scope for code in about_task} == {ReasonScope.TASK}
+    assert {KINDS[code].scope for code in about_task} == {ReasonScope.TASK}
 
 
 def test_cases_cover_every_code_and_verdict() -> None:
