@@ -17,7 +17,7 @@ from pg_scheduler.admission.unblocker import Unblocker
 from pg_scheduler.database.faults import REFUSALS, is_lock_timeout, is_refusal
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
 from pg_scheduler.events import JobBlocked
-from pg_scheduler.jobs.limits import LimitKeyError, LimitRow, is_shared_by_all, limit_keys
+from pg_scheduler.jobs.limits import LimitKeyError, LimitNumbers, is_shared_by_all, limits_of_job
 from pg_scheduler.jobs.outcome import RELEASE
 from pg_scheduler.jobs.payload import decode
 from pg_scheduler.jobs.rows import Claim
@@ -107,7 +107,7 @@ class Admission(Service):
         while self._waiting:
             self._release(self._waiting.popleft())
 
-    async def _limits_of(self, attempt: Attempt) -> Sequence[tuple[str, LimitRow]]:
+    async def _limits_of(self, attempt: Attempt) -> Sequence[tuple[str, LimitNumbers]]:
         """Return the limits of an attempt; none if it was started because it needs no admission."""
         claim = attempt.claim
         task = self._tasks.resolve(claim.function)
@@ -116,7 +116,7 @@ class Admission(Service):
                 return task.common_limits
             try:
                 args, kwargs = decode(claim.task_data, self._codec, claim.job_name)
-                return limit_keys(task.limits, task.name, args, kwargs)
+                return limits_of_job(task.limits, task.name, args, kwargs)
             except LimitKeyError as error:
                 await self._executor.refuse(attempt, error)
                 return ()
@@ -229,11 +229,11 @@ class Admission(Service):
             position = SurplusPosition(position.priority, last_job.execution_time, last_job.job_id)
             self._surplus.setdefault(key, (task, position))
 
-    def _limits_by_key(self, task: Task, job_name: str, task_data: str) -> dict[str, LimitRow]:
+    def _limits_by_key(self, task: Task, job_name: str, task_data: str) -> dict[str, LimitNumbers]:
         """Return the limits of a job; none if they cannot be computed, as its attempt will report."""
         try:
             args, kwargs = decode(task_data, self._codec, job_name)
-            return dict(limit_keys(task.limits, task.name, args, kwargs))
+            return dict(limits_of_job(task.limits, task.name, args, kwargs))
         except (LimitKeyError, PayloadError):
             return {}
 

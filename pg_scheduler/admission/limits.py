@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pg_scheduler.database.statements import Repository
-from pg_scheduler.jobs.limits import LimitRow
+from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.queue.locks import LOCK_CLASS
@@ -17,7 +17,7 @@ class AdmissionRequest(NamedTuple):
     """An attempt, and the limits that have to admit it, in the order in which they are declared."""
 
     claim: Claim
-    limits: Sequence[tuple[str, LimitRow]]
+    limits: Sequence[tuple[str, LimitNumbers]]
 
 
 class Unblocked(NamedTuple):
@@ -103,9 +103,7 @@ class LimitRepository(Repository):
                 keys,
                 list(keep_s.values()),
                 [key for key, _ in declared],
-                [row.max_running for _, row in declared],
-                [row.max_starts for _, row in declared],
-                [row.per_s for _, row in declared],
+                *_columns([numbers for _, numbers in declared]),
                 on=connection,
             )
         return {row["job_id"]: row["blocked_on"] for row in rows}
@@ -148,7 +146,7 @@ class LimitRepository(Repository):
         )
 
     async def unblock(
-        self, limits: Mapping[str, Sequence[Sequence[LimitRow]]], max_jobs: int
+        self, limits: Mapping[str, Sequence[Sequence[LimitNumbers]]], max_jobs: int
     ) -> list[Unblocked]:
         """Unblock the first jobs of limits that have room, as many as there is room for.
 
@@ -156,20 +154,18 @@ class LimitRepository(Repository):
             limits: The numbers of each limit, in sets of which the one with the most room decides.
             max_jobs: The maximum number of jobs of each limit.
         """
-        limit_rows = [
-            (key, set_number, row)
+        numbered_limits = [
+            (key, set_number, numbers)
             for key, sets in limits.items()
             for set_number, limit_set in enumerate(sets)
-            for row in limit_set
+            for numbers in limit_set
         ]
         rows = await self._statements.fetch(
             "unblock_limited",
             self._statements.now,
-            [key for key, _, _ in limit_rows],
-            [set_number for _, set_number, _ in limit_rows],
-            [row.max_running for _, _, row in limit_rows],
-            [row.max_starts for _, _, row in limit_rows],
-            [row.per_s for _, _, row in limit_rows],
+            [key for key, _, _ in numbered_limits],
+            [set_number for _, set_number, _ in numbered_limits],
+            *_columns([numbers for _, _, numbers in numbered_limits]),
             max_jobs,
         )
         return [Unblocked(*(row[name] for name in Unblocked._fields)) for row in rows]
@@ -217,3 +213,8 @@ class LimitRepository(Repository):
     async def delete_past_starts(self, limit: int) -> None:
         """Delete starts that no limit counts any more."""
         await self._statements.fetch("delete_past_starts", limit, self._statements.now)
+
+
+def _columns(numbers_of_limits: Sequence[LimitNumbers]) -> list[list[Any]]:
+    """Return the arrays that the statements take, in the order of the fields of `LimitNumbers`."""
+    return [[getattr(numbers, name) for numbers in numbers_of_limits] for name in LimitNumbers._fields]

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 
 from pg_scheduler.admission.limits import LatePosition, LimitRepository
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.limits import LimitBook, LimitRow
+from pg_scheduler.jobs.limits import LimitBook, LimitNumbers
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import Task
 from pg_scheduler.worker.node import Node
@@ -93,7 +93,7 @@ class Unblocker(BlockedJobs):
         # The limits of the registered tasks, and the tasks from which they were computed.
         self._book: tuple[Mapping[str, Task], LimitBook] = ({}, LimitBook(()))
         # The number of the admitted attempt of each job, and its limits.
-        self._admitted: dict[str, tuple[int, Sequence[tuple[str, LimitRow]]]] = {}
+        self._admitted: dict[str, tuple[int, Sequence[tuple[str, LimitNumbers]]]] = {}
         # The limits of attempts that have ended.
         self._freed: dict[str, None] = {}
         # The limits of jobs that were just blocked.
@@ -115,7 +115,7 @@ class Unblocker(BlockedJobs):
             self._book = (limited, book)
         return book
 
-    def admitted(self, claim: Claim, limits: Sequence[tuple[str, LimitRow]]) -> None:
+    def admitted(self, claim: Claim, limits: Sequence[tuple[str, LimitNumbers]]) -> None:
         """Watch for the end of an attempt within these limits."""
         self._result_buffer.on_settled = self.settled
         self._admitted[claim.job_id] = (claim.attempt, limits)
@@ -177,7 +177,7 @@ class Unblocker(BlockedJobs):
         # the end of an attempt, the set with the most room decides. Where jobs were only just blocked, all
         # sets apply together, which is the strictest: otherwise a job that one set blocks and another one
         # admits would be unblocked and blocked in turns.
-        limits: dict[str, Sequence[Sequence[LimitRow]]] = {key: book.options(key) for key in freed_keys}
+        limits: dict[str, Sequence[Sequence[LimitNumbers]]] = {key: book.options(key) for key in freed_keys}
         limits.update({key: [_together(book.options(key))] for key in blocked_keys})
         self._freed, self._blocked = {}, {}
         for key in due_keys:
@@ -190,7 +190,7 @@ class Unblocker(BlockedJobs):
         self._next_pass = time.monotonic() + self.gap_s
         return is_behind
 
-    async def _unblock(self, limits: Mapping[str, Sequence[Sequence[LimitRow]]]) -> bool:
+    async def _unblock(self, limits: Mapping[str, Sequence[Sequence[LimitNumbers]]]) -> bool:
         if not limits:
             return False
         size, is_behind = self.batch_size, False
@@ -245,6 +245,6 @@ class Unblocker(BlockedJobs):
         return max(min(times, default=NEVER) - now, 0)
 
 
-def _together(options: Iterable[Iterable[LimitRow]]) -> list[LimitRow]:
+def _together(options: Iterable[Iterable[LimitNumbers]]) -> list[LimitNumbers]:
     """Return one set of numbers, which has room only if each of these sets has."""
-    return [row for option in options for row in option]
+    return [numbers for option in options for numbers in option]

@@ -26,7 +26,7 @@ from pg_scheduler.inspect.doctor.findings import count_severities, worst_of
 from pg_scheduler.inspect.store.deploy import CheckedJob, CheckedStep
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import counted, extent_of, short
-from pg_scheduler.jobs.limits import limit_keys
+from pg_scheduler.jobs.limits import limits_of_job
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import decode, has_encoded_arguments
 from pg_scheduler.jobs.retry import Abort
@@ -328,7 +328,7 @@ class _DeployCheck:
             task.check(args, kwargs)
             if task.common_limits is None:
                 code = DeployCode.KEY
-                limit_keys(task.limits, task.name, args, kwargs)
+                limits_of_job(task.limits, task.name, args, kwargs)
         except BaseException as error:  # user code: a validator
             if is_ctrl_c(error):
                 raise

@@ -17,7 +17,7 @@ from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
 from pg_scheduler.inspect.tasks import tasks_of_aliases
-from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook
+from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT, LimitBook, lowest_numbers, numbers_of
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
@@ -156,15 +156,12 @@ def _paused_names(pauses: Sequence[Pause], tasks_by_alias: Mapping[str, str]) ->
 async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> LimitUse:
     running, starts = await store.limits.use(blocked_on)
     declared = limits.declared(blocked_on)
+    lowest = lowest_numbers([numbers_of(limit) for limit in declared])
     return LimitUse(
         running=running,
         starts=starts,
-        max_running=min(
-            (limit.max_running for limit in declared if limit.max_running is not None), default=None
-        ),
-        max_starts=min(
-            (limit.max_starts for limit in declared if limit.max_starts is not None), default=None
-        ),
+        max_running=lowest.max_running,
+        max_starts=lowest.max_starts,
         is_spread=any(limit.spread for limit in declared),
     )
 

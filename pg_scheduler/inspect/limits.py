@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.store.limits import MAX_STARTS, LimitJobRow
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.texts import counted
-from pg_scheduler.jobs.limits import MAX_PER, key_prefix
+from pg_scheduler.inspect.texts import counted, length
+from pg_scheduler.jobs.limits import MAX_PER, LimitNumbers, key_prefix, lowest_numbers
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.jobs.worker_report import ReportedSettings
@@ -98,6 +98,44 @@ class LimitKeyState:
     """That time span in seconds."""
 
 
+class LimitCount(NamedTuple):
+    """What a limit counts.
+
+    Attributes:
+        what: ``running`` or ``started``.
+        used: How many attempts it counts now; None if it is by key, or if the reader may not see that.
+        most: How many it admits; None for no limit.
+        per_s: The time span in seconds within which it counts them; None if they count while they run.
+    """
+
+    what: Literal["running", "started"]
+    used: int | None
+    most: int | None
+    per_s: float | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it admits no further attempt."""
+        return self.used is not None and self.most is not None and self.used >= self.most
+
+    @property
+    def bound(self) -> str:
+        """What it admits: ``at most 20 running``, ``at most 5 starts in 10 s``; empty for no limit."""
+        if self.most is None:
+            return ""
+        if self.per_s is None:
+            return f"at most {self.most:,} running"
+        return f"at most {counted(self.most, 'start')} in {length(self.per_s)}"
+
+
+def limit_counts(limit: LimitState | LimitKeyState) -> list[LimitCount]:
+    """Return everything that a limit, or a key of it, counts, bounded or not."""
+    return [
+        LimitCount("running", limit.running, limit.max_running),
+        LimitCount("started", limit.starts, limit.max_starts, limit.per_s),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class LimitKeyList:
     """Keys of a limit, and whether there are more."""
@@ -132,9 +170,7 @@ def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
                 name=limit.name,
                 tasks=(),
                 by_key=limit.by_key,
-                max_running=limit.max_running,
-                max_starts=limit.max_starts,
-                per_s=limit.per_s,
+                **limit.numbers._asdict(),
                 running=None,
                 starts=None,
                 waiting=0,
@@ -199,32 +235,26 @@ class LimitReads(InspectorBase):
         for key in keys[:MAX_KEYS]:
             running, starts = await limits.use(key)
             if running or starts or key in waiting or key in unkeyed:
-                max_running, max_starts, per_s = _lowest_numbers(declared, by_key=key != prefix)
                 state = LimitKeyState(
                     name=name,
                     key=key.removeprefix(prefix),
                     running=running,
                     starts=starts,
                     waiting=waiting.get(key, 0),
-                    max_running=max_running,
-                    max_starts=max_starts,
-                    per_s=per_s,
+                    **_lowest_numbers(declared, by_key=key != prefix)._asdict(),
                 )
                 states.append(state)
         return LimitKeyList(states, is_capped or len(keys) > MAX_KEYS, blocked.is_capped)
 
 
-def _lowest_numbers(
-    declared: Iterable[LimitState], *, by_key: bool
-) -> tuple[int | None, int | None, float | None]:
-    """Return the lowest numbers that are declared for a limit, those that admission control applies.
-
-    They are ``max_running``, and ``max_starts`` with its ``per_s``.
-    """
-    fitting = [limit for limit in declared if limit.by_key == by_key]
-    running = min((limit.max_running for limit in fitting if limit.max_running is not None), default=None)
-    starts = [(limit.max_starts, limit.per_s) for limit in fitting if limit.max_starts is not None]
-    return running, *min(starts, key=lambda start: start[0], default=(None, None))
+def _lowest_numbers(declared: Iterable[LimitState], *, by_key: bool) -> LimitNumbers:
+    """Return the lowest numbers that are declared for the keys of a limit, or for the limit without keys."""
+    numbers = [
+        LimitNumbers(limit.max_running, limit.max_starts, limit.per_s)
+        for limit in declared
+        if limit.by_key == by_key
+    ]
+    return lowest_numbers(numbers)
 
 
 @dataclass(frozen=True, slots=True)

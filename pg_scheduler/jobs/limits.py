@@ -99,12 +99,30 @@ class Limit:
             check_key_function(self.key, "account")
 
 
-class LimitRow(NamedTuple):
-    """The numbers of a limit, as the statements take them."""
+class LimitNumbers(NamedTuple):
+    """How many attempts a limit lets run at once, and how many start within a time; None for no limit.
+
+    ``max_starts`` and ``per_s`` are both given, or both None.
+    """
 
     max_running: int | None
     max_starts: int | None
     per_s: float | None
+
+
+def numbers_of(limit: Limit) -> LimitNumbers:
+    """Return the numbers that a limit declares."""
+    return LimitNumbers(
+        limit.max_running, limit.max_starts, None if limit.per is None else limit.per.total_seconds()
+    )
+
+
+def lowest_numbers(declared: Sequence[LimitNumbers]) -> LimitNumbers:
+    """Return the lowest numbers that are declared for a limit, those that admission control applies."""
+    running = [numbers.max_running for numbers in declared if numbers.max_running is not None]
+    starts = [(numbers.max_starts, numbers.per_s) for numbers in declared if numbers.max_starts is not None]
+    max_starts, per_s = min(starts, key=lambda start: start[0], default=(None, None))
+    return LimitNumbers(min(running, default=None), max_starts, per_s)
 
 
 def _check_per(max_starts: int | None, per: object) -> None:
@@ -148,9 +166,9 @@ def check_limits(limits: object) -> tuple[Limit, ...]:
     return items
 
 
-def limit_keys(
+def limits_of_job(
     limits: Sequence[Limit], task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[tuple[str, LimitRow]]:
+) -> list[tuple[str, LimitNumbers]]:
     """Return the text that identifies each limit for a job with these arguments, and all its numbers.
 
     Raises:
@@ -159,13 +177,13 @@ def limit_keys(
     keys = []
     for limit in limits:
         text = _prefix(limit, task_name) + _key_of(limit, task_name, args, kwargs)
-        keys += [(text, row) for row in _rows(limit)]
+        keys += [(text, numbers) for numbers in _numbers_and_step(limit)]
     return keys
 
 
-def common_keys(limits: Sequence[Limit], task_name: str) -> list[tuple[str, LimitRow]] | None:
-    """Return what ``limit_keys()`` returns for every job of a task; None if it depends on the arguments."""
-    return limit_keys(limits, task_name, (), {}) if all(limit.key is None for limit in limits) else None
+def limits_of_every_job(limits: Sequence[Limit], task_name: str) -> list[tuple[str, LimitNumbers]] | None:
+    """Return what `limits_of_job()` returns for every job of a task; None if that depends on arguments."""
+    return limits_of_job(limits, task_name, (), {}) if all(limit.key is None for limit in limits) else None
 
 
 def is_shared_by_all(limits: Sequence[Limit], task_name: str, key: str) -> bool:
@@ -173,17 +191,14 @@ def is_shared_by_all(limits: Sequence[Limit], task_name: str, key: str) -> bool:
     return any(limit.key is None and _prefix(limit, task_name) == key for limit in limits)
 
 
-def _rows(limit: Limit) -> list[LimitRow]:
+def _numbers_and_step(limit: Limit) -> list[LimitNumbers]:
     """Return the numbers of a limit: those that it declares, and those of a step if it spreads its starts."""
-    if limit.max_starts is None or limit.per is None:
-        return [LimitRow(limit.max_running, None, None)]
-    per_s = limit.per.total_seconds()
-    rows = [LimitRow(limit.max_running, limit.max_starts, per_s)]
-    if limit.spread:
-        starts_per_step = max(int(limit.max_starts * MIN_STEP_S / per_s), 1)
-        step_s = per_s * starts_per_step / limit.max_starts
-        rows.append(LimitRow(max_running=None, max_starts=starts_per_step, per_s=step_s))
-    return rows
+    declared = numbers_of(limit)
+    if not limit.spread or declared.max_starts is None or declared.per_s is None:
+        return [declared]
+    starts_per_step = max(int(declared.max_starts * MIN_STEP_S / declared.per_s), 1)
+    step_s = declared.per_s * starts_per_step / declared.max_starts
+    return [declared, LimitNumbers(max_running=None, max_starts=starts_per_step, per_s=step_s)]
 
 
 def _key_of(limit: Limit, task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -206,28 +221,29 @@ class LimitBook:
     """The limits of the registered tasks, by the part of ``blocked_on`` before the key."""
 
     def __init__(self, tasks: Iterable[tuple[str, Sequence[Limit]]]) -> None:
-        self._options: defaultdict[str, list[tuple[LimitRow, ...]]] = defaultdict(list)
+        self._options: defaultdict[str, list[tuple[LimitNumbers, ...]]] = defaultdict(list)
         self._declared: defaultdict[str, list[Limit]] = defaultdict(list)
         for task_name, limits in tasks:
-            rows_by_prefix: defaultdict[str, list[LimitRow]] = defaultdict(list)
+            numbers_by_prefix: defaultdict[str, list[LimitNumbers]] = defaultdict(list)
             for limit in limits:
-                rows_by_prefix[_prefix(limit, task_name)] += _rows(limit)
+                numbers_by_prefix[_prefix(limit, task_name)] += _numbers_and_step(limit)
                 self._declared[_prefix(limit, task_name)].append(limit)
-            for prefix, rows in rows_by_prefix.items():
-                if (option := tuple(rows)) not in self._options[prefix]:
+            for prefix, numbers in numbers_by_prefix.items():
+                if (option := tuple(numbers)) not in self._options[prefix]:
                     self._options[prefix].append(option)
 
     def declared(self, blocked_on: str) -> Sequence[Limit]:
         """Return the limits that tasks declare under this name; none if it is unknown."""
         return self._declared.get(prefix_of(BLOCKED_BY_LIMIT, blocked_on), ())
 
-    def options(self, blocked_on: str) -> Sequence[Sequence[LimitRow]]:
+    def options(self, blocked_on: str) -> Sequence[Sequence[LimitNumbers]]:
         """Return the numbers of a limit, a set for each task that declares others; none if it is unknown."""
         return self._options.get(prefix_of(BLOCKED_BY_LIMIT, blocked_on), ())
 
     def longest_per_s(self, blocked_on: str) -> float:
         """Return the longest time span of a limit in seconds, for which its starts are kept."""
-        return max((row.per_s or 0.0 for option in self.options(blocked_on) for row in option), default=0.0)
+        spans = (numbers.per_s or 0.0 for option in self.options(blocked_on) for numbers in option)
+        return max(spans, default=0.0)
 
 
 def limit_of(blocked_on: str | None) -> tuple[str, str]:

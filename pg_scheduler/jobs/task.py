@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.executors import ASYNC, check_executor, default_executor
 from pg_scheduler.jobs.injected import own_signature
-from pg_scheduler.jobs.limits import Limit, LimitRow, check_limits, common_keys
+from pg_scheduler.jobs.limits import Limit, LimitNumbers, check_limits, limits_of_every_job
 from pg_scheduler.jobs.metadata import check_metadata
 from pg_scheduler.jobs.model import (
     DEFAULT_TIMEOUT,
@@ -289,11 +289,11 @@ class Task:
     on_failure: str | None = field(default=None, kw_only=True)
     version: int = field(default=1, kw_only=True)
     arity: Arity = field(init=False, repr=False, compare=False)
-    common_limits: Sequence[tuple[str, LimitRow]] | None = field(init=False, repr=False, compare=False)
+    common_limits: Sequence[tuple[str, LimitNumbers]] | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arity", Arity(self.func))
-        object.__setattr__(self, "common_limits", common_keys(self.limits, self.name))
+        object.__setattr__(self, "common_limits", limits_of_every_job(self.limits, self.name))
         check_unique_names(self.unique, self.arity.signature, self.func.__qualname__)
 
     @property

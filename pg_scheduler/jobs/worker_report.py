@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.settings import VacuumTrigger
+from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS
 
 CODE: Final = "code"
@@ -109,14 +110,12 @@ class ReportedHealth:
 
 
 class ReportedLimit(NamedTuple):
-    """A limit of a task. ``max_starts`` and ``per_s`` are both given, or both None."""
+    """A limit of a task."""
 
     name: str
     task: str
     by_key: bool
-    max_running: int | None
-    max_starts: int | None
-    per_s: float | None
+    numbers: LimitNumbers
     spread: bool
 
 
@@ -167,20 +166,9 @@ class ReportedSettings:
         """The limits of its tasks."""
         for limit in _objects(self._values.get("limits")):
             name, task = _text(limit.get("name")), _text(limit.get("task"))
-            max_starts, per_s = _count(limit.get("max_starts")), _seconds(limit.get("per_s"))
-            if name is None or task is None:
-                continue
-            if max_starts is None or per_s is None:
-                max_starts = per_s = None
-            yield ReportedLimit(
-                name=name,
-                task=task,
-                by_key=limit.get("by_key") is True,
-                max_running=_count(limit.get("max_running")),
-                max_starts=max_starts,
-                per_s=per_s,
-                spread=limit.get("spread") is True,
-            )
+            if name is not None and task is not None:
+                by_key, spread = limit.get("by_key") is True, limit.get("spread") is True
+                yield ReportedLimit(name, task, by_key, _limit_numbers(limit), spread)
 
     @property
     def shares(self) -> Iterator[ReportedShare]:
@@ -257,6 +245,13 @@ class ReportedSettings:
     def positional_of(self, task: str) -> int:
         """Return how many of these parameters positional arguments have, from the first on."""
         return _count(_object(self._values.get("positional")).get(task)) or 0
+
+
+def _limit_numbers(limit: Mapping[str, Any]) -> LimitNumbers:
+    max_starts, per_s = _count(limit.get("max_starts")), _seconds(limit.get("per_s"))
+    if max_starts is None or per_s is None:
+        max_starts = per_s = None
+    return LimitNumbers(_count(limit.get("max_running")), max_starts, per_s)
 
 
 def _is_option(name: str, value: object) -> bool:

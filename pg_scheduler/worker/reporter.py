@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from pg_scheduler.base.settings import SECRETS, SchedulerConfig
 from pg_scheduler.events.log import is_logger_disabled
+from pg_scheduler.jobs.limits import numbers_of
 from pg_scheduler.jobs.model import UNSET, Worker
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.shared_names import fingerprints_of
@@ -103,9 +104,7 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
             "task": task.name,
             "name": limit.name or task.name,
             "by_key": limit.key is not None,
-            "max_running": limit.max_running,
-            "max_starts": limit.max_starts,
-            "per_s": None if limit.per is None else limit.per.total_seconds(),
+            **numbers_of(limit)._asdict(),
             "spread": limit.spread,
         }
         for task in {task.name: task for task in tasks.lists.limited.values()}.values()

@@ -35,7 +35,7 @@ from pg_scheduler.inspect.store.schedules import ScheduleFilters
 from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import IdRange
-from pg_scheduler.jobs.limits import LimitRow
+from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
@@ -253,7 +253,7 @@ KEPT = ENDED._replace(options={"keep_result": 60})
 EXTENDED = ExtendedJob(new_job(), Extras(unique_key="key"))
 DUE_NOW = GeneratedIdJob(*new_job(execution_time=EPOCH)._replace(misfire_grace_time=None))
 
-LIMITS = [("limit:a:", LimitRow(1, None, None))]
+LIMITS = [("limit:a:", LimitNumbers(1, None, None))]
 KEEP = {"limit:a:": 0.0}
 
 CHECKED = CheckedJob("a", NAME, NAME, None, None, 9)
@@ -459,7 +459,7 @@ STORE_CALLS: dict[str, Call] = {
         [AdmissionRequest(Claim("a", "a", "a", 1, now(), "{}", 5, 0, 0, None, None), LIMITS)],
         KEEP,
     ),
-    "unblock": lambda it, _: it.limits.unblock({"limit:a:": [[LimitRow(1, None, None)]]}, 1),
+    "unblock": lambda it, _: it.limits.unblock({"limit:a:": [[LimitNumbers(1, None, None)]]}, 1),
     "block_surplus": lambda it, _: it.limits.block_surplus(
         "limit:a:", [NAME], SurplusPosition(5, now(), ""), 1
     ),

@@ -287,9 +287,17 @@ async def test_task_is_run_again_by_the_form_of_its_last_job(
         assert "/job-form" not in html
 
 
-async def test_task_page_names_the_most_running_jobs_of_a_limit_as_such(pool: asyncpg.Pool, app: App) -> None:
-    limits = declare("gateway", "limited.run", max_running=2)
+async def test_pages_of_tasks_and_jobs_show_all_that_a_limit_counts(pool: asyncpg.Pool, app: App) -> None:
+    limits = declare("gateway", "limited.run", max_running=2, max_starts=9, per_s=60.0)
     await add_worker(pool, names=["limited.run"], settings=json.dumps({"limits": limits}))
-    text = " ".join(Page((await request(app, "/task?id=limited.run")).text).text.split())
-    assert "at most 2 running" in text
-    assert "0 / 2" in text, "no job runs"
+    await pool.execute(
+        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('run', 'limited.run', now())"
+    )
+    texts = [
+        " ".join(Page((await request(app, url)).text).text.split())
+        for url in ("/task?id=limited.run", "/job?id=run")
+    ]
+    assert "at most 2 running, at most 9 starts in 60 s" in texts[0]
+    for text in texts:
+        assert "0 / 2" in text, "no job runs"
+        assert "0 / 9" in text, "none has started"

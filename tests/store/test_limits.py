@@ -19,7 +19,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.faults import is_lock_timeout
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.jobs.limits import LimitRow
+from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.queue.locks import LOCK_CLASS
@@ -30,18 +30,18 @@ KEY = "limit:api:"
 OTHER = "limit:account:7"
 
 
-def most(number: int) -> LimitRow:
+def most(number: int) -> LimitNumbers:
     """Return a limit of running attempts."""
-    return LimitRow(number, None, None)
+    return LimitNumbers(number, None, None)
 
 
-def rate(number: int, seconds: float) -> LimitRow:
+def rate(number: int, seconds: float) -> LimitNumbers:
     """Return a limit of starts."""
-    return LimitRow(None, number, seconds)
+    return LimitNumbers(None, number, seconds)
 
 
 async def admit(
-    store: Store, claims: Sequence[Claim], *limits: tuple[str, LimitRow], keep_s: float = 0.0
+    store: Store, claims: Sequence[Claim], *limits: tuple[str, LimitNumbers], keep_s: float = 0.0
 ) -> dict[str, str | None]:
     """Ask for admission of claims within the same limits."""
     requests = [AdmissionRequest(claim, limits) for claim in claims]

@@ -25,7 +25,7 @@ from pg_scheduler.database.options import (
 )
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import Route, load_queries
-from pg_scheduler.jobs.limits import LimitRow
+from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.step_values import NO_TIMEOUT, SLEEP
@@ -512,7 +512,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.workers.rescue(120)
         await store.limits.block_surplus("limit:a:", [NAME], SurplusPosition(1, NOW, ""), 1)
         await store.limits.read_surplus([NAME], SurplusPosition(1, NOW, ""), 1, 100)
-        await store.limits.unblock({"limit:a:": [[LimitRow(1, 1, 1.0)]]}, 1)
+        await store.limits.unblock({"limit:a:": [[LimitNumbers(1, 1, 1.0)]]}, 1)
         assert await store.limits.blocked_keys("after", 1) == []
         await store.limits.unblock_late(["limit:a:"], None, 1)
         await store.limits.unblock_forgotten(["limit:a:"], [NAME], 1)

@@ -36,7 +36,7 @@ from pg_scheduler.inspect.store.searches import Scan
 from pg_scheduler.inspect.store.server import PRIVILEGES
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.store.workers import IdRange
-from pg_scheduler.jobs.limits import LimitRow
+from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome, RowChange
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
@@ -475,7 +475,7 @@ async def use_path(store: Store) -> object:
         assert await store.steps.keep_holders_results(["f"], 60.0, connection) == [("f", "running", None)]
     assert await store.steps.end("w1", claims["f"], "ö")
     await store.steps.repeat_wait("w1", claims["f"], "ö", 1, delay_s=1.0, until=None)
-    limits = [("limit:a:", LimitRow(1, 9, 60.0))]
+    limits = [("limit:a:", LimitNumbers(1, 9, 60.0))]
     requests = [AdmissionRequest(claims[each], limits) for each in "fa"]
     answer = await store.limits.admit("w1", requests, {"limit:a:": 60.0})
     assert answer == {"f": None, "a": "limit:a:"}
@@ -485,7 +485,7 @@ async def use_path(store: Store) -> object:
     assert await store.shares.tenants("share:", 9) == []
     assert await store.shares.feed(["share:s:t"], {"share:s:": [NAME]}, [NAME]) == Fed(0, None, 25, True)
     assert await store.shares.find_locked(["a"]) == set()
-    (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitRow(9, 9, 60.0)]]}, 9)
+    (unblocked,) = await store.limits.unblock({"limit:a:": [[LimitNumbers(9, 9, 60.0)]]}, 9)
     assert unblocked == ("limit:a:", None, 1, 0, NOW)
     assert await store.limits.unblock_late(["limit:a:"], None, 9) == (0, None)
     assert await store.limits.unblock_forgotten(["limit:a:"], [NAME], 9) == 0

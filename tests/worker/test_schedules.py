@@ -51,7 +51,7 @@ from pg_scheduler.events import (
     ScheduleSkipped,
     ScheduleUpdated,
 )
-from pg_scheduler.jobs.limits import LimitRow
+from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.outcome import COMPLETE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.task import TaskOptions
@@ -826,7 +826,7 @@ async def test_queue_one_drops_fire_times_while_a_limit_keeps_its_job_from_its_f
     await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ONE)
     await bench.plan(MINUTE)
     (claim,) = await bench.claim()
-    full = (("limit:x:", LimitRow(0, None, None)),)
+    full = (("limit:x:", LimitNumbers(0, None, None)),)
     store = bench.parts.store
     assert await store.limits.admit("me", [AdmissionRequest(claim, full)], {"limit:x:": 0.0})
     await bench.plan(MINUTE)

@@ -127,11 +127,15 @@ async def _read_keys(request: PageRequest, name: str) -> tuple[Sequence[LimitKey
 
 
 def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:
-    """Return a limit with its visible tasks, and without numbers if there are others."""
+    """Return a limit with its visible tasks, and without its use if there are others."""
     tasks = tuple(filter(request.access.sees_name, limit.tasks))
     if len(tasks) == len(limit.tasks):
         return limit
-    return replace(limit, tasks=tasks, running=None, starts=None, waiting=0)
+    return replace(_without_use(limit), tasks=tasks)
+
+
+def _without_use(limit: LimitState) -> LimitState:
+    return replace(limit, running=None, starts=None, waiting=0)
 
 
 async def _find(request: PageRequest) -> LimitOverview:
@@ -196,10 +200,8 @@ def _row(
         len(visible_limit.tasks) < len(declared_limit.tasks)
         for visible_limit, declared_limit in zip(visible_limits, declared_limits, strict=True)
     ):
-        limits_without_numbers = [
-            replace(limit, running=None, starts=None, waiting=0) for limit in visible_limits if limit.tasks
-        ]
-        return LimitRow(name, limits_without_numbers, tasks, is_shared=True, waiting=None)
+        limits_without_use = [_without_use(limit) for limit in visible_limits if limit.tasks]
+        return LimitRow(name, limits_without_use, tasks, is_shared=True, waiting=None)
     # Each of them counts the waiting jobs of the name, so these must not be added.
     waiting = max(limit.waiting for limit in visible_limits)
     return LimitRow(

@@ -14,7 +14,7 @@ from pg_scheduler.dashboard.pages import history
 from pg_scheduler.dashboard.pages.limits import without_hidden
 from pg_scheduler.facts.outcomes import count_failed, failure_rate
 from pg_scheduler.inspect import LimitState, TaskState
-from pg_scheduler.inspect.limits import LimitList
+from pg_scheduler.inspect.limits import LimitList, limit_counts
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.tasks import TaskList, fold_tasks
@@ -184,9 +184,7 @@ def _state(task: TaskState, limits: Iterable[LimitState]) -> str | None:
 
 def _is_full(limit: LimitState) -> bool:
     """Return whether jobs wait because all attempts of a limit, or of some of its keys, have started."""
-    pairs = ((limit.running, limit.max_running), (limit.starts, limit.max_starts))
-    is_used_up = any(used is not None and most is not None and used >= most for used, most in pairs)
-    return limit.waiting > 0 and (limit.by_key or is_used_up)
+    return limit.waiting > 0 and (limit.by_key or any(count.is_full for count in limit_counts(limit)))
 
 
 async def _figures(request: PageRequest, chosen: str) -> Figures:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from pg_scheduler import ConfigurationError, Limit, Scheduler, job
-from pg_scheduler.jobs.limits import LimitBook, LimitKeyError, LimitRow, check_limits, limit_keys
+from pg_scheduler.jobs.limits import LimitBook, LimitKeyError, LimitNumbers, check_limits, limits_of_job
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.task import TaskOptions
 from tests.support.cases import each_case
@@ -74,10 +74,10 @@ def test_job_and_register_reject_what_is_no_list_of_limits(limits: Any) -> None:
 
 
 def keys(limit: Limit, *args: Any, **kwargs: Any) -> list[str]:
-    return [key for key, _ in limit_keys([limit], "app.task", args, kwargs)]
+    return [key for key, _ in limits_of_job([limit], "app.task", args, kwargs)]
 
 
-def test_limit_keys_names_the_limit_and_its_key() -> None:
+def test_limits_of_job_names_the_limit_and_its_key() -> None:
     by_account = Limit(max_running=1, key=lambda account, **_: account)
     assert keys(Limit(max_running=1), 5) == ["limit:app.task:"]
     assert keys(Limit("stripe", max_running=1), 5) == ["limit:stripe:"]
@@ -88,33 +88,33 @@ def test_limit_keys_names_the_limit_and_its_key() -> None:
 @pytest.mark.parametrize(
     ("max_starts", "per", "step"),
     [
-        (10, SECOND, LimitRow(None, 1, 0.1)),
-        (100, timedelta(minutes=1), LimitRow(None, 1, 0.6)),
-        (1000, SECOND, LimitRow(None, 100, 0.1)),
-        (1, SECOND, LimitRow(None, 1, 1.0)),
+        (10, SECOND, LimitNumbers(None, 1, 0.1)),
+        (100, timedelta(minutes=1), LimitNumbers(None, 1, 0.6)),
+        (1000, SECOND, LimitNumbers(None, 100, 0.1)),
+        (1, SECOND, LimitNumbers(None, 1, 1.0)),
     ],
 )
-def test_limit_keys_add_the_numbers_of_a_step_when_a_limit_spreads_its_starts(
-    max_starts: int, per: timedelta, step: LimitRow
+def test_limits_of_job_add_the_numbers_of_a_step_when_a_limit_spreads_its_starts(
+    max_starts: int, per: timedelta, step: LimitNumbers
 ) -> None:
     limits = [Limit("api", max_running=3, max_starts=max_starts, per=per, spread=True)]
-    declared = LimitRow(3, max_starts, per.total_seconds())
-    assert limit_keys(limits, "task", (), {}) == [("limit:api:", declared), ("limit:api:", step)]
+    declared = LimitNumbers(3, max_starts, per.total_seconds())
+    assert limits_of_job(limits, "task", (), {}) == [("limit:api:", declared), ("limit:api:", step)]
     assert LimitBook([("task", limits)]).options("limit:api:") == [(declared, step)]
 
 
-def test_limit_keys_are_ascii_so_that_databases_of_any_encoding_agree() -> None:
+def test_limits_of_job_are_ascii_so_that_databases_of_any_encoding_agree() -> None:
     assert keys(Limit("é", max_running=1, key=own), "ü\x00\ud800") == ["limit:\\xe9:\\xfc\\x00\\ud800"]
 
 
-def test_limit_keys_of_a_long_task_name_or_one_with_a_colon_are_short_and_unambiguous() -> None:
-    long = [limit_keys([Limit(max_running=1)], "x" * 5000 + end, (), {})[0][0] for end in "ab"]
+def test_limits_of_job_of_a_long_task_name_or_one_with_a_colon_are_short_and_unambiguous() -> None:
+    long = [limits_of_job([Limit(max_running=1)], "x" * 5000 + end, (), {})[0][0] for end in "ab"]
     assert max(map(len, long)) < 300
     assert long[0] != long[1]
-    assert limit_keys([Limit(max_running=1)], "a:b", (), {})[0][0] == "limit:a\\x3ab:"
+    assert limits_of_job([Limit(max_running=1)], "a:b", (), {})[0][0] == "limit:a\\x3ab:"
 
 
-def test_limit_keys_of_characters_beyond_ascii_are_short_and_unambiguous() -> None:
+def test_limits_of_job_of_characters_beyond_ascii_are_short_and_unambiguous() -> None:
     found = [keys(Limit("é" * 100, max_running=1, key=own), "ü" * 99 + end)[0] for end in "ab"]
     assert max(map(len, found)) <= 500
     assert found[0] != found[1]
@@ -141,12 +141,12 @@ def leave(*_: Any) -> str:
         (lambda: "no arguments", "raised TypeError"),
     ],
 )
-def test_limit_keys_raises_one_error_for_whatever_a_key_function_does(key: Any, part: str) -> None:
+def test_limits_of_job_raises_one_error_for_whatever_a_key_function_does(key: Any, part: str) -> None:
     with pytest.raises(LimitKeyError, match=part):
         keys(Limit(max_running=1, key=key), 5)
 
 
-def test_limit_keys_lets_an_interrupt_pass() -> None:
+def test_limits_of_job_lets_an_interrupt_pass() -> None:
     def interrupt(_: Any) -> str:
         raise KeyboardInterrupt
 
@@ -164,10 +164,10 @@ def test_limit_book_has_a_set_of_numbers_for_each_task_that_shares_a_name() -> N
         ]
     )
     assert book.options("limit:api:") == [
-        (LimitRow(2, None, None), LimitRow(None, 5, 10.0)),
-        (LimitRow(9, None, None),),
+        (LimitNumbers(2, None, None), LimitNumbers(None, 5, 10.0)),
+        (LimitNumbers(9, None, None),),
     ]
-    assert book.options("limit:c:some key") == [(LimitRow(1, None, None),)]
+    assert book.options("limit:c:some key") == [(LimitNumbers(1, None, None),)]
     assert book.options("limit:gone:") == book.options("garbage") == ()
     assert (book.longest_per_s("limit:api:"), book.longest_per_s("limit:c:7")) == (10.0, 0.0)
 

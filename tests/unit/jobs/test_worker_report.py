@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.worker_report import (
     DECLARED,
     DECLARED_FUNCTIONS,
@@ -66,7 +67,7 @@ def test_any_settings_are_read(values: dict[str, Any]) -> None:
     settings = ReportedSettings(values)
     assert all(isinstance(task, str) for task in settings.aliases.values())
     for limit in settings.limits:
-        assert (limit.max_starts is None) == (limit.per_s is None)
+        assert (limit.numbers.max_starts is None) == (limit.numbers.per_s is None)
     assert all(isinstance(share.name, str) for share in settings.shares)
     assert all(isinstance(schedule_id, str) for schedule_id in settings.declared_ids)
     assert all(isinstance(name, str) for names in settings.fingerprints.values() for name in names)
@@ -128,8 +129,8 @@ def test_whole_report_is_read() -> None:
     )
     assert settings.aliases == {"old": "x"}
     assert list(settings.limits) == [
-        ReportedLimit("l", "x", by_key=True, max_running=2, max_starts=9, per_s=60.0, spread=True),
-        ReportedLimit("l", "x", by_key=True, max_running=2, max_starts=None, per_s=None, spread=False),
+        ReportedLimit("l", "x", by_key=True, numbers=LimitNumbers(2, 9, 60.0), spread=True),
+        ReportedLimit("l", "x", by_key=True, numbers=LimitNumbers(2, None, None), spread=False),
     ]
     assert list(settings.shares) == [ReportedShare("s", "x")]
     assert not settings.counts_attempts
