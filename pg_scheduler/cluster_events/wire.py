@@ -17,8 +17,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final, NamedTuple, NoReturn
 
-from pg_scheduler.events import types
-from pg_scheduler.events.types import LEVELS, Event
+from pg_scheduler.events.types import LEVELS, LOCAL, Event
 
 MAX_TEXT_LENGTH: Final = 200
 """Characters of a text, such as an error, on the wire. Ids and names are whole."""
@@ -27,21 +26,6 @@ MAX_IDS: Final = 50
 """Ids of one event on the wire."""
 
 MAX_INTEGER: Final = 2**63
-
-LOCAL: Final = frozenset(
-    {
-        types.EventsDropped,
-        types.EventsMissed,
-        types.JobScheduled,
-        types.KeeperConnected,
-        types.KeeperLost,
-        types.ListenerConnected,
-        types.ListenerLost,
-        types.PassFinished,
-        types.ServiceRetrying,
-    }
-)
-"""Classes that concern one process only."""
 
 WHOLE: Final = ("_id", "_ids", "_key", "_name", "_workers", "blocked_on")
 """Fields that end so are ids or names."""

@@ -1,6 +1,7 @@
 """Events: immutable values, published after the database committed what they describe.
 
-``@logged`` declares the level and the text of the log record of a class; ``log.py`` writes the records.
+``@logged`` declares the level and the text of the log record of a class, and whether its events concern one
+process only. ``log.py`` writes the records, and ``cluster_events`` sends the other events to all nodes.
 """
 
 from __future__ import annotations
@@ -34,11 +35,20 @@ TEXTS: Final[dict[type[Event], str]] = {}
 """The text of that record, with the names of fields."""
 
 
-def logged(level: int, text: str) -> Callable[[type[E]], type[E]]:
-    """Declare the level and the text of the log record of a class of events."""
+LOCAL: Final[set[type[Event]]] = set()
+"""The classes whose events concern one process only, so other nodes do not receive them."""
+
+
+def logged(level: int, text: str, *, is_local: bool = False) -> Callable[[type[E]], type[E]]:
+    """Declare the level and the text of the log record of a class of events.
+
+    Other nodes do not receive the events if they are local, which concern one process only.
+    """
 
     def declare(kind: type[E]) -> type[E]:
         LEVELS[kind], TEXTS[kind] = level, text
+        if is_local:
+            LOCAL.add(kind)
         return kind
 
     return declare
@@ -61,7 +71,7 @@ class JobEvent(Event):
     """The number of the attempt; 0 if there was none."""
 
 
-@logged(logging.DEBUG, "job %(job_name)s (id %(job_id)s) scheduled for %(execution_time)s")
+@logged(logging.DEBUG, "job %(job_name)s (id %(job_id)s) scheduled for %(execution_time)s", is_local=True)
 @dataclass(frozen=True, slots=True)
 class JobScheduled(JobEvent):
     """This process stored a job: a new one, or a new definition of an existing one.
@@ -499,7 +509,7 @@ class OutcomesDelayed(Event):
     """How many outcomes wait."""
 
 
-@logged(logging.DEBUG, "lease keeper connected, liveness lock held")
+@logged(logging.DEBUG, "lease keeper connected, liveness lock held", is_local=True)
 @dataclass(frozen=True, slots=True)
 class KeeperConnected(Event):
     """The lease keeper connected. It holds the liveness lock unless it is connected to a pooler."""
@@ -508,7 +518,7 @@ class KeeperConnected(Event):
     """Whether the keeper holds the liveness lock."""
 
 
-@logged(logging.WARNING, "lease keeper not connected: %(reason)s")
+@logged(logging.WARNING, "lease keeper not connected: %(reason)s", is_local=True)
 @dataclass(frozen=True, slots=True)
 class KeeperLost(Event):
     """The lease keeper has no connection. It reconnects unless the pool is too small for it.
@@ -521,7 +531,7 @@ class KeeperLost(Event):
     """Why there is no connection."""
 
 
-@logged(logging.DEBUG, "listener connected, channel %(channel)s")
+@logged(logging.DEBUG, "listener connected, channel %(channel)s", is_local=True)
 @dataclass(frozen=True, slots=True)
 class ListenerConnected(Event):
     """The LISTEN connection works: notifications arrive."""
@@ -530,7 +540,7 @@ class ListenerConnected(Event):
     """The notification channel."""
 
 
-@logged(logging.WARNING, "listener not connected: %(reason)s")
+@logged(logging.WARNING, "listener not connected: %(reason)s", is_local=True)
 @dataclass(frozen=True, slots=True)
 class ListenerLost(Event):
     """The LISTEN connection is lost: jobs are found by polling alone."""
@@ -554,7 +564,7 @@ class LoopBlocked(Event):
     """The stack of the event loop's thread when the block was detected."""
 
 
-@logged(logging.DEBUG, "%(service)s: pass took %(seconds)s, next pass in %(next_in)s")
+@logged(logging.DEBUG, "%(service)s: pass took %(seconds)s, next pass in %(next_in)s", is_local=True)
 @dataclass(frozen=True, slots=True)
 class PassFinished(Event):
     """A service finished one pass and sleeps for ``next_in`` seconds."""
@@ -567,7 +577,7 @@ class PassFinished(Event):
     """Seconds until the next pass; infinite if it waits for a signal."""
 
 
-@logged(logging.WARNING, "%(service)s: database unavailable, retry in %(next_in)s: %(error)s")
+@logged(logging.WARNING, "%(service)s: database unavailable, retry in %(next_in)s: %(error)s", is_local=True)
 @dataclass(frozen=True, slots=True)
 class ServiceRetrying(Event):
     """A service's pass failed; the next pass is in ``next_in`` seconds.
@@ -604,6 +614,7 @@ class ServiceFaulted(Event):
 @logged(
     logging.WARNING,
     "event subscriber %(subscriber)s is 1,000 events behind; its oldest events are dropped",
+    is_local=True,
 )
 @dataclass(frozen=True, slots=True)
 class EventsDropped(Event):
@@ -619,7 +630,7 @@ class EventsDropped(Event):
     """The name of the subscriber, ``events()`` or ``next_event()``."""
 
 
-@logged(logging.WARNING, "events of other nodes may be lost since %(since)s")
+@logged(logging.WARNING, "events of other nodes may be lost since %(since)s", is_local=True)
 @dataclass(frozen=True, slots=True)
 class EventsMissed(Event):
     """Events of other nodes may be lost: read the rows of what you follow.

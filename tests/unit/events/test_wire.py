@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pg_scheduler import events
-from pg_scheduler.cluster_events import wire
 from pg_scheduler.cluster_events.wire import carried_kinds, decode, encode, names_of, without_details
 from pg_scheduler.events import Event, JobCompleted, JobEvent, JobFailed, JobRetried, JobStarted
+from pg_scheduler.events.types import LOCAL
 from tests.support.cases import each_case
 from tests.unit.events.test_log import RECORDS
 
@@ -23,12 +23,16 @@ DUE = datetime(2030, 1, 1, 9, 30, tzinfo=UTC)
 
 
 def carried() -> list[Event]:
-    return [event for event, *_ in RECORDS if type(event) not in wire.LOCAL]
+    return [event for event, *_ in RECORDS if type(event) not in LOCAL]
 
 
 def test_every_class_is_carried_or_concerns_one_process() -> None:
     assert {type(event).__name__ for event in carried()} == set(carried_kinds())
-    assert not {kind.__name__ for kind in wire.LOCAL} & set(carried_kinds())
+    assert {kind.__name__ for kind in LOCAL} == {
+        *("EventsDropped", "EventsMissed", "JobScheduled", "KeeperConnected", "KeeperLost"),
+        *("ListenerConnected", "ListenerLost", "PassFinished", "ServiceRetrying"),
+    }
+    assert not {kind.__name__ for kind in LOCAL} & set(carried_kinds())
 
 
 @each_case("event", carried(), ids=lambda event: type(event).__name__)
