@@ -18,7 +18,6 @@ from pg_scheduler.triggers.base import (
     next_fire_time,
     restricted_trigger,
 )
-from pg_scheduler.triggers.calendar_interval import CalendarInterval
 from pg_scheduler.triggers.missed import FireCount, count_fire_times, fire_times_around, newest_fire_times
 from pg_scheduler.triggers.search import INSTANT, Search
 from pg_scheduler.triggers.zones import data_version
@@ -115,7 +114,7 @@ def request_search(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new:
     after, start = now, row.start_at
     if start is not None:
         # Also without further runs, since backfill() counts from the anchor.
-        row = replace(row, anchor=_anchor_for(trigger, start))
+        row = replace(row, anchor=restricted_trigger(trigger)._anchor_from(start))  # noqa: SLF001
         after = not_before(trigger, start) if is_new else now
     if _has_run_out(row):
         return replace(row, next_fire_at=None, resume_from=None, finished_at=now)
@@ -377,14 +376,6 @@ def _follows_jobs(row: ScheduleRow) -> bool:
 
 def _has_run_out(row: ScheduleRow) -> bool:
     return row.max_runs is not None and row.runs >= row.max_runs
-
-
-def _anchor_for(trigger: Trigger, start: datetime) -> datetime:
-    """Return the anchor of a schedule with a start. An interval of dates begins on the day of the start."""
-    inner = restricted_trigger(trigger)
-    if isinstance(inner, CalendarInterval) and inner.first is None:
-        return inner.wall_time_on_day_of(start) or start
-    return start
 
 
 def _begin_of_search(row: ScheduleRow, after: datetime) -> datetime:

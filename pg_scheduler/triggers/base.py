@@ -106,6 +106,10 @@ class Trigger(Part):
             fires.append(fire := next_fire)
         return fires
 
+    def _anchor_from(self, start: datetime) -> datetime:
+        """Return the anchor of a schedule with a start."""
+        return start
+
     def _anchored_interval(self) -> timedelta | None:
         """Return the interval of a trigger that fires at ``anchor + k * interval``, None for any other."""
         return None

@@ -128,11 +128,14 @@ class CalendarInterval(Trigger):
         except OverflowError:  # after the year 9999
             return None
 
-    def wall_time_on_day_of(self, start: datetime) -> datetime | None:
-        """Return the instant of the wall time on the day of ``start``; None if it is before ``start``."""
+    def _anchor_from(self, start: datetime) -> datetime:
+        """Return the wall time on the day of the start, so that the first fire time is on that day.
+
+        If the wall time is before the start, or there is a first date, the anchor is the start itself.
+        """
         begin = to_utc(start)
         fire = instant_of(datetime.combine(begin.astimezone(self._zone).date(), self.at), self._zone)
-        return fire if fire >= begin else None
+        return fire if self.first is None and fire >= begin else start
 
     def _steps_until(self, day: date, first: date) -> int:
         """Return how many whole intervals are certain to end before a day."""

@@ -180,6 +180,10 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
     instant after the given one, or None. Its fields are the JSON, so their types must be ones that pydantic
     can convert. A node without the kind leaves schedules with it to the nodes that have it.
 
+    A field with the IANA name of a time zone must be called ``timezone``. By that name the planner finds the
+    schedules whose next fire time to compute again when a node has newer time zone data, and the dashboard
+    and ``pg-scheduler`` find the clock changes that move fire times.
+
     Args:
         kind: Lower-case letters, digits, ``_``, ``.`` and ``-``, up to 64 characters.
 
