@@ -11,6 +11,7 @@ import typer
 
 from pg_scheduler import Worker
 from pg_scheduler.base.text.values import copy_fields
+from pg_scheduler.facts.worker_state import is_draining
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.worker_report import ReportedHealth
 
@@ -129,11 +130,7 @@ async def drain(
 async def resume(command: Command, worker_ids: WorkerIds = None, every: All = False) -> ExitCode:
     """Request of draining workers to claim jobs again."""
     async with command.inspector() as inspector:
-        draining = {
-            worker.worker_id
-            for worker in await inspector.workers()
-            if worker.wanted == "drain" or worker.state == "draining"
-        }
+        draining = {worker.worker_id for worker in await inspector.workers() if is_draining(worker)}
         requested_ids = await _requested_ids(inspector, worker_ids, every=every)
         found_ids = await inspector.resume_workers(requested_ids)
         results: dict[str, RequestResult] = {

@@ -48,7 +48,8 @@ def reported_names(names: Sequence[Any] | None) -> tuple[str, ...] | None:
     return None if names is None else tuple(name for name in names if isinstance(name, str))
 
 
-class LoopBlock(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LoopBlock:
     """A time for which the event loop of a worker was blocked."""
 
     seconds: float
@@ -59,12 +60,18 @@ class LoopBlock(NamedTuple):
     """Whether the worker reports what blocked it, which can be no job."""
 
 
-class PoolUse(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PoolUse:
     """The connections of the pool of a worker; None for a number that it does not report."""
 
     size: int | None
     idle: int | None
     max: int | None
+
+    @property
+    def in_use(self) -> int | None:
+        """The connections that are in use."""
+        return None if self.size is None or self.idle is None else self.size - self.idle
 
 
 NO_POOL: Final = PoolUse(None, None, None)
@@ -96,7 +103,7 @@ class ReportedHealth:
         """Return what the health in the row of a worker states."""
         pool, last_block = _object(health.get("pool")), _object(health.get("last_blocked"))
         return cls(
-            pool=PoolUse(*(_count(pool.get(name)) for name in PoolUse._fields)),
+            pool=PoolUse(_count(pool.get("size")), _count(pool.get("idle")), _count(pool.get("max"))),
             loop_lag_s=_seconds(health.get("loop_lag_s")),
             is_listening=_truth(health.get("is_listening")),
             has_liveness_lock=_truth(health.get("has_liveness_lock")),
@@ -106,6 +113,22 @@ class ReportedHealth:
             last_block=_block(last_block, "seconds", "job_id", "job_name"),
             missing_executors=_texts(health.get("missing_executors")),
             unknown_zones=_texts(health.get(UNKNOWN_ZONES)),
+        )
+
+    def without_names(self) -> ReportedHealth:
+        """Return it without the names and ids of jobs, tasks and schedules.
+
+        It has only what is copied here, so a new attribute is hidden unless this is changed.
+        """
+        return ReportedHealth(
+            pool=self.pool,
+            loop_lag_s=self.loop_lag_s,
+            is_listening=self.is_listening,
+            has_liveness_lock=self.has_liveness_lock,
+            is_logger_disabled=self.is_logger_disabled,
+            clock_offset_s=self.clock_offset_s,
+            block=_without_culprit(self.block),
+            last_block=_without_culprit(self.last_block),
         )
 
 
@@ -266,6 +289,10 @@ def _block(values: Mapping[str, Any], seconds_key: str, id_key: str, name_key: s
     if seconds is None:
         return None
     return LoopBlock(seconds, _text(values.get(id_key)), _text(values.get(name_key)), id_key in values)
+
+
+def _without_culprit(block: LoopBlock | None) -> LoopBlock | None:
+    return None if block is None else LoopBlock(block.seconds, None, None, names_culprit=False)
 
 
 def _number(value: object) -> float | None:

@@ -69,9 +69,14 @@ async def test_workers_page_states_what_is_wrong(pool: asyncpg.Pool, scheduler: 
     data = (await request(app, "/workers", headers=JSON)).data
     assert data["summary"] == "1 live, 1 dead within a day, 1 of 2 slots busy"
     found = [
-        (each["worker"]["worker_id"], each["state"], each["lag_s"], each["pool"]) for each in data["items"]
+        (each["worker"]["worker_id"], each["state"], each["health"]["loop_lag_s"], each["health"]["pool"])
+        for each in data["items"]
     ]
-    assert found == [("w1", "running", 7.5, {"in_use": 2, "most": 10}), ("w2", "dead", None, None)]
+    unknown = {"size": None, "idle": None, "max": None}
+    assert found == [
+        ("w1", "running", 7.5, {"size": 3, "idle": 1, "max": 10}),
+        ("w2", "dead", None, unknown),
+    ]
     text = Page((await request(app, "/workers")).text).text
     assert "its event loop lags by 7.5 s; it receives no notifications" in text
     assert "2 / 10" in text
@@ -96,15 +101,50 @@ async def test_health_that_no_worker_reports_is_not_shown(number: str, pool: asy
     for url in ("/workers", "/worker?id=w1", "/doctor", "/"):
         assert (await request(app, url)).status == 200
     (worker,) = (await request(app, "/workers", headers=JSON)).data["items"]
-    assert (worker["lag_s"], worker["pool"]) == (None, None)
+    assert (worker["health"]["loop_lag_s"], worker["health"]["pool"]["size"]) == (None, None)
 
 
 async def test_worker_states_that_it_drains(pool: asyncpg.Pool, app: App) -> None:
     await add_worker(pool, wanted="drain")
     await add_worker(pool, "w2", state="draining")
     await add_worker(pool, "w3", stopping=True)
+    await add_worker(pool, "w4", wanted="drain", state="stopping")
     data = (await request(app, "/workers", headers=JSON)).data
-    assert [each["state"] for each in data["items"]] == ["draining", "draining", "stopping"]
+    assert [each["state"] for each in data["items"]] == ["draining", "draining", "stopping", "stopping"]
+
+
+async def test_restricted_request_sees_the_health_of_a_worker_without_names(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    health = {
+        "pool": {"size": 3, "idle": 1, "max": 10},
+        "loop_lag_s": 7.5,
+        "is_listening": False,
+        "has_liveness_lock": True,
+        "clock_offset_s": 60,
+        "loop_blocked_s": 5,
+        "blocking_job_id": "payroll-id",
+        "blocking_job_name": "payroll.run",
+        "last_blocked": {"seconds": 7, "job_id": "payroll-id", "job_name": "payroll.run"},
+        "missing_executors": {"payroll.run": "process"},
+        "unknown_zones": {"payroll.nightly": "Europe/Berlin"},
+    }
+    await add_worker(pool, names=["billing.invoice"], health=json.dumps(health))
+    app = build(authorize=restricted)
+    data = (await request(app, "/worker?id=w1", headers=JSON)).data
+    assert [chip["text"] for chip in data["chips"]] == [
+        "lag 8 s",
+        "clock 60 s ahead of the server",
+        "pool 2 of 10",
+        "polls",
+        "liveness lock",
+    ]
+    assert data["item"]["problems"][0] == "its event loop is blocked for 0:00:05"
+    for url in ("/worker?id=w1", "/workers", "/"):
+        for headers in ({}, JSON):
+            text = (await request(app, url, headers=headers)).text
+            assert "payroll" not in text
+            assert "Berlin" not in text
 
 
 async def test_release_of_a_worker_is_that_of_the_application(

@@ -21,7 +21,6 @@ from pg_scheduler.dashboard.pages.workers import (
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import length, term
 from pg_scheduler.inspect.workers import Attempt, ended_attempts
-from pg_scheduler.jobs.worker_report import ReportedHealth
 
 MAX_JOBS: Final = 50
 OLDEST: Final = timedelta(days=365)
@@ -95,17 +94,17 @@ def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:
     def chip(text: str, title: str, *, is_bad: bool = False) -> dict[str, object]:
         return {"text": text, "title": title, "is_bad": is_bad}
 
-    if row.lag_s is not None:
+    health = row.health
+    if health.loop_lag_s is not None:
         title = "how late its event loop ran a callback at the last heartbeat; above 1 s, a job blocks it"
-        yield chip(f"lag {length(row.lag_s)}", title, is_bad=row.lag_s > 1)
-    health = ReportedHealth.of(row.worker.health)
+        yield chip(f"lag {length(health.loop_lag_s)}", title, is_bad=health.loop_lag_s > 1)
     offset_s = health.clock_offset_s
     if offset_s is not None and abs(offset_s) > MAX_CLOCK_OFFSET_S:
         title = "the clock of its host differs from that of the server; due times computed there are wrong"
         yield chip(f"clock {difference(offset_s)} the server", title, is_bad=True)
-    if row.pool is not None:
+    if health.pool.in_use is not None and health.pool.max is not None:
         title = "connections of its pool that are in use, of their maximum number"
-        yield chip("pool {in_use:g} of {most:g}".format(**row.pool), title)
+        yield chip(f"pool {health.pool.in_use} of {health.pool.max}", title)
     if health.is_listening is not None:
         title = "it receives a notification of each new job, and starts it at once; otherwise it polls"
         yield chip("listening" if health.is_listening else "polls", title, is_bad=not health.is_listening)

@@ -11,13 +11,14 @@ from pg_scheduler.base.settings import JOB_ROLES
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.database.author import release_of
+from pg_scheduler.facts.worker_state import WorkerState, state_of
 from pg_scheduler.inspect import AuditRecord, Thresholds
 from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
-from pg_scheduler.jobs.worker_report import PoolUse, ReportedHealth
+from pg_scheduler.jobs.worker_report import ReportedHealth
 
 MAX_WORKERS: Final = 500
 MAX_CLOCK_OFFSET_S: Final = Thresholds().clock_s
@@ -37,22 +38,20 @@ class WorkerRow:
 
     Attributes:
         worker: The worker, without what the request may not see.
-        state: ``running``, ``draining``, ``stopping`` or ``dead``.
+        state: Its state.
         release: The release of the application; None if its metadata name none.
-        problems: What is wrong with it, as it reports it.
-        lag_s: Seconds for which its event loop kept a callback waiting; None if that is unknown.
-        pool: The connections of its pool that are ``in_use``, and the ``most`` that it can have.
+        health: What it reports of itself, without what the request may not see.
+        problems: What is wrong with it by that.
         died_at: When it was declared dead, or its lease expired; None for a live worker.
         reclaimed: How many of its jobs were reclaimed then; None if that is unknown or hidden.
         oldest: The visible job that it has run for the longest time.
     """
 
     worker: Worker
-    state: str
+    state: WorkerState
     release: str | None
+    health: ReportedHealth
     problems: Sequence[str] = ()
-    lag_s: float | None = None
-    pool: Mapping[str, float] | None = None
     died_at: datetime | None = None
     reclaimed: int | None = None
     oldest: Attempt | None = None
@@ -184,7 +183,8 @@ def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
 def listed_row(worker: Worker, request: PageRequest) -> WorkerRow:
     """Return a worker as lists show it, without what only its page shows."""
     row = row_of(worker, request)
-    return replace(row, worker=replace(row.worker, names=None, health={}, settings={}, metadata={}))
+    listed_worker = replace(row.worker, names=None, health={}, settings={}, metadata={})
+    return replace(row, worker=listed_worker, health=row.health.without_names())
 
 
 def slots_of(worker: Worker) -> int:
@@ -210,13 +210,14 @@ def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
     release, health = release_of(worker.metadata), ReportedHealth.of(worker.health)
     if release and request.settings.redaction.is_hidden("release"):
         release = HIDDEN
+    if request.access.visible_names is not None:
+        health = health.without_names()
     return WorkerRow(
         worker=_visible_worker(worker, request),
-        state=_state(worker),
+        state=state_of(worker),
         release=release,
+        health=health,
         problems=_problems(health) if worker.is_alive else [],
-        lag_s=health.loop_lag_s,
-        pool=_pool(health.pool),
         died_at=None if worker.is_alive else worker.lease_until,
     )
 
@@ -224,22 +225,6 @@ def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
 def difference(offset_s: float) -> str:
     """Return ``10 m behind`` or ``3 s ahead of``."""
     return f"{length(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'}"
-
-
-def _pool(pool: PoolUse) -> dict[str, float] | None:
-    if pool.size is None or pool.idle is None or pool.max is None:
-        return None
-    return {"in_use": float(pool.size - pool.idle), "most": float(pool.max)}
-
-
-def _state(worker: Worker) -> str:
-    if not worker.is_alive:
-        return "dead"
-    if worker.is_stopping:
-        return "stopping"
-    if worker.wanted == "drain":
-        return "draining"
-    return worker.state if worker.state in {"draining", "stopping"} else "running"
 
 
 def _problems(health: ReportedHealth) -> list[str]:

@@ -14,6 +14,7 @@ from pg_scheduler.base.text.remedies import execute, then
 from pg_scheduler.database.author import release_of
 from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.facts.lateness import is_late
+from pg_scheduler.facts.worker_state import state_of
 from pg_scheduler.inspect.doctor.check import CheckResults, SharedFacts, check, error, info, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
@@ -358,8 +359,9 @@ def _runs_jobs(worker: Worker) -> bool:
 
 
 def _drains(worker: Worker) -> bool:
-    is_requested = worker.wanted == DRAIN and worker.state == "draining"
-    return is_requested and worker.is_alive and not worker.is_stopping and _runs_jobs(worker)
+    """Return whether a worker that could run jobs claims none, as was requested."""
+    has_obeyed = worker.wanted == DRAIN and worker.state == "draining"
+    return has_obeyed and state_of(worker) == "draining" and _runs_jobs(worker)
 
 
 def _shown(value: Any) -> str:

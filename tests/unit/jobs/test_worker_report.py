@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from typing import Any
 
 from hypothesis import given
@@ -53,7 +54,7 @@ SETTINGS_KEYS = (
 @given(st.dictionaries(st.sampled_from(HEALTH_KEYS), VALUES))
 def test_any_health_is_read(values: dict[str, Any]) -> None:
     health = ReportedHealth.of(values)
-    for number in (*health.pool, health.loop_lag_s):
+    for number in (*astuple(health.pool), health.loop_lag_s):
         assert number is None or number >= 0
     for block in filter(None, (health.block, health.last_block)):
         assert block.seconds >= 0
@@ -108,6 +109,16 @@ def test_whole_report_is_read() -> None:
         last_block=LoopBlock(9.0, None, None, names_culprit=True),
         missing_executors={"x": "gpu"},
         unknown_zones={"a": "Europe/Kyiv"},
+    )
+    assert health.without_names() == ReportedHealth(
+        pool=PoolUse(3, 1, 5),
+        loop_lag_s=0.0,
+        is_listening=True,
+        has_liveness_lock=False,
+        is_logger_disabled=True,
+        clock_offset_s=-1.8e9,
+        block=LoopBlock(4.5, None, None, names_culprit=False),
+        last_block=LoopBlock(9.0, None, None, names_culprit=False),
     )
     limit = {"name": "l", "task": "x", "by_key": True, "max_running": 2, "max_starts": 9, "per_s": 60.0}
     settings = ReportedSettings(
