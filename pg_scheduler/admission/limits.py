@@ -91,7 +91,7 @@ class LimitRepository(Repository):
         declared = list(dict.fromkeys(pair for limits in distinct_limits for pair in limits))
         keys = list(keep_s)
         async with self._statements.connections.admission() as connection:
-            await self._statements.fetch("lock_limits", LOCK_CLASS, keys, on=connection)
+            await self._statements.fetch("lock_texts", LOCK_CLASS, keys, on=connection)
             rows = await self._statements.fetch(
                 "admit_attempts",
                 worker_id,

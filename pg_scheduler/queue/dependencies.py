@@ -187,8 +187,8 @@ class DependencyRepository:
         """
         rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
         if any(row["parent_id"] not in locked for row in rows):
-            # The statement takes an advisory lock for a text, here the one that all such checks share.
-            await self._statements.fetch("lock_limits", LOCK_CLASS, [AFTER], on=connection)
+            # All such checks share the lock of one text.
+            await self._statements.fetch("lock_texts", LOCK_CLASS, [AFTER], on=connection)
             rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
         return [(row["parent_id"], row["child_id"]) for row in rows]
 

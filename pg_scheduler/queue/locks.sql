@@ -15,6 +15,15 @@ SELECT pg_try_advisory_lock($1);
 -- Drop a session lock.
 SELECT pg_advisory_unlock($1);
 
+-- name: lock_texts
+-- route: caller
+-- Take the locks of limits, or that of cycles, by their texts ($2) until the end of the transaction, in the same
+-- order everywhere.
+--
+-- A statement of its own: the snapshot of the next one then contains what the last holder committed.
+SELECT pg_advisory_xact_lock($1, lock)
+FROM (SELECT DISTINCT hashtext(key) AS lock FROM unnest($2::text[]) AS key ORDER BY lock) AS locks;
+
 -- name: session_pid
 -- route: caller
 -- Return the process that runs the transaction. Behind a pooler, asyncpg has another id.

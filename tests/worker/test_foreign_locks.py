@@ -35,7 +35,7 @@ from tests.support.store import new_schedule
 from tests.support.worker import LEASE, claim, new_job, now
 
 LOCKS: Final = """
-lock_limits: limited
+lock_texts: limited
 admit_attempts: limited jobs starts
 delete_past_starts: skips starts
 insert_audit: own audit
