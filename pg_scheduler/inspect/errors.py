@@ -113,15 +113,21 @@ class ErrorGroups:
     @property
     def summary(self) -> str:
         """The numbers of jobs searched and groups found, in one line, as every front end shows them."""
-        groups = counted(len(self.items), "group")
+        noun = "unsuccessful job"
         if self.missing_index is not None:
             extent = extent_of(self.searched, self.total_estimate, is_complete=self.is_complete)
-            return f"searched {extent} by id, {groups} found; the index {self.missing_index} is missing"
-        noun = "unsuccessful job"
-        extent = f"the newest {counted(self.searched, noun)}"
-        if self.is_complete:
+        elif self.is_complete:
             extent = extent_of(self.searched, None, is_complete=True, noun=noun)
-        return f"searched {extent}, {groups} found"
+        else:
+            extent = f"the newest {counted(self.searched, noun)}"
+        return f"searched {extent}, {counted(len(self.items), 'group')} found{index_note(self)}"
+
+
+def index_note(groups: ErrorGroups) -> str:
+    """Return how a summary ends if jobs were examined by id; nothing if their index exists."""
+    if groups.missing_index is None:
+        return ""
+    return f"; jobs were examined by id, since the index {groups.missing_index} is missing"
 
 
 def normalized(error: str) -> str:

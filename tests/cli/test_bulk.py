@@ -284,7 +284,8 @@ def test_errors_state_that_they_were_searched_by_id(call: Run, fill: Fill, query
     ran = call("jobs", "errors", "-o", "json")
     assert ran.code == ExitCode.DONE, ran.err
     document = json.loads(ran.out)
-    text = "searched all of 2 jobs by id, 1 group found; the index scheduled_jobs_unsuccessful is missing"
+    note = "jobs were examined by id, since the index scheduled_jobs_unsuccessful is missing"
+    text = f"searched all of 2 jobs, 1 group found; {note}"
     assert (document["summary"], document["missing_index"]) == (text, "scheduled_jobs_unsuccessful")
     assert text in ran.err
     assert "pg-scheduler migrate indexes" in ran.err

@@ -188,7 +188,10 @@ async def test_errors_page_groups_by_name_and_text(
     await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
     text = " ".join(Page((await request(build(), "/errors")).text).text.split())
     assert "TimeoutError billing.invoice after # s" in text
-    assert "2 groups found; the index scheduled_jobs_unsuccessful is missing" in text
+    note = "jobs were examined by id, since the index scheduled_jobs_unsuccessful is missing"
+    assert f"2 groups found; {note}" in text
+    data = (await request(build(authorize=restricted), "/errors", headers=JSON)).data
+    assert data["summary"] == f"1 group that you may see; {note}"
 
 
 async def test_schedule_page_shows_fire_times_in_the_zone_of_the_trigger(

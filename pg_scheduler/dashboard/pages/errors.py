@@ -20,7 +20,7 @@ from pg_scheduler.database.author import release_of
 from pg_scheduler.facts.job_state import QUARANTINED
 from pg_scheduler.inspect import ErrorGroup
 from pg_scheduler.inspect.audit import is_muted, read_muted, read_mutes
-from pg_scheduler.inspect.errors import ErrorGroups, is_in_group
+from pg_scheduler.inspect.errors import ErrorGroups, index_note, is_in_group
 from pg_scheduler.inspect.texts import counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
 
@@ -144,11 +144,9 @@ async def build(request: PageRequest) -> View:
     items.sort(key=SORTS[sort])
     summary = groups.summary
     if request.access.visible_names is not None:
-        summary = f"{counted(len(visible), 'group')} that you may see" + (
-            "" if groups.is_complete else "; the search is not complete"
-        )
-        if groups.missing_index is not None:
-            summary += f", by id; the index {groups.missing_index} is missing"
+        # The numbers of the whole summary would tell of jobs that the request may not see.
+        incomplete = "" if groups.is_complete else "; the search is not complete"
+        summary = f"{counted(len(visible), 'group')} that you may see{incomplete}{index_note(groups)}"
     if len(items) > SHOWN_GROUPS:
         summary = f"{summary}; the first {SHOWN_GROUPS} are shown"
     return View(
