@@ -393,7 +393,9 @@ class _DeployCheck:
         moved_ids: set[str] = set()
         if configs:
             rows, now = await schedules.declared(configs)
-            plan = plan_sync(configs, rows, now=now or await self._store.statements.read_clock(), chained={})
+            plan = plan_sync(
+                configs, rows, now=now or await self._store.statements.read_clock(), chain_due_times={}
+            )
             rows |= {row.schedule_id: row for row in plan.write}
             # The start deletes only rows that it writes again under another key, so the code has these too.
             moved_ids = {*plan.delete}

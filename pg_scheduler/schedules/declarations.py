@@ -326,7 +326,7 @@ class DeclaredSchedules:
             plan_with = partial(
                 plan_sync,
                 configs,
-                chained=await schedules.chained_runs(new_keys, on=connection),
+                chain_due_times=await schedules.chain_due_times(new_keys, on=connection),
                 now=await self._store.statements.read_clock(on=connection),
                 service=self._new_service,
                 creates=creates,
@@ -370,7 +370,7 @@ class DeclaredSchedules:
         if now is None:
             return {*configs} if creates else set()
         plan_with = partial(
-            plan_sync, configs, rows, now=now, chained={}, service=self._new_service, creates=creates
+            plan_sync, configs, rows, now=now, chain_due_times={}, service=self._new_service, creates=creates
         )
         plan = plan_with()
         if plan.write and (left_ids := await self._left_to_later_workers(rows)):

@@ -339,19 +339,21 @@ def definition_of(config: PeriodicJobConfig) -> Definition:
 
 
 def new_row(
-    config: PeriodicJobConfig, now: datetime, chained: datetime | None = None, service: str | None = None
+    config: PeriodicJobConfig, now: datetime, chain_due_at: datetime | None = None, service: str | None = None
 ) -> ScheduleRow:
     """Return the row that a declared schedule has when it is new.
 
     Args:
         config: The schedule, as the code declares it.
         now: The time of the database.
-        chained: Its first fire time, if pg-scheduler 0.2 enqueued jobs for it: the due time of the last
-            pending one. None if there is no such job.
+        chain_due_at: In pg-scheduler 0.2, each job of a schedule enqueued the next one. The due time of the
+            pending job of such a chain, which is the first fire time; None without one.
         service: The mark of the service; None for no mark.
     """
     row = _with_declaration(config, blank_row(config.dedup_key, now), service)
-    row = replace(row, anchor=chained or now, last_fire_at=chained, paused_at=None if config.enabled else now)
+    # The job of a chain exists already, so the planner continues after its fire time.
+    row = replace(row, anchor=chain_due_at or now, last_fire_at=chain_due_at)
+    row = replace(row, paused_at=None if config.enabled else now)
     return retime(row, config.trigger, now, is_new=True, may_end=True)
 
 
@@ -373,7 +375,7 @@ def plan_sync(
     rows: Mapping[str, ScheduleRow],
     *,
     now: datetime,
-    chained: Mapping[str, datetime],
+    chain_due_times: Mapping[str, datetime],
     service: str | None = None,
     creates: bool = True,
     left_ids: Collection[str] = (),
@@ -389,8 +391,7 @@ def plan_sync(
         configs: The periodic functions of this process, by dedup key.
         rows: The rows of the database, by dedup key.
         now: The time of the database.
-        chained: For new keys, the due time of the last pending job that pg-scheduler 0.2.x enqueued. That
-            job is the first fire time.
+        chain_due_times: By key, the ``chain_due_at`` of new rows; see `new_row()`.
         service: The mark of the service if none of its schedules has a row; None for no mark.
         creates: Whether a schedule without a row gets a new one. It gets one in any case if its function has
             several under other keys.
@@ -409,7 +410,7 @@ def plan_sync(
             if row != old:
                 write.append(as_edit_of(old, row, now))
         elif creates or old_rows:
-            write.append(new_row(configs[key], now, chained.get(key), service))
+            write.append(new_row(configs[key], now, chain_due_times.get(key), service))
     return SyncPlan(tuple(write), moved)
 
 
@@ -448,7 +449,9 @@ def is_as_declared(config: PeriodicJobConfig, row: ScheduleRow) -> bool:
 def service_of(row: ScheduleRow) -> str | None:
     """Return the mark of the service that declares a schedule; None if the row has none.
 
-    The first process that writes the schedules of a service invents it, and later ones inherit it.
+    Services may declare functions of the same names in one database, and the mark distinguishes their rows.
+    In the column ``module`` it follows the name of the module, after ``SERVICE_MARK``. The first process that
+    writes the schedules of a service invents it, and later ones inherit it.
     """
     return None if row.module is None else split_module(row.module)[1]
 

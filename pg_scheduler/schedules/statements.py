@@ -284,14 +284,14 @@ class ScheduleRepository:
             await self._statements.execute("lock_declarations", on=transaction.connection)
             yield transaction
 
-    async def chained_runs(self, dedup_keys: Sequence[str], *, on: Connection) -> dict[str, datetime]:
-        """Return the times of the last pending jobs that pg_scheduler 0.2 planned, by dedup key."""
-        instants = {}
+    async def chain_due_times(self, dedup_keys: Sequence[str], *, on: Connection) -> dict[str, datetime]:
+        """Return when the pending jobs of the chains of pg_scheduler 0.2 are due, by dedup key."""
+        due_times = {}
         for key in dedup_keys:
-            instant = await self._statements.value("last_chained_run", key, on=on)
-            if instant is not None:
-                instants[key] = instant
-        return instants
+            due_at = await self._statements.value("last_chained_run", key, on=on)
+            if due_at is not None:
+                due_times[key] = due_at
+        return due_times
 
     # -- planning --------------------------------------------------------------------------------------
 

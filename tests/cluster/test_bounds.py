@@ -433,7 +433,7 @@ STORE_CALLS: dict[str, Call] = {
     "retire": lambda it, _: it.schedules.retire(["key"], ["app.jobs"]),
     "read": lambda it, _: it.schedules.read(["key"]),
     "declaring": lambda it, _: enter(it.schedules.declaring()),
-    "chained_runs": lambda it, conn: it.schedules.chained_runs(["key"], on=conn),
+    "chain_due_times": lambda it, conn: it.schedules.chain_due_times(["key"], on=conn),
     "lock_due": lambda it, conn: it.schedules.lock_due(NOTHING, 9, on=conn),
     "next_fire_in": lambda it, _: it.schedules.next_fire_in(NOTHING),
     "advance": lambda it, conn: it.schedules.advance([ScheduleChange("key")], on=conn),

@@ -270,7 +270,7 @@ async def test_now_follows_the_test_clock_or_the_database(
     assert found == now if now else found >= before
 
 
-async def test_chained_runs_returns_the_last_pending_job_of_a_0_2_chain(store: Store, pool: Pool) -> None:
+async def test_chain_due_times_returns_the_last_pending_job_of_a_0_2_chain(store: Store, pool: Pool) -> None:
     await store.inserts.insert(
         [
             new_job("periodic:key:0", execution_time=NOW + 9 * SECOND, max_retries=1),
@@ -286,5 +286,5 @@ async def test_chained_runs_returns_the_last_pending_job_of_a_0_2_chain(store: S
     await store.jobs.cancel("periodic:gone:4")
     await pool.execute("UPDATE scheduled_jobs SET retry_count = 1 WHERE job_id = 'periodic:key:0'")
     async with store.schedules.declaring() as (connection, _):
-        found = await store.schedules.chained_runs(["key", "gone", "none", "own"], on=connection)
+        found = await store.schedules.chain_due_times(["key", "gone", "none", "own"], on=connection)
     assert found == {"key": NOW + 2 * SECOND}  # 0.2 numbered its runs; later ids contain instants

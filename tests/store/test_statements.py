@@ -243,7 +243,7 @@ async def use_schedules(store: Store) -> object:
     row, declared = new_schedule(paused_at=NOW), new_schedule("declared", owner="code")
     async with store.schedules.declaring() as (connection, _):
         now = await store.statements.read_clock(on=connection)
-        assert await store.schedules.chained_runs(["key"], on=connection) == {}
+        assert await store.schedules.chain_due_times(["key"], on=connection) == {}
         assert await store.schedules.insert(row, kinds, on=connection)
         assert not await store.schedules.insert(row, kinds, on=connection)
         await store.schedules.insert(declared, kinds, on=connection)

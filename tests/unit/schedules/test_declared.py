@@ -54,9 +54,14 @@ def write(
     *configs: PeriodicJobConfig,
     rows: tuple[ScheduleRow, ...] = (),
     now: datetime = NOW,
-    chained: dict[str, datetime] | None = None,
+    chain_due_times: dict[str, datetime] | None = None,
 ) -> SyncPlan:
-    return plan_sync(by_key(*configs), {row.schedule_id: row for row in rows}, now=now, chained=chained or {})
+    return plan_sync(
+        by_key(*configs),
+        {row.schedule_id: row for row in rows},
+        now=now,
+        chain_due_times=chain_due_times or {},
+    )
 
 
 def stored(config: PeriodicJobConfig, now: datetime = NOW) -> ScheduleRow:
@@ -221,21 +226,21 @@ def test_enabled_is_set_by_the_latest_change_in_code_or_by_a_call() -> None:
 def test_pending_job_of_a_0_2_chain_is_the_first_fire_time() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     due = NOW + 20 * MINUTE
-    (row,) = write(config, chained={config.dedup_key: due}).write
+    (row,) = write(config, chain_due_times={config.dedup_key: due}).write
     assert (row.anchor, row.last_fire_at, row.next_fire_at) == (due, due, due + HOUR)
 
 
 def test_overdue_job_of_a_0_2_chain_keeps_the_interval() -> None:
     config = PeriodicJobConfig(make(), HOUR)
     due = NOW - 150 * MINUTE
-    (row,) = write(config, chained={config.dedup_key: due}).write
+    (row,) = write(config, chain_due_times={config.dedup_key: due}).write
     assert (row.anchor, row.last_fire_at, row.next_fire_at) == (due, due, NOW + 30 * MINUTE)
 
 
 def test_0_2_chain_is_ignored_when_the_schedule_has_a_row() -> None:
     config = PeriodicJobConfig(make(), HOUR)
-    chained = {config.dedup_key: NOW + 20 * MINUTE}
-    assert write(config, rows=(stored(config),), chained=chained) == SyncPlan()
+    due_times = {config.dedup_key: NOW + 20 * MINUTE}
+    assert write(config, rows=(stored(config),), chain_due_times=due_times) == SyncPlan()
 
 
 def test_new_schedule_with_a_start_is_anchored_there_and_fires_then() -> None:
