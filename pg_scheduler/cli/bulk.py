@@ -161,12 +161,11 @@ async def retry(
     """Run finished jobs again now. A search leaves out completed jobs unless it has status:completed."""
     if since is not None and group is None:
         raise UsageError("--since needs --group; for a search, write finished:>-1h")
-    start_at = None if since is None else read_since("--since", since, command.output.zone)
+    ended_since = None if since is None else read_since("--since", since, command.output.zone)
     async with command.inspector() as inspector:
-        start = partial(inspector.retry_jobs, from_step=from_step)
-        if group is not None:
-            start = partial(start, group=await _find_group(inspector, group, start_at))
-        return await _change(command, "retry", options, start, has_group=group is not None)
+        error_group = None if group is None else await _find_group(inspector, group, ended_since)
+        retry_jobs = partial(inspector.retry_jobs, group=error_group, from_step=from_step)
+        return await _change(command, "retry", options, retry_jobs, has_group=group is not None)
 
 
 async def delete(command: Command, options: BulkOptions) -> ExitCode:
@@ -189,6 +188,7 @@ async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
 
 
 async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | None) -> ErrorGroup:
+    """Return the group of errors with a fingerprint, of the jobs that ended since an instant."""
     groups = await inspector.error_groups(since=since, limit=MAX_GROUPS)
     for group in groups.items:
         if group.fingerprint == fingerprint:
@@ -201,7 +201,10 @@ async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | 
 async def _change(
     command: Command, action: BulkAction, options: BulkOptions, start: Start, *, has_group: bool = False
 ) -> ExitCode:
-    """Change the jobs, after a question if a search names them, and write what was done."""
+    """Change the jobs, after a question if a search names them, and write what was done.
+
+    ``start`` is the method of the `Inspector` that changes jobs, and yields the progress.
+    """
     named = options.jobs(command, has_group=has_group)
     jobs = {**named, "limit": options.limit, "after": options.after}
     rate = read_rate(options.rate)

@@ -10,7 +10,7 @@ from typing import Final
 from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.facts.lateness import held_names
 from pg_scheduler.inspect.jobs import Totals, totals_of
-from pg_scheduler.inspect.paths import UNSUCCESSFUL
+from pg_scheduler.inspect.paths import UNSUCCESSFUL_INDEX
 from pg_scheduler.inspect.store.cluster import TABLES, ScheduleRow
 from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.inspect.store.inspections import BacklogRow
@@ -106,7 +106,8 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
     async with store.searches.transaction() as connection:
         estimates = (await store.searches.sizes(on=connection)).estimates
         quarantined = None
-        if UNSUCCESSFUL in estimates:
+        # Without this index, counting the quarantined jobs would read the whole table.
+        if UNSUCCESSFUL_INDEX in estimates:
             quarantined = (await cluster.unsuccessful(MAX_UNSUCCESSFUL_ROWS, on=connection)).quarantined
     backlog = await inspections.backlog()
     blocked: dict[str, int] = {}

@@ -15,7 +15,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.session import Connection
 from pg_scheduler.facts.job_state import ended_state
 from pg_scheduler.inspect.pages import DEFAULT_BOUNDS, Bounds
-from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL, UNSUCCESSFUL_STATUSES
+from pg_scheduler.inspect.paths import LAST_DAY, UNSUCCESSFUL_INDEX, UNSUCCESSFUL_STATUSES
 from pg_scheduler.inspect.search.conditions import conditions_of
 from pg_scheduler.inspect.search.terms import (
     Pattern,
@@ -289,7 +289,7 @@ async def group_errors_by_id(
         searched=searched,
         since=None,
         is_complete=is_complete,
-        missing_index=UNSUCCESSFUL,
+        missing_index=UNSUCCESSFUL_INDEX,
         total_estimate=total,
     )
 

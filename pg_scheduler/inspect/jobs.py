@@ -14,7 +14,7 @@ from pg_scheduler.inspect.errors import ErrorGroups, group_errors, group_errors_
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.job_facts import collect_job_facts
 from pg_scheduler.inspect.pages import SearchPage, Wanted, find_page
-from pg_scheduler.inspect.paths import BLOCKED, CLAIM, SORTS, UNSUCCESSFUL, Sort
+from pg_scheduler.inspect.paths import BLOCKED_INDEX, CLAIM_INDEX, SORTS, UNSUCCESSFUL_INDEX, Sort
 from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.parser import names_term
 from pg_scheduler.inspect.store.searches import TABLE
@@ -54,9 +54,9 @@ def totals_of(estimates: Mapping[str, int | None]) -> Totals:
     """Return the totals that follow from the sizes of the table and its indexes."""
     return Totals(
         jobs=estimates.get(TABLE),
-        unfinished=estimates.get(CLAIM),
-        blocked=estimates.get(BLOCKED),
-        unsuccessful=estimates.get(UNSUCCESSFUL),
+        unfinished=estimates.get(CLAIM_INDEX),
+        blocked=estimates.get(BLOCKED_INDEX),
+        unsuccessful=estimates.get(UNSUCCESSFUL_INDEX),
     )
 
 
@@ -229,7 +229,7 @@ class JobReads(InspectorBase):
             since = check_execution_time(since, name="since")
         async with self._reads.searches.transaction() as connection:
             sizes = await self._reads.searches.sizes(on=connection)
-            if UNSUCCESSFUL not in sizes.estimates:
+            if UNSUCCESSFUL_INDEX not in sizes.estimates:
                 searches, bounds = self._reads.searches, self._bounds
                 return await group_errors_by_id(searches, sizes, since, limit, connection, bounds=bounds)
             inspections, now = self._reads.inspections, sizes.now
@@ -265,7 +265,7 @@ async def count_states(inspector: InspectorBase) -> dict[str, StateCount]:
         estimates = (await store.searches.sizes(on=connection)).estimates
         unfinished = await store.cluster.unfinished(MAX_UNFINISHED_ROWS, on=connection)
         ended = None
-        if UNSUCCESSFUL in estimates:
+        if UNSUCCESSFUL_INDEX in estimates:
             ended = await store.cluster.unsuccessful(MAX_UNSUCCESSFUL_ROWS, on=connection)
     totals = totals_of(estimates)
     counts: dict[str, StateCount] = {}

@@ -30,9 +30,9 @@ from pg_scheduler.inspect.store.searches import TABLE
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.triggers.search import INSTANT
 
-CLAIM: Final = "scheduled_jobs_claim"
-BLOCKED: Final = "scheduled_jobs_blocked"
-UNSUCCESSFUL: Final = "scheduled_jobs_unsuccessful"
+CLAIM_INDEX: Final = "scheduled_jobs_claim"
+BLOCKED_INDEX: Final = "scheduled_jobs_blocked"
+UNSUCCESSFUL_INDEX: Final = "scheduled_jobs_unsuccessful"
 
 FIRST_INSTANT: Final = datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
 LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
@@ -201,10 +201,10 @@ def plan_search(
         return Plan(())
     if sort == "id":
         return Plan((Segment(Path.NEWEST),), (TABLE,))
-    is_indexed = UNSUCCESSFUL in set(indexes)
+    is_indexed = UNSUCCESSFUL_INDEX in set(indexes)
     if _Kind.COMPLETED not in kinds and (is_indexed or _Kind.UNSUCCESSFUL not in kinds):
         return _by_indexes(search, kinds)
-    missing = UNSUCCESSFUL if kinds == {_Kind.UNSUCCESSFUL} else None
+    missing = UNSUCCESSFUL_INDEX if kinds == {_Kind.UNSUCCESSFUL} else None
     words = _words(search)
     segments = [Segment(Path.IDS, ids=words)] if words else []
     if is_list:
@@ -216,12 +216,12 @@ def plan_search(
 
 def _by_end(search: Search, kinds: frozenset[_Kind], indexes: Iterable[str]) -> Plan:
     """Return the plan of the unsuccessful jobs of a search, the newest end first."""
-    if UNSUCCESSFUL not in set(indexes):
+    if UNSUCCESSFUL_INDEX not in set(indexes):
         raise ConfigurationError(
-            f"sort='finished' needs the index {UNSUCCESSFUL}, which is missing; run pg-scheduler migrate "
-            "indexes, or sort by id"
+            f"sort='finished' needs the index {UNSUCCESSFUL_INDEX}, which is missing; "
+            "run pg-scheduler migrate indexes, or sort by id"
         )
-    return Plan((_unsuccessful(search),), (UNSUCCESSFUL,)) if _Kind.UNSUCCESSFUL in kinds else Plan(())
+    return Plan((_unsuccessful(search),), (UNSUCCESSFUL_INDEX,)) if _Kind.UNSUCCESSFUL in kinds else Plan(())
 
 
 def _unsuccessful(search: Search) -> Segment:
@@ -235,7 +235,7 @@ def _by_due_time(search: Search, kinds: frozenset[_Kind]) -> Plan:
     if not kinds & {_Kind.WAITING, _Kind.RUNNING} or not priorities:
         return Plan(())
     start, end = _due_range(search, kinds)
-    return Plan((Segment(Path.DUE, start, end, priorities=priorities),), (CLAIM,))
+    return Plan((Segment(Path.DUE, start, end, priorities=priorities),), (CLAIM_INDEX,))
 
 
 def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
@@ -244,13 +244,13 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
     if kinds & {_Kind.WAITING, _Kind.RUNNING}:
         start, end = _due_range(search, kinds)
         segments += [Segment(Path.WAITING, start, end, priority=priority) for priority in _priorities(search)]
-        relations.append(CLAIM)
+        relations.append(CLAIM_INDEX)
     if _Kind.BLOCKED in kinds:
         segments.append(Segment(Path.BLOCKED, ("", 0, FIRST_INSTANT, "")))
-        relations.append(BLOCKED)
+        relations.append(BLOCKED_INDEX)
     if _Kind.UNSUCCESSFUL in kinds:
         segments.append(_unsuccessful(search))
-        relations.append(UNSUCCESSFUL)
+        relations.append(UNSUCCESSFUL_INDEX)
     words = _words(search)
     if words:
         segments.insert(0, Segment(Path.IDS, ids=words))

@@ -20,7 +20,7 @@ from pg_scheduler.inspect.doctor.check import (
 )
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.paths import UNSUCCESSFUL
+from pg_scheduler.inspect.paths import UNSUCCESSFUL_INDEX
 from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import FailingRow, QuarantinedRow
 from pg_scheduler.inspect.store.inspections import BacklogRow, BacklogRows
@@ -72,8 +72,8 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
 
 @check(FindingCode.QUARANTINE)
 async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
-    if UNSUCCESSFUL in await facts.once(facts.store.doctor.find_missing_indexes):
-        reason = f"it needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
+    if UNSUCCESSFUL_INDEX in await facts.once(facts.store.doctor.find_missing_indexes):
+        reason = f"it needs the index {UNSUCCESSFUL_INDEX}; see INDEX-MISSING"
         yield UnmadeCheck(FindingCode.QUARANTINE, reason)
         return
     by_name = defaultdict[str, list[QuarantinedRow]](list)

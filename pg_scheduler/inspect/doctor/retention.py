@@ -20,7 +20,7 @@ from pg_scheduler.errors import SchemaForbiddenError
 from pg_scheduler.inspect.doctor.check import CheckResults, SharedFacts, check, warning
 from pg_scheduler.inspect.doctor.codes import FindingCode
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
-from pg_scheduler.inspect.paths import BLOCKED, CLAIM, UNSUCCESSFUL
+from pg_scheduler.inspect.paths import BLOCKED_INDEX, CLAIM_INDEX, UNSUCCESSFUL_INDEX
 from pg_scheduler.inspect.statistics import why_uncounted
 from pg_scheduler.inspect.store.doctor import MAX_STEPS
 from pg_scheduler.inspect.store.searches import TABLE
@@ -72,8 +72,8 @@ async def _check_retention(facts: SharedFacts, thresholds: Thresholds) -> CheckR
             )
     async for finding in _check_growth(facts, thresholds):
         yield finding
-    if UNSUCCESSFUL in await facts.once(facts.store.doctor.find_missing_indexes):
-        reason = f"the age of failed jobs needs the index {UNSUCCESSFUL}; see INDEX-MISSING"
+    if UNSUCCESSFUL_INDEX in await facts.once(facts.store.doctor.find_missing_indexes):
+        reason = f"the age of failed jobs needs the index {UNSUCCESSFUL_INDEX}; see INDEX-MISSING"
         yield UnmadeCheck(FindingCode.RETENTION, reason)
         return
     policies: dict[str, float] = {}
@@ -134,7 +134,7 @@ async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
     if reason is not None:
         yield UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {reason}")
         return
-    unfinished = (estimates.get(CLAIM) or 0) + (estimates.get(BLOCKED) or 0)
+    unfinished = (estimates.get(CLAIM_INDEX) or 0) + (estimates.get(BLOCKED_INDEX) or 0)
     by_day = {status: number / since_s * DAY_S for status, number in ended.items()}
     growth = Growth(
         bytes=size,
