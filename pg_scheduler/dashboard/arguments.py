@@ -59,11 +59,17 @@ def value_of(text: str) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a field whose value this is."""
-    is_plain = (
-        isinstance(value, str) and value.isprintable() and value.strip() == visible(value) == value != ""
-    )
-    return value if is_plain and value_of(value) == value else json_of(value)
+    """Return the text of a field whose value this is: JSON, unless it is a text that a field can carry."""
+    if isinstance(value, str) and _can_be_entered(value):
+        return value
+    return json_of(value)
+
+
+def _can_be_entered(text: str) -> bool:
+    """Return whether a field sends this text back as it is, and `value_of()` returns the same text."""
+    has_blank_ends = text != text.strip()
+    is_shown = text.isprintable() and visible(text) == text
+    return text != "" and not has_blank_ends and is_shown and value_of(text) == text
 
 
 def json_of(value: Any, indent: int | None = None) -> str:

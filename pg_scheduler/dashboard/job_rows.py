@@ -25,13 +25,11 @@ from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job, JobPriority
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.shares import share_of
+from pg_scheduler.queue.dependencies import AFTER
 
 MAX_ERROR_LENGTH: Final = 300
 MAX_ARGUMENTS_LENGTH: Final = 120
 MAX_TAGS: Final = 20
-
-AFTER: Final = "after"
-"""What blocks a job that waits for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +146,12 @@ def share_done(job: Job) -> float | None:
 
 
 async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:
-    """Return jobs as the list shows them, with those that they wait for, which may have other names."""
-    ids = [job.job_id for job in jobs if job.blocked_on == AFTER]
+    """Return jobs as lists show them, with the names of their workers and what they wait for."""
+    waiting_ids = [job.job_id for job in jobs if job.blocked_on == AFTER]
     blockers: Mapping[str, Sequence[BlockerRow]] = {}
-    if ids and request.access.visible_names is None:
-        blockers = await read_blockers(request.inspector, ids)
+    # A job may wait for jobs of any name, so only a request that sees all names sees them.
+    if waiting_ids and request.access.visible_names is None:
+        blockers = await read_blockers(request.inspector, waiting_ids)
     workers = await request.worker_names() if any(job.worker_id for job in jobs) else {}
     pending = [job.job_name for job in jobs if job.status is JobStatus.PENDING]
     pauses = await pauses_of(pending, request) if pending else {}

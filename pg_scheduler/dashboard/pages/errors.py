@@ -86,7 +86,7 @@ def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ValueCount:
     """How many jobs of a sample have a value."""
 
     label: str
@@ -193,13 +193,13 @@ async def build_one(request: PageRequest) -> View:
         error=newest.error_message if newest is not None else group.example,
         traceback=next((attempt.traceback for attempt in reversed(attempts) if attempt.traceback), None),
         sampled=len(jobs),
-        releases=_shares(_release_of(job, workers_by_id, releases) for job in jobs),
+        releases=_counts_of(_release_of(job, workers_by_id, releases) for job in jobs),
         workers=[
-            replace(share, label=names_of_workers.get(share.label, share.label), worker_id=share.label)
-            for share in _shares(job.worker_id for job in jobs)
+            replace(count, label=names_of_workers.get(count.label, count.label), worker_id=count.label)
+            for count in _counts_of(job.worker_id for job in jobs)
         ],
         values=[value for value in frequent_values(jobs, request) if 2 * value.jobs > len(jobs)],
-        tags=_shares(tag for job in jobs for tag in tags_of(job, request)),
+        tags=_counts_of(tag for job in jobs for tag in tags_of(job, request)),
         jobs=[row_of(job, request) for job in jobs[:SHOWN_JOBS]],
         where=where,
         retrying=retrying(group),
@@ -208,10 +208,10 @@ async def build_one(request: PageRequest) -> View:
     )
 
 
-def _shares(labels: Iterable[str | None]) -> list[Share]:
+def _counts_of(labels: Iterable[str | None]) -> list[ValueCount]:
     """Return how often each label occurs, the most frequent ones first."""
     counts = Counter(label for label in labels if label)
-    return [Share(label, jobs) for label, jobs in counts.most_common(SHOWN_VALUES)]
+    return [ValueCount(label, jobs) for label, jobs in counts.most_common(SHOWN_VALUES)]
 
 
 def _release_of(job: Job, workers: Mapping[str, Worker], releases: Sequence[Mark]) -> str | None:
@@ -223,12 +223,12 @@ def _release_of(job: Job, workers: Mapping[str, Worker], releases: Sequence[Mark
     return None if job.finished_at is None else release_at(job.finished_at, releases)
 
 
-def frequent_values(jobs: Sequence[Job], request: PageRequest) -> list[Share]:
+def frequent_values(jobs: Sequence[Job], request: PageRequest) -> list[ValueCount]:
     """Return the visible arguments that two or more jobs have in common, the most frequent ones first."""
     if not request.access.sees_arguments:
         return []
-    shares = _shares(value for job in jobs for value in set(_values_of(job, request)))
-    return [share for share in shares if share.jobs > 1]
+    counts = _counts_of(value for job in jobs for value in set(_values_of(job, request)))
+    return [count for count in counts if count.jobs > 1]
 
 
 def _values_of(job: Job, request: PageRequest) -> Iterator[str]:

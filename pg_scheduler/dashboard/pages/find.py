@@ -15,7 +15,7 @@ MAX_QUERY: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundItem:
     """What was found.
 
     Attributes:
@@ -28,7 +28,7 @@ class Found:
 
     kind: str
     name: str
-    url: str
+    url: str = ""
     button: str = ""
     action: str = ""
 
@@ -41,7 +41,7 @@ async def build(request: PageRequest) -> View:
     return View(q=q, items=await _objects(q, request) if q else [])
 
 
-async def _objects(q: str, request: PageRequest) -> list[Found]:
+async def _objects(q: str, request: PageRequest) -> list[FoundItem]:
     sees, url, text = request.access.sees_name, request.url, q.casefold()
     data, names = await read_navigation(request), await request.task_names()
     tasks = dict.fromkeys(map(names.task_of, filter(sees, data.tasks)))
@@ -53,16 +53,16 @@ async def _objects(q: str, request: PageRequest) -> list[Found]:
     def has(*names: str) -> bool:
         return any(text in name.casefold() for name in names)
 
-    kinds: list[Iterable[Found]] = [
-        [Found("job", q, url("/job", id=q))] if job is not None and sees(job.job_name) else [],
-        [Found("task", name, url("/task", id=name)) for name in tasks if has(*names.all_of(name))],
+    kinds: list[Iterable[FoundItem]] = [
+        [FoundItem("job", q, url("/job", id=q))] if job is not None and sees(job.job_name) else [],
+        [FoundItem("task", name, url("/task", id=name)) for name in tasks if has(*names.all_of(name))],
         [
-            Found("schedule", schedule_id, url("/schedule", id=schedule_id))
+            FoundItem("schedule", schedule_id, url("/schedule", id=schedule_id))
             for schedule_id, task in data.schedules.items()
             if sees(task) and has(schedule_id)
         ],
         [
-            Found("worker", name, url("/worker", id=worker_id))
+            FoundItem("worker", name, url("/worker", id=worker_id))
             for worker_id, name in data.workers.items()
             if has(worker_id, name)
         ],
@@ -70,45 +70,49 @@ async def _objects(q: str, request: PageRequest) -> list[Found]:
     return [item for kind in kinds for item in list(kind)[:MAX_OF_KIND]]
 
 
-async def _actions(words: Sequence[str], request: PageRequest) -> list[Found]:
+async def _actions(words: Sequence[str], request: PageRequest) -> list[FoundItem]:
     """Return what the request may do that has all words in its name; to objects only if there are words.
 
     Those that begin with the first word come first.
     """
     objects = _to_objects(await read_navigation(request), request) if words else ()
-    named_actions = ((action.name.casefold(), action) for action in (*_everywhere(request), *objects))
+    named_actions = (
+        (action.name.casefold(), action) for action in (*_actions_of_every_page(request), *objects)
+    )
     matches = [(name, action) for name, action in named_actions if all(word in name for word in words)]
     matches.sort(key=lambda match: not match[0].startswith("".join(words[:1])))
     return [action for _, action in matches[:MAX_ACTIONS]]
 
 
-def _to_objects(data: NavigationData, request: PageRequest) -> Iterator[Found]:
+def _to_objects(data: NavigationData, request: PageRequest) -> Iterator[FoundItem]:
     """Yield what pages of tasks, schedules and workers offer, as far as the request sees and may do it."""
     sees, url, may = request.access.sees_name, request.url, request.may
     for name in filter(sees, data.tasks) if may("task_pause") else ():
         verb = "resume" if name in data.paused_tasks else "pause"
         action = url(f"/actions/tasks/{verb}", id=name)
-        yield Found("action", f"{verb.capitalize()} task {name}", "", action=action)
+        yield FoundItem("action", f"{verb.capitalize()} task {name}", action=action)
     for schedule_id in [schedule_id for schedule_id, task in data.schedules.items() if sees(task)]:
         if may("schedule_trigger"):
             action = url("/actions/schedules/trigger", id=schedule_id)
-            yield Found("action", f"Run schedule {schedule_id}", "", action=action)
+            yield FoundItem("action", f"Run schedule {schedule_id}", action=action)
         if may("schedule_pause"):  # its page asks for a note, or what becomes of the fire times
             verb = "Resume" if schedule_id in data.paused_schedules else "Pause"
-            yield Found("action", f"{verb} schedule {schedule_id}…", url("/schedule-pause", id=schedule_id))
+            yield FoundItem(
+                "action", f"{verb} schedule {schedule_id}…", url=url("/schedule-pause", id=schedule_id)
+            )
     is_for_all = request.access.visible_names is None
     for worker_id, name in data.workers.items() if may("drain") and is_for_all else ():
-        yield Found("action", f"Drain worker {name}…", "", action=url("/actions/workers/drain", id=worker_id))
+        yield FoundItem("action", f"Drain worker {name}…", action=url("/actions/workers/drain", id=worker_id))
 
 
-def _everywhere(request: PageRequest) -> list[Found]:
-    """Return what a user can do on every page."""
-    adding = [Found("action", "Add a schedule", request.url("/schedule-form"))]
+def _actions_of_every_page(request: PageRequest) -> list[FoundItem]:
+    """Return what a user can do on every page: links to other pages, and buttons of the page itself."""
+    adding = [FoundItem("action", "Add a schedule", url=request.url("/schedule-form"))]
     return [
         *(adding if request.may("schedule_add") else []),
-        Found("action", "Show failed jobs", request.search_url(status="failed")),
-        Found("action", "Show running jobs", request.search_url(status="running")),
-        Found("action", "Show bulk runs", request.url("/runs")),
-        Found("action", "Change the theme", "", "theme"),
-        Found("action", "Pause or resume updates", "", "pause"),
+        FoundItem("action", "Show failed jobs", url=request.search_url(status="failed")),
+        FoundItem("action", "Show running jobs", url=request.search_url(status="running")),
+        FoundItem("action", "Show bulk runs", url=request.url("/runs")),
+        FoundItem("action", "Change the theme", button="theme"),
+        FoundItem("action", "Pause or resume updates", button="pause"),
     ]
