@@ -223,11 +223,14 @@ class Connections:
             TypeError: It is no connection, or that of a caller without asyncio.
             ValueError: It is an asyncpg connection that is not in a transaction.
         """
+        # A connection of another library becomes a ForeignConnection here. Statements on it run without the
+        # event loop of the pool.
         usable_connection = None if connection is None else check_connection(connection)
         if usable_connection is None or as_foreign(usable_connection) is None:
             self.check_loop()
-        # A foreign connection that is passed again has been checked.
-        if usable_connection is not None and as_foreign(connection) is None:
+        # One that arrives as a ForeignConnection comes from an outer call of the library, which checked it.
+        was_checked = as_foreign(connection) is not None
+        if usable_connection is not None and not was_checked:
             await self._database.check_caller(connection, usable_connection)
         return usable_connection
 
@@ -298,6 +301,10 @@ class Connections:
 
     @asynccontextmanager
     async def _acquire_for_step(self) -> AsyncIterator[Connection]:
+        """Yield a connection of the pool for a step that gets none of those that are kept for steps.
+
+        A semaphore bounds the number of such steps, so that they leave connections for the services.
+        """
         with translated():
             async with asyncio.timeout(self.options.call_timeout_s):
                 await self._step_slots.acquire()

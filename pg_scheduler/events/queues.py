@@ -25,14 +25,16 @@ Report = Callable[[EventsDropped], object]
 class EventQueue:
     """The events that one subscriber has not handled yet."""
 
-    __slots__ = ("_dropped", "_events", "_is_reported", "_on_overflow", "_subscriber")
+    __slots__ = ("_dropped", "_events", "_is_overflow_reported", "_on_overflow", "_subscriber")
 
     def __init__(self, subscriber: str, on_overflow: Report) -> None:
         self._subscriber = subscriber
         self._on_overflow = on_overflow
         self._events: deque[Event] = deque()
         self._dropped = 0
-        self._is_reported = False
+        """Events that were dropped since the reader last took one."""
+        self._is_overflow_reported = False
+        """Whether ``on_overflow`` was called since the queue was last empty; until it is, it is not again."""
 
     def __len__(self) -> int:
         return len(self._events)
@@ -42,8 +44,8 @@ class EventQueue:
         if len(self._events) >= MAX_QUEUED_EVENTS:
             self._events.popleft()
             self._dropped += 1
-            if not self._is_reported:
-                self._is_reported = True
+            if not self._is_overflow_reported:
+                self._is_overflow_reported = True
                 self._on_overflow(EventsDropped(self._dropped, self._subscriber))
         self._events.append(event)
 
@@ -54,7 +56,7 @@ class EventQueue:
             return EventsDropped(number, self._subscriber)
         if self._events:
             return self._events.popleft()
-        self._is_reported = False
+        self._is_overflow_reported = False
         return None
 
     def clear(self) -> None:

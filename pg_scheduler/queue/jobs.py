@@ -221,27 +221,35 @@ class JobRepository(Repository):
     async def _change(
         self, name: str, job_id: str, *args: object, within: Connection | Transaction | None = None
     ) -> StatusChange:
-        """Change one job; in a transaction if other jobs depend on that.
+        """Change one job by a statement, in a transaction if that has consequences for other jobs.
+
+        Args:
+            name: The name of the statement. Its last parameter is whether the same transaction applies the
+                consequences afterwards. If it does not, and the job has some, the statement returns the job
+                without changing it.
+            job_id: The job.
+            args: The parameters of the statement between these two.
+            within: The transaction of the caller, or one in progress; None for none.
 
         Raises:
-            SuppressedChangeError: The job was not changed.
+            SuppressedChangeError: A trigger, a rule or a policy of the application keeps the job as it is.
         """
         connection = within.connection if isinstance(within, Transaction) else within
-        # The last parameter is whether the same transaction applies the consequences afterwards. If it does
-        # not, and the job has some, the statement leaves the job unchanged.
-        rows = await self._statements.fetch(name, job_id, *args, False, on=connection)
+        statement = partial(self._statements.fetch, name, job_id, *args)
+        change_alone, change_with_others = partial(statement, False), partial(statement, True)
+        rows = await change_alone(on=connection)
         if rows and not rows[0]["changed"]:
 
             async def change(transaction: Transaction) -> list[Record]:
-                locked_rows = await self._statements.fetch(
-                    name, job_id, *args, True, on=transaction.connection
-                )
-                if locked_rows and not locked_rows[0]["changed"]:
+                changed_rows = await change_with_others(on=transaction.connection)
+                if changed_rows and not changed_rows[0]["changed"]:
                     raise SuppressedChangeError
                 await self._consequences.follow([job_id], transaction)
-                parents = [row.get("parent") for row in locked_rows]
+                # A child of a step may run again now, so the step of its parent waits for it again. Only
+                # set_status returns the parent: a child that is cancelled had not ended.
+                parents = [row.get("parent") for row in changed_rows]
                 await self._dependencies.wait_again([job_id], parents, transaction.connection)
-                return locked_rows
+                return changed_rows
 
             rows = await self._statements.run_retrying(change, within=within)
         if not rows:
@@ -397,6 +405,11 @@ class JobRepository(Repository):
         return Page(jobs, next=jobs[-1].job_id if len(rows) > limit else None)
 
     async def _find_jobs(self, after: str | None, limit: int, filters: JobFilters) -> Page[Job]:
+        """Return a page of jobs with some metadata, among a bounded number of rows.
+
+        The statement returns the jobs that match. If it has examined as many rows as it may, it returns the
+        last of these too, which may not match: the next page begins after that row.
+        """
         rows = await self._statements.fetch("find_jobs", after, limit + 1, MAX_EXAMINED_ROWS, *filters)
         jobs: list[Job] = []
         for row in rows:

@@ -301,6 +301,8 @@ class JobWriter:
         batch_size: int,
         created_at: datetime | None,
     ) -> None:
+        """Insert or replace jobs that wait for others, and block them in the same transaction."""
+
         async def write(transaction: Transaction) -> None:
             for batch in _batches(jobs, batch_size):
                 await self._store.inserts.replace_extended(
@@ -321,7 +323,13 @@ class JobWriter:
     ) -> dict[str | None, ExtendedJob]:
         """Write unique jobs, and return them with the ids of their rows.
 
-        The transaction locks the holders of the keys, so that none ends before it has the new definition.
+        The transaction locks the jobs that hold the keys, so that none ends before it has the new definition.
+        It writes the keys in order, so that two such transactions do not wait for one another in a circle.
+
+        Args:
+            jobs: The jobs by their unique keys.
+            within: The transaction of the caller, or one in progress; None for none.
+            batch_size: Jobs per statement.
         """
         in_order = sorted(jobs.values(), key=lambda job: job.unique_key or "")
 
@@ -341,6 +349,13 @@ class JobWriter:
     async def _write_unique(
         self, jobs: Sequence[ExtendedJob], transaction: Transaction, created_at: datetime | None
     ) -> list[ExtendedJob]:
+        """Insert the jobs whose keys and ids are free, and let the others replace the jobs that have them.
+
+        A key or an id may become free or taken meanwhile, so further rounds follow for those that remain.
+
+        Raises:
+            JobConflictError: Others took the keys in every round, or a job and its key belong to two rows.
+        """
         connection = transaction.connection
         insert = partial(self._store.inserts.insert_extended, connection=connection, created_at=created_at)
         replace = partial(self._store.inserts.replace_extended, connection=connection, created_at=created_at)

@@ -332,13 +332,14 @@ class _Call:
             del error
 
     def in_thread(
-        self, func: Callable[..., Any], surrounding: Callable[..., Any] | None = None
+        self, func: Callable[..., Any], wrapper: Callable[..., Any] | None = None
     ) -> Callable[..., Coroutine[Any, Any, Any]]:
         """Return a coroutine function that calls a plain one in the thread that waits.
 
         Args:
             func: The plain function of a step.
-            surrounding: What calls it; None for the function itself.
+            wrapper: The function that the thread calls in its place, which calls ``func`` with other
+                arguments; None to call ``func`` itself.
         """
         if is_coroutine_function(func) or not callable(func):
             raise TypeError(
@@ -354,7 +355,7 @@ class _Call:
             def execute() -> None:
                 outcome: Returned[Any]
                 try:
-                    outcome = context.run(surrounding or func, *args, **kwargs), None
+                    outcome = context.run(wrapper or func, *args, **kwargs), None
                 except BaseException as error:  # noqa: BLE001 - user code; it is raised in this thread again
                     outcome = None, error
                 call_in_loop(loop, _set_result, returned, outcome)

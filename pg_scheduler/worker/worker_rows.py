@@ -160,7 +160,8 @@ class WorkerRepository:
             liveness_key: The key of the liveness lock that the worker holds.
             extension_s: Seconds for which the held lock extends an expired lease.
             report: The report of the worker about itself.
-            wanted: The request to the worker when it still had a row.
+            wanted: The request to the worker, such as ``drain``, which an earlier row of it had and a new
+                row is to have; None for no request.
         """
         values = (
             worker.worker_id,
@@ -184,6 +185,8 @@ class WorkerRepository:
         async def write() -> None:
             await self._statements.fetch("register_worker", *values)
 
+        # The statement also records the start, which only people read. If the table of records refuses that
+        # row, the worker starts without the record.
         await with_record(f"the record of the start of worker {worker.worker_id}", write)
 
     async def renew(

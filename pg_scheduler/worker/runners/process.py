@@ -166,9 +166,13 @@ class _Child:
 
     @classmethod
     async def start(cls, preparation: str | None = None, parameters: Any = None) -> _Child:
-        """Start a process."""
+        """Start a process, which prepares itself with the parameters; see `ProcessExecutor.preparation`.
+
+        Whether it could be prepared is in its answer to its first job, after which `is_usable` has it.
+        """
         parent_socket, child_socket = socket.socketpair()
-        # The process ends at the end of this socket. A fork of another job must not keep it open.
+        # The process ends when its socket is closed at this end. A process that another job forks here must
+        # not inherit that end, or it would stay open.
         inheritance.close_in_children(parent_socket)
         inheritance.close_in_children(child_socket)
         with child_socket:
