@@ -47,10 +47,10 @@ def find_binaries() -> Path:
             continue
         package = Path(spec.origin).parent
         searched.append(str(package))
-        for folder in _newest_first(package.glob("pginstall*/bin")):
+        for folder in _newest_servers(package.glob("pginstall*/bin")):
             return folder
     searched.append(f"{SYSTEM_FOLDER}/*/bin")
-    for folder in _newest_first(SYSTEM_FOLDER.glob("*/bin")):
+    for folder in _newest_servers(SYSTEM_FOLDER.glob("*/bin")):
         return folder
     raise EmbeddedError(
         f"no PostgreSQL server found in {', '.join(searched)}; install one with "
@@ -63,7 +63,9 @@ def _is_complete(folder: Path) -> bool:
     return (folder / "postgres").is_file() and (folder / "initdb").is_file()
 
 
-def _newest_first(folders: Iterator[Path]) -> list[Path]:
+def _newest_servers(folders: Iterator[Path]) -> list[Path]:
+    """Return those of the folders that contain the programs of a server, the newest version first."""
+
     def version(folder: Path) -> int:
         digits = re.search(r"\d+", folder.parent.name)
         return int(digits.group()) if digits else 0

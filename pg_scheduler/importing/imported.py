@@ -17,12 +17,12 @@ class StoreUnreadableError(Exception):
 
 
 class NotImportedError(ValueError):
-    """A job that has no equivalent here; the message is the reason."""
+    """A job or schedule that has no equivalent here; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A job that can be imported.
+    """A job or schedule that can be imported.
 
     The fields are arguments of ``schedule()`` and of ``schedules.add()``.
     """
@@ -58,7 +58,7 @@ class FoundSchedule(Found):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A job of another scheduler.
+    """A job or schedule of another scheduler.
 
     Attributes:
         source_id: Its id there.
@@ -74,7 +74,10 @@ class Source:
 
 
 def converted(source_id: str, task: str | None, convert: Callable[[], Found]) -> Source:
-    """Return a job with what it becomes, or with the message of the error that states why it is left out."""
+    """Return a job or schedule of another scheduler with what it becomes, or with why it is left out.
+
+    The reason is the message of the error that ``convert`` raises.
+    """
     try:
         return Source(source_id=source_id, task=task, found=convert())
     except (TypeError, ValueError, OverflowError) as error:

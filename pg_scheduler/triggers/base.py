@@ -38,6 +38,9 @@ from pg_scheduler.triggers.sets import (
 MAX_SPANS: Final = 1000
 """Spans without a fire time that a combination remembers."""
 
+NO_SPAN: Final = LAST, LAST
+"""A span that contains no instant."""
+
 
 class Trigger(Part):
     """Computes the fire times of a schedule.
@@ -186,10 +189,11 @@ class AnyOf(Combination, Unordered):
     """A trigger that fires at the fire times of each of several triggers; at a common instant once."""
 
     triggers: tuple[Trigger, ...]
-    _empty: dict[tuple[int, datetime], tuple[datetime, datetime]] = field(
+    _silent_spans: dict[tuple[int, datetime], tuple[datetime, datetime]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    """Spans of 10 years without a fire time, by the place of the trigger and the anchor."""
+    """Spans of 10 years in which a trigger does not fire, by its place and the anchor. A search through such
+    a span takes many steps, and is not repeated."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "triggers", _flat(AnyOf, self.triggers))
@@ -198,16 +202,16 @@ class AnyOf(Combination, Unordered):
     def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
         """Return the earliest fire time of the triggers."""
         earliest: datetime | None = None
-        # Triggers that are known not to fire yet, each with the end of the span for which that is known.
-        silent_triggers: list[tuple[int, datetime]] = []
+        # The triggers that do not fire soon, by an earlier search: the end of the span in which they do not.
+        silent_until: dict[int, datetime] = {}
         for place in range(len(self.triggers)):
-            start, end = self._empty.get((place, anchor), (LAST, LAST))
+            start, end = self._silent_spans.get((place, anchor), NO_SPAN)
             if start <= instant < end:
-                silent_triggers.append((place, end))
+                silent_until[place] = end
             else:
                 earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
-        # One of them can be the first to fire only if no other fires within its span.
-        for place, end in silent_triggers:
+        # One of them can be the first to fire only if no other trigger fires within its span.
+        for place, end in silent_until.items():
             if earliest is None or earliest > end:
                 earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
         return earliest
@@ -216,9 +220,9 @@ class AnyOf(Combination, Unordered):
         """Return the next fire time of the trigger at a place, and remember if it has none."""
         fire = next_fire_time(self.triggers[place], instant, anchor, search)
         if fire is None:
-            if len(self._empty) >= MAX_SPANS:
-                self._empty.clear()
-            self._empty[place, anchor] = instant, end_of_search(instant)
+            if len(self._silent_spans) >= MAX_SPANS:
+                self._silent_spans.clear()
+            self._silent_spans[place, anchor] = instant, end_of_search(instant)
         return fire
 
     def __str__(self) -> str:

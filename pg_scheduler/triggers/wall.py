@@ -55,7 +55,7 @@ class WallSet:
         weekdays: ISO weekdays: Monday is 1.
         months: Months from 1.
         weeks: ISO weeks from 1.
-        dates: Days in order.
+        dates: Days in order, of which each satisfies the conditions before it.
         ranges: Ranges since midnight, in order, without their ends.
     """
 
@@ -112,6 +112,7 @@ class WallSet:
     def day_from(self, day: date) -> date | None:
         """Return the first day that is not before ``day`` and satisfies the conditions; None if none does."""
         if self.dates is not None:
+            # Each of them satisfies the other conditions too.
             index = bisect_left(self.dates, day)
             return self.dates[index] if index < len(self.dates) else None
         for _ in range(MAX_CALENDAR_STEPS):
