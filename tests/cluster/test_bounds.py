@@ -279,7 +279,6 @@ STORE_CALLS: dict[str, Call] = {
     ),
     "enqueue, without a message": lambda it, conn: it.inserts.enqueue([DUE_NOW], connection=conn),
     "enqueue_extended": lambda it, _: it.inserts.enqueue_extended([EXTENDED]),
-    "clock": lambda it, _: it.statements.read_clock(),
     "pause, of a task": lambda it, _: it.pauses.pause(NAME, None, None, "me"),
     "resume, of a task": lambda it, _: it.pauses.resume([NAME]),
     "end_pauses": lambda it, _: it.pauses.end_pauses(),
