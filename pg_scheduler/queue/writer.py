@@ -330,6 +330,7 @@ class JobWriter:
             jobs: The jobs by their unique keys.
             within: The transaction of the caller, or one in progress; None for none.
             batch_size: Jobs per statement.
+            created_at: When they are created; None for the time of the statement.
         """
         in_order = sorted(jobs.values(), key=lambda job: job.unique_key or "")
 
