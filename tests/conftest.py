@@ -24,6 +24,7 @@ import hypothesis
 import pytest
 
 from pg_scheduler import embedded
+from tests.support.world import World
 from tools.chaos.proxy import Proxy
 from tools.suite import SLOW_FOLDERS
 
@@ -250,3 +251,9 @@ async def pool(dsn: str) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
     yield pool
     # Without the timeout, a connection that was not released would block close().
     await asyncio.wait_for(pool.close(), 60)
+
+
+@pytest.fixture
+def world(pool: asyncpg.Pool[asyncpg.Record]) -> World:
+    """The test's database, to add rows to."""
+    return World(pool)

@@ -13,14 +13,15 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.scheduler.store import Store
 from tests.browser.conftest import Open
 from tests.dashboard.test_overview import FIGURES, add_figures
+from tests.support.world import World
 
 pytestmark = pytest.mark.usefixtures("figures")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def figures(pool: asyncpg.Pool) -> None:
+async def figures(pool: asyncpg.Pool, world: World) -> None:
     """Attempts of this minute, and of twenty minutes ago."""
-    await add_figures(pool, ["board.mail"])
+    await add_figures(world, ["board.mail"])
     await pool.execute("UPDATE scheduler_stats SET bucket = bucket - interval '20 min'")
     assert await Store(Connections(pool)).statistics.add("w1", 2, {"board.mail": FIGURES})
 

@@ -17,7 +17,7 @@ from tests.browser.conftest import Open
 from tests.browser.person import PHONE, job_link
 from tests.browser.shop import Shop
 from tests.dashboard.test_job_list import fill
-from tests.inspect.workers import add_worker
+from tests.support.world import World
 
 FAILED = "/jobs?q=status:failed"
 DENSITY = """() => {
@@ -31,10 +31,10 @@ DENSITY = """() => {
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def jobs(scheduler: Scheduler, pool: asyncpg.Pool) -> None:
+async def jobs(scheduler: Scheduler, world: World) -> None:
     await scheduler.initialize_db()
-    await add_worker(pool)  # without one, each page says so first
-    await fill(pool, 40)
+    await world.worker()  # without one, each page says so first
+    await fill(world, 40)
 
 
 def boxes(page: Page) -> Any:

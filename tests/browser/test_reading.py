@@ -19,7 +19,7 @@ from tests.browser.conftest import Open
 from tests.browser.person import PHONE, job_link, navigate
 from tests.browser.shop import HOUR, Shop
 from tests.browser.site import Site, until
-from tests.inspect.workers import add_worker
+from tests.support.world import World
 
 LABELS = [page.label for page in PAGES.values() if page.label]
 TABS = 8
@@ -93,20 +93,20 @@ async def press_until(page: Page, key: str, text: str) -> None:
 
 
 async def test_page_is_updated_without_a_reload(
-    open_page: Open, shop: Shop, pool: asyncpg.Pool, site: Site
+    open_page: Open, shop: Shop, world: World, site: Site
 ) -> None:
     page = await open_page("/workers")
     await expect(page.locator("#region tbody tr")).to_have_count(1)
     await page.evaluate("window.isSamePage = true")
     link = page.locator("#region a").first
     await link.focus()
-    await add_worker(pool, "zz-second")
+    await world.worker("zz-second")
     await expect(page.get_by_role("link", name="zz-second")).to_be_visible()
     await expect(link).to_be_focused()
     await page.keyboard.press("p")
     await expect(page.get_by_role("button", name="Resume updates")).to_be_visible()
     await until(lambda: site.streams == 0)
-    await add_worker(pool, "zz-third")
+    await world.worker("zz-third")
     await page.get_by_role("button", name="Resume updates").click()
     await expect(page.get_by_role("link", name="zz-third")).to_be_visible()
     assert await page.evaluate("window.isSamePage")
@@ -154,7 +154,7 @@ async def test_end_of_a_watched_job_is_announced_as_plain_text(
 
 
 async def test_more_tabs_than_connections_all_answer(
-    open_page: Open, shop: Shop, site: Site, pool: asyncpg.Pool
+    open_page: Open, shop: Shop, site: Site, world: World
 ) -> None:
     first = await open_page("/workers")
     tabs = [first]
@@ -171,7 +171,7 @@ async def test_more_tabs_than_connections_all_answer(
         await expect(tab.locator("#region tbody tr")).to_have_count(1)
         tabs.append(tab)
     await until(lambda: site.streams == 1)
-    await add_worker(pool, "zz-second")
+    await world.worker("zz-second")
     await expect(tabs[-1].get_by_role("link", name="zz-second")).to_be_visible()
     await first.evaluate(
         """() => {
@@ -183,14 +183,14 @@ async def test_more_tabs_than_connections_all_answer(
 
 
 async def test_page_continues_after_a_restart_of_the_server(
-    open_page: Open, shop: Shop, pool: asyncpg.Pool, site: Site, problems: list[str]
+    open_page: Open, shop: Shop, world: World, site: Site, problems: list[str]
 ) -> None:
     page = await open_page("/workers")
     await until(lambda: site.streams == 1)
     await page.evaluate("window.isSamePage = true")
     await site.stop()
     await until(lambda: bool(problems))
-    await add_worker(pool, "zz-second")
+    await world.worker("zz-second")
     await site.start()
     await expect(page.get_by_role("link", name="zz-second")).to_be_visible()
     assert await page.evaluate("window.isSamePage")

@@ -18,6 +18,7 @@ from tests.dashboard.client import FORM, JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, LONG, check
 from tests.dashboard.test_security import METHODS, check_headers
 from tests.support.cases import each_case
+from tests.support.world import DAY, World
 
 OPERATOR = {
     "cancel",
@@ -35,13 +36,8 @@ OWN = {"sec-fetch-site": "same-origin", "content-type": FORM}
 CANCEL = "/actions/jobs/cancel?id=job"
 
 
-async def insert(pool: asyncpg.Pool, job_id: str = "job", name: str = "board.mail") -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ($1, $2, now() + interval '1 day')",
-        job_id,
-        name,
-    )
+async def insert(world: World, job_id: str = "job", name: str = "board.mail") -> None:
+    await world.job(job_id, name, due=DAY)
 
 
 async def status(pool: asyncpg.Pool, job_id: str = "job") -> str | None:
@@ -94,9 +90,9 @@ async def test_single_right_permits_its_actions_only(right: Right, build: Any) -
 
 
 async def test_read_only_dashboard_accepts_no_action_and_shows_no_button(
-    build: Any, pool: asyncpg.Pool
+    build: Any, pool: asyncpg.Pool, world: World
 ) -> None:
-    await insert(pool)
+    await insert(world)
     app = build(authorize=lambda _: Access("ada", "admin"), read_only=True)
     for path in ACTIONS:
         assert (await send(app, f"{path}?id=job")).status == 405
@@ -158,9 +154,9 @@ TRUSTED = "https://Admin.example.org"
     ],
 )
 async def test_action_is_accepted_from_own_pages_only(
-    headers: dict[str, str], passes: bool, build: Any, pool: asyncpg.Pool
+    headers: dict[str, str], passes: bool, build: Any, pool: asyncpg.Pool, world: World
 ) -> None:
-    await insert(pool)
+    await insert(world)
     app = build(authorize=lambda _: Access("ada", "admin"), trusted_origins=(TRUSTED,))
     answer = await request(app, CANCEL, method="POST", headers={**headers, "content-type": FORM})
     assert answer.status == (303 if passes else 403), answer.text
@@ -220,9 +216,9 @@ async def test_form_is_read_within_bounds(body: bytes, media_type: str, code: in
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [*HOSTILE, LONG, "a\x00b"], ids=range(len(HOSTILE) + 2))
 async def test_hostile_text_in_each_field_changes_nothing_and_is_shown_as_text(
-    text: str, admin: App, pool: asyncpg.Pool
+    text: str, admin: App, pool: asyncpg.Pool, world: World
 ) -> None:
-    await insert(pool)
+    await insert(world)
     names = [
         *("row", "to", "until", "note", "q", "found", "typed", "confirm", "rate"),
         *("since", "group", "name", "value", *DEFAULTS),
@@ -244,9 +240,9 @@ async def test_hostile_text_in_each_field_changes_nothing_and_is_shown_as_text(
     "code",
     ["", "nonsense.1", "cancel", "cancel.1", "cancel.1.2.3.4", "cancel.x.0.0", "<b>", "cancel.1.0.0\n"],
 )
-async def test_unknown_message_is_not_shown(code: str, admin: App, pool: asyncpg.Pool) -> None:
+async def test_unknown_message_is_not_shown(code: str, admin: App, world: World) -> None:
     assert message_of(code) is None
-    await insert(pool)
+    await insert(world)
     cookie = str((await send(admin, CANCEL)).headers["set-cookie"]).partition("=")[0]
     answer = await request(admin, "/jobs", headers={"cookie": f"{cookie}={quote(code)}"})
     assert 'id="message"' not in answer.text
@@ -261,8 +257,8 @@ def test_message_states_what_was_done() -> None:
     )
 
 
-async def test_message_is_shown_on_the_next_page(admin: App, pool: asyncpg.Pool) -> None:
-    await insert(pool)
+async def test_message_is_shown_on_the_next_page(admin: App, world: World) -> None:
+    await insert(world)
     answer = await send(admin, CANCEL)
     assert (answer.status, answer.headers["location"], answer.did) == (303, "/job?id=job", "cancel.1.0.0")
     cookie = {"cookie": answer.headers["set-cookie"].partition(";")[0]}
@@ -274,8 +270,8 @@ async def test_message_is_shown_on_the_next_page(admin: App, pool: asyncpg.Pool)
     assert 'id="message"' not in (await request(admin, "/job?id=job&did=cancel.1.0.0")).text
 
 
-async def test_message_over_https_is_in_a_cookie_of_this_host(admin: App, pool: asyncpg.Pool) -> None:
-    await insert(pool)
+async def test_message_over_https_is_in_a_cookie_of_this_host(admin: App, world: World) -> None:
+    await insert(world)
     found = []
     for root, scheme in (("", "https"), ("/mount", "https"), ("/mount", "http")):
         answer = await send(admin, f"{root}{CANCEL}", root_path=root, scheme=scheme)

@@ -18,11 +18,12 @@ from pg_scheduler.inspect.audit import ACTIONS
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
+from tests.support.world import World
 
 SECRET = "hunter2-secret"
 
 
-async def fill(scheduler: Scheduler, pool: asyncpg.Pool) -> None:
+async def fill(scheduler: Scheduler, world: World) -> None:
     """Record a new schedule with secret arguments, a pause, and a search for a secret."""
     await scheduler.schedules.add(
         "board.mail",
@@ -33,19 +34,17 @@ async def fill(scheduler: Scheduler, pool: asyncpg.Pool) -> None:
         metadata={"token": SECRET},
     )
     await scheduler.tasks.pause("board.mail", note="broken")
-    await pool.execute(
-        "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
-        " VALUES (now(), 'ada', 'cli', 'cancel_jobs', NULL, $1)",
-        json.dumps({"where": f"arg.token:{SECRET}", "count": 7}),
-    )
+    await world.audit("cancel_jobs", details={"where": f"arg.token:{SECRET}", "count": 7})
 
 
 def actions_of(data: Any) -> list[str]:
     return [each["record"]["action"] for each in data["items"]]
 
 
-async def test_audit_lists_and_filters_records(scheduler: Scheduler, pool: asyncpg.Pool, app: App) -> None:
-    await fill(scheduler, pool)
+async def test_audit_lists_and_filters_records(
+    scheduler: Scheduler, pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    await fill(scheduler, world)
     data = (await request(app, "/audit", headers=JSON)).data
     assert actions_of(data) == ["cancel_jobs", "pause_task", "add_schedule"]
     page = Page((await request(app, "/audit")).text)
@@ -72,7 +71,7 @@ async def test_audit_lists_and_filters_records(scheduler: Scheduler, pool: async
         assert (await request(app, f"/audit?{wrong}")).status == 400
 
 
-async def test_records_are_sentences_that_lead_to_their_subjects(pool: asyncpg.Pool, app: App) -> None:
+async def test_records_are_sentences_that_lead_to_their_subjects(world: World, app: App) -> None:
     change = {"before": {"described": "every hour"}, "after": {"described": "every minute"}}
     for action, subject, details in (
         ("retry_jobs", "bulk-7", {"count": 64}),
@@ -83,13 +82,7 @@ async def test_records_are_sentences_that_lead_to_their_subjects(pool: asyncpg.P
         ("declare_dead", "w1", {"count": 1, "worker": {"hostname": "vm"}}),
         ("some_future_action", "thing", {}),
     ):
-        await pool.execute(
-            "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
-            " VALUES (now(), 'dana', 'dashboard', $1, $2, $3)",
-            action,
-            subject,
-            json.dumps(details),
-        )
+        await world.audit(action, subject, actor="dana", via="dashboard", details=details)
     page = Page((await request(app, "/audit")).text)
     text = " ".join(page.text.split())
     for sentence in (
@@ -108,7 +101,7 @@ async def test_records_are_sentences_that_lead_to_their_subjects(pool: asyncpg.P
     assert {*expected, "/schedule?id=hourly", "/worker?id=w1"} <= links
 
 
-async def test_batches_of_a_bulk_run_are_one_sentence(pool: asyncpg.Pool, app: App) -> None:
+async def test_batches_of_a_bulk_run_are_one_sentence(world: World, app: App) -> None:
     for action, subject, count in (
         ("start_bulk", "bulk-7", 0),
         ("retry_jobs", "bulk-7", 500),
@@ -118,13 +111,7 @@ async def test_batches_of_a_bulk_run_are_one_sentence(pool: asyncpg.Pool, app: A
         ("retry_jobs", "bulk-7", 64),
         ("end_bulk", "bulk-7", 0),
     ):
-        await pool.execute(
-            "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
-            " VALUES (now(), 'dana', 'dashboard', $1, $2, jsonb_build_object('count', $3::integer))",
-            action,
-            subject,
-            count,
-        )
+        await world.audit(action, subject, actor="dana", via="dashboard", details={"count": count})
     text = " ".join(Page((await request(app, "/audit")).text).text.split())
     assert text.count("dana retried") == 2
     assert "dana retried 1,064 jobs (bulk run, 3 batches)" in text
@@ -134,8 +121,10 @@ async def test_batches_of_a_bulk_run_are_one_sentence(pool: asyncpg.Pool, app: A
     assert len(exported.splitlines()) == 7, "each record"
 
 
-async def test_audit_is_exported(scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]) -> None:
-    await fill(scheduler, pool)
+async def test_audit_is_exported(
+    scheduler: Scheduler, pool: asyncpg.Pool, world: World, build: Callable[..., App]
+) -> None:
+    await fill(scheduler, world)
     await pool.execute("UPDATE scheduler_audit SET actor = '=cmd()' WHERE action = 'pause_task'")
     answer = await request(build(), "/export?page=audit&format=csv&action=pause_task")
     assert answer.headers["content-disposition"] == 'attachment; filename="audit.csv"'
@@ -151,19 +140,17 @@ async def test_audit_is_exported(scheduler: Scheduler, pool: asyncpg.Pool, build
 
 
 async def test_audit_is_continued(
-    scheduler: Scheduler, pool: asyncpg.Pool, app: App, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, world: World, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pg_scheduler.dashboard.pages.audit.PAGE_LENGTH", 2)
-    await fill(scheduler, pool)
+    await fill(scheduler, world)
     first = Page((await request(app, "/audit?actor=")).text)
     (following,) = [each["href"] for each in first.all("a") if each.get("rel") == "next"]
     assert len((await request(app, following or "", headers=JSON)).data["items"]) == 1
 
 
-async def test_audit_hides_values(
-    scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
-    await fill(scheduler, pool)
+async def test_audit_hides_values(scheduler: Scheduler, world: World, build: Callable[..., App]) -> None:
+    await fill(scheduler, world)
     apps = [
         build(redact=lambda key: key in {"token", "0"}),
         build(authorize=lambda _: Access("bob", sees_arguments=False)),
@@ -186,15 +173,9 @@ async def test_audit_needs_all_names(build: Callable[..., App]) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_records_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
+async def test_hostile_records_are_shown_as_text(text: str, world: World, app: App) -> None:
     for action in (text, "add_schedule", "cancel_job"):
-        await pool.execute(
-            "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
-            " VALUES (now(), $1, $1, $2, $1, $3)",
-            text,
-            action,
-            json.dumps({text: text, "where": text}),
-        )
+        await world.audit(action, text, actor=text, via=text, details={text: text, "where": text})
     for url in ("/audit", f"/audit?subject={quote(text)}&actor={quote(text)}"):
         answer = await request(app, url)
         assert answer.status == 200

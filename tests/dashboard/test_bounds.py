@@ -12,18 +12,20 @@ from pg_scheduler.dashboard import dashboard
 from pg_scheduler.inspect import Bounds
 from tests.dashboard.client import App, Page, request
 from tests.dashboard.conftest import read_all
-
-FILL = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)
-    SELECT 'job-' || n, 'bounds.mail', now(), 'failed', now() - n * interval '1 min', 'Error: no answer'
-    FROM generate_series(1, 30) AS n
-"""
+from tests.support.world import MINUTE, World
 
 
 async def test_pages_within_small_bounds_state_what_they_searched(
-    build: Callable[..., App], pool: asyncpg.Pool
+    build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await pool.execute(FILL)
+    await world.jobs(
+        30,
+        "bounds.mail",
+        job_id="job-{}".format,
+        status="failed",
+        ended=lambda n: -n * MINUTE,
+        error_message="Error: no answer",
+    )
     await pool.execute("VACUUM ANALYZE scheduled_jobs")
     app = build(bounds=Bounds(rows=10, milliseconds=60_000))
     url, summaries = "/jobs?q=-name:bounds.mail", list[str]()

@@ -17,23 +17,28 @@ from pg_scheduler.inspect import Bounds
 from tests.dashboard.client import JSON, App, Page, request, send, stream
 from tests.dashboard.test_live import url_of
 from tests.support.worker import PATIENCE
+from tests.support.world import DAY, SECOND, World
 
 Q = "name%3Abulk.*"
 CANCEL = f"/actions/bulk/cancel?q={Q}"
 RUN = {"verb": "cancel", "where": "x", "names": None, "rate": None, "to": None, "group": None}
-FILL = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message, attempt)
-    SELECT 'j' || lpad(n::text, 5, '0'), $2, now() + interval '1 day' + n * interval '1 second', $3,
-        CASE WHEN $3 = 'failed' THEN now() - n * interval '1 second' END,
-        CASE WHEN $3 = 'failed' THEN 'BulkError: no answer after ' || n || ' s' END,
-        CASE WHEN $3 = 'failed' THEN 1 ELSE 0 END
-    FROM generate_series(1, $1) AS n
-"""
 
 
-async def fill(pool: asyncpg.Pool, count: int, status: str = "pending", name: str = "bulk.mail") -> None:
-    await pool.execute(FILL, count, name, status)
-    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+async def fill(world: World, count: int, status: str = "pending", name: str = "bulk.mail") -> None:
+    failure = {
+        "ended": lambda n: -n * SECOND,
+        "error_message": "BulkError: no answer after {} s".format,
+        "attempt": 1,
+    }
+    await world.jobs(
+        count,
+        name,
+        job_id="j{:05}".format,
+        status=status,
+        due=lambda n: DAY + n * SECOND,
+        **(failure if status == "failed" else {}),
+    )
+    await world.pool.execute("VACUUM ANALYZE scheduled_jobs")
 
 
 async def count(pool: asyncpg.Pool, status: str) -> int:
@@ -130,9 +135,9 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_all_jobs_of_a_search_are_changed_after_a_question(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 700)
+    await fill(world, 700)
     app = create()
     page = Page((await request(app, f"/jobs?q={Q}")).text)
     assert {"row", "all"} <= {each.get("name") for each in page.all("input")}
@@ -164,9 +169,9 @@ async def test_all_jobs_of_a_search_are_changed_after_a_question(
 
 @pytest.mark.parametrize("typed", ["", "1201", "x"])
 async def test_number_of_many_jobs_must_be_typed(
-    typed: str, create: Callable[..., App], pool: asyncpg.Pool
+    typed: str, create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 1_200)
+    await fill(world, 1_200)
     app = create()
     asked = await send(app, CANCEL, {"confirm": "yes", "typed": typed})
     assert asked.status == (400 if typed == "x" else 200)
@@ -182,9 +187,9 @@ async def test_number_of_many_jobs_must_be_typed(
 
 @pytest.mark.parametrize("shown", [3, 1_200])
 async def test_number_that_was_shown_is_confirmed_unless_many_jobs_were_added(
-    shown: int, create: Callable[..., App], pool: asyncpg.Pool
+    shown: int, create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, shown)
+    await fill(world, shown)
     app = create()
     asked = Page((await send(app, CANCEL)).text)
     fields = {str(each["name"]): each.get("value") for each in asked.all("input")}
@@ -192,8 +197,7 @@ async def test_number_that_was_shown_is_confirmed_unless_many_jobs_were_added(
         assert fields["typed"] is None, "it has to be typed"
         fields["typed"] = f"{shown}"
     margin = max(shown // 10, 10)
-    add = "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) SELECT 'new' || n, 'bulk.new', now()"
-    await pool.execute(f"{add} + interval '1 day' FROM generate_series(1, {margin + 1}) AS n")
+    await world.jobs(margin + 1, "bulk.new", job_id="new{}".format, due=DAY)
     again = Page((await send(app, CANCEL, fields)).text)
     assert f"{shown + margin + 1:,} jobs found" in again.text
     assert f"; {shown:,} when you were asked." in again.text
@@ -205,9 +209,9 @@ async def test_number_that_was_shown_is_confirmed_unless_many_jobs_were_added(
 
 
 async def test_question_with_an_open_number_is_answered_with_it(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 2_000)
+    await fill(world, 2_000)
     app = create()
     asked = Page((await send(app, CANCEL)).text)
     assert "1,500 jobs found so far, and the search continues." in asked.text
@@ -219,8 +223,10 @@ async def test_question_with_an_open_number_is_answered_with_it(
     assert await count(pool, "cancelled") == 1_700
 
 
-async def test_bulk_moves_retries_and_deletes(create: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await fill(pool, 3)
+async def test_bulk_moves_retries_and_deletes(
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 3)
     app = create()
     for action in ("move", "cancel", "retry", "delete"):
         fields = {"confirm": "yes", "to": "2031-02-03T04:05"}
@@ -256,9 +262,9 @@ async def test_wrong_bulk_is_rejected(
 
 @pytest.mark.usefixtures("small_batches")
 async def test_run_is_stopped_and_resumed_from_other_applications(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 9)
+    await fill(world, 9)
     first, second, third = create("ada"), create("bob"), create("cyd")
     async with Halted(pool, first) as halted:
         page = Page((await request(second, f"/run?id={halted.id}")).text)
@@ -297,8 +303,10 @@ async def test_run_is_stopped_and_resumed_from_other_applications(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
-async def test_progress_of_a_run_is_streamed(create: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await fill(pool, 9)
+async def test_progress_of_a_run_is_streamed(
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 9)
     app = create()
     async with Halted(pool, app) as halted:
         url = url_of((await request(app, f"/run?id={halted.id}")).text)
@@ -316,8 +324,10 @@ async def test_progress_of_a_run_is_streamed(create: Callable[..., App], pool: a
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_run_of_a_process_that_ended_is_resumed(create: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await fill(pool, 9)
+async def test_run_of_a_process_that_ended_is_resumed(
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 9)
     first, second = create("ada"), create("bob")
     async with Halted(pool, first) as halted:
         (task,) = runs(first)._tasks
@@ -340,9 +350,9 @@ async def test_run_of_a_process_that_ended_is_resumed(create: Callable[..., App]
 
 @pytest.mark.usefixtures("small_batches")
 async def test_run_that_is_resumed_elsewhere_ends_here(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 9)
+    await fill(world, 9)
     first, second = create("ada"), create("bob")
     async with Halted(pool, first) as halted:
         assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
@@ -358,9 +368,9 @@ async def test_run_that_is_resumed_elsewhere_ends_here(
 
 @pytest.mark.usefixtures("small_batches")
 async def test_batch_of_a_run_that_is_resumed_meanwhile_is_not_changed_twice(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 9)
+    await fill(world, 9)
     await pool.execute("""
         UPDATE scheduled_jobs SET status = 'completed', finished_at = now(), attempt = 1;
         CREATE FUNCTION complete() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -390,9 +400,9 @@ async def test_batch_of_a_run_that_is_resumed_meanwhile_is_not_changed_twice(
 
 @pytest.mark.usefixtures("small_batches")
 async def test_run_that_has_ended_elsewhere_is_not_ended_again(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 9)
+    await fill(world, 9)
     first, second = create("ada"), create("bob")
     async with Halted(pool, first) as halted:
         assert (await send(second, f"/actions/bulk/resume?id={halted.id}")).status == 303
@@ -404,9 +414,9 @@ async def test_run_that_has_ended_elsewhere_is_not_ended_again(
 
 @pytest.mark.usefixtures("small_batches")
 async def test_actor_of_a_resumed_run_is_known_after_many_batches(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 60)
+    await fill(world, 60)
     first, second, third = create("ada"), create("bob"), create("cyd")
     async with Halted(pool, first) as halted:
         assert (await send(second, f"/actions/bulk/stop?id={halted.id}")).status == 303
@@ -426,9 +436,9 @@ async def test_actor_of_a_resumed_run_is_known_after_many_batches(
 
 @pytest.mark.usefixtures("small_batches")
 async def test_bulk_move_is_followed_stopped_and_resumed_after_many_batches(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 60)
+    await fill(world, 60)
     first, second = create("ada"), create("bob")
     move = f"/actions/bulk/move?q={Q}"
     async with Halted(pool, first, move, "j00010") as halted:  # the 26th batch: the newest ids are first
@@ -446,9 +456,9 @@ async def test_bulk_move_is_followed_stopped_and_resumed_after_many_batches(
 
 @pytest.mark.usefixtures("small_batches")
 async def test_run_that_several_processes_continue_reports_the_jobs_that_all_of_them_changed(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 9)
+    await fill(world, 9)
     first, second, third = create("ada"), create("bob"), create("cyd")
     async with Halted(pool, first) as halted:
         for app in (second, third):
@@ -468,9 +478,9 @@ async def test_run_that_several_processes_continue_reports_the_jobs_that_all_of_
 
 
 async def test_run_that_the_server_refuses_ends_and_says_so(
-    create: Callable[..., App], pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture
+    create: Callable[..., App], pool: asyncpg.Pool, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await fill(pool, 9)
+    await fill(world, 9)
     await pool.execute("""
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END';
         CREATE TRIGGER refuse BEFORE UPDATE ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION refuse()
@@ -485,10 +495,10 @@ async def test_run_that_the_server_refuses_ends_and_says_so(
 
 @pytest.mark.usefixtures("small_batches")
 async def test_number_of_runs_of_a_process_is_bounded(
-    create: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    create: Callable[..., App], pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pg_scheduler.inspect.bulk_runs.MAX_RUNS", 1)
-    await fill(pool, 9)
+    await fill(world, 9)
     app = create()
     async with Halted(pool, app):
         answer = await send(app, CANCEL, {"confirm": "yes"})
@@ -500,9 +510,9 @@ async def test_number_of_runs_of_a_process_is_bounded(
 
 @pytest.mark.usefixtures("small_batches")
 async def test_error_of_a_run_is_recorded_and_shown(
-    create: Callable[..., App], scheduler: Scheduler, pool: asyncpg.Pool
+    create: Callable[..., App], scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 9)
+    await fill(world, 9)
     app = create()
     async with Halted(pool, app) as halted:
         run = halted.id
@@ -520,11 +530,11 @@ async def test_error_of_a_run_is_recorded_and_shown(
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_run_belongs_to_its_names_and_right(create: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await fill(pool, 9)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('x', 'other.mail', now())"
-    )
+async def test_run_belongs_to_its_names_and_right(
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 9)
+    await world.job("x", "other.mail")
     limited = create("ada", names=("bulk.*",))
     url = "/actions/bulk/cancel?q=status%3Apending"
     assert "9 jobs found" in (await send(limited, url)).text
@@ -552,8 +562,10 @@ async def test_run_belongs_to_its_names_and_right(create: Callable[..., App], po
     assert (await send(same, f"/actions/bulk/stop?id={run}")).status == 303
 
 
-async def test_search_of_a_run_shows_no_hidden_value(create: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await fill(pool, 1)
+async def test_search_of_a_run_shows_no_hidden_value(
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 1)
     where = "q=arg.token%3Ahunter2-secret"
     blind, redacted = create("bob", sees_arguments=False), create("bob", redact=["token"])
     for app in (blind, redacted):
@@ -604,9 +616,9 @@ async def test_row_that_was_written_by_hand_is_no_run(
 
 
 async def test_retry_of_a_group_changes_the_jobs_that_the_page_has_counted(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 9, "failed")
+    await fill(world, 9, "failed")
     await pool.execute("UPDATE scheduled_jobs SET finished_at = '2026-01-01Z' WHERE job_id < 'j00004'")
     app = create()
     page = Page((await request(app, "/errors?since=1h")).text)
@@ -632,9 +644,9 @@ async def test_retry_of_a_group_changes_the_jobs_that_the_page_has_counted(
 
 
 async def test_retry_of_a_group_finds_the_groups_of_the_page(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 2, "failed")
+    await fill(world, 2, "failed")
     await pool.execute("UPDATE scheduled_jobs SET error_message = 'Other: \"x\"' WHERE job_id = 'j00002'")
     page = Page((await request(create(), "/errors?since=all")).text)
     forms = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
@@ -643,9 +655,9 @@ async def test_retry_of_a_group_finds_the_groups_of_the_page(
 
 
 async def test_group_of_errors_is_retried_and_its_retries_cancelled(
-    create: Callable[..., App], pool: asyncpg.Pool
+    create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 5, "failed")
+    await fill(world, 5, "failed")
     await pool.execute("UPDATE scheduled_jobs SET error_message = 'Other: \"x\"' WHERE job_id = 'j00005'")
     app = create()
     page = Page((await request(app, "/errors?since=all")).text)

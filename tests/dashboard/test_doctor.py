@@ -19,23 +19,17 @@ from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_hostile import HOSTILE, check
-from tests.inspect.workers import add_worker
+from tests.support.world import HOUR, World
 
 
-async def add_late_jobs(pool: asyncpg.Pool, *names: str) -> None:
-    await add_worker(pool, names=["doctored.other"])
+async def add_late_jobs(world: World, *names: str) -> None:
+    await world.worker(names=["doctored.other"])
     for name in names:
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-            " VALUES ($1, $1, now() - interval '1 h')",
-            name,
-        )
+        await world.job(name, name, due=-HOUR)
 
 
-async def test_findings_have_evidence_remedy_and_an_entry_in_the_runbook(
-    pool: asyncpg.Pool, app: App
-) -> None:
-    await add_late_jobs(pool, "doctored.mail")
+async def test_findings_have_evidence_remedy_and_an_entry_in_the_runbook(world: World, app: App) -> None:
+    await add_late_jobs(world, "doctored.mail")
     data = (await request(app, "/doctor", headers=JSON)).data
     found = {each["code"]: each for each in data["findings"]}["NAME-UNKNOWN"]
     assert found["subject"] == "doctored.mail"
@@ -58,12 +52,15 @@ async def test_findings_have_evidence_remedy_and_an_entry_in_the_runbook(
 
 
 async def test_quarantined_jobs_are_retried_from_their_finding(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, attempt, crash_count,"
-        " finished_at, error_message) SELECT 'job-' || n, 'board.' || n % 2, now(), 'failed', 3, 3, now(),"
-        " 'quarantined: 3 workers died' FROM generate_series(1, 5) AS n"
+    await world.jobs(
+        5,
+        lambda n: f"board.{n % 2}",
+        status="failed",
+        attempt=3,
+        crash_count=3,
+        error_message="quarantined: 3 workers died",
     )
     viewer, admin = build(), as_role(build, "admin")
     assert "Retry them" not in Page((await request(viewer, "/doctor")).text).text
@@ -103,9 +100,9 @@ async def test_a_diagnosis_is_shared_by_all_requests_of_a_minute(
 
 
 async def test_restricted_requests_see_no_subjects_and_no_evidence(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await add_late_jobs(pool, "payroll.run", "payroll.mail")
+    await add_late_jobs(world, "payroll.run", "payroll.mail")
     await request(build(), "/doctor")
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     for headers in ({}, JSON):
@@ -119,14 +116,10 @@ async def test_restricted_requests_see_no_subjects_and_no_evidence(
 
 
 async def test_restricted_requests_see_the_own_evidence_of_quarantined_jobs(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, crash_count, error_message,"
-        " finished_at) SELECT name, name, now(), 'failed', 3, $1, now()"
-        " FROM unnest(ARRAY['billing.invoice', 'payroll.run']) AS name",
-        quarantine_error(3),
-    )
+    for name in ("billing.invoice", "payroll.run"):
+        await world.job(name, name, status="failed", crash_count=3, error_message=quarantine_error(3))
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     for headers in ({}, JSON):
         assert "payroll" not in (await request(app, "/doctor", headers=headers)).text
@@ -137,10 +130,8 @@ async def test_restricted_requests_see_the_own_evidence_of_quarantined_jobs(
     assert invoice["evidence"].endswith(": billing.invoice")
 
 
-async def test_restricted_requests_see_steps_without_names(
-    pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
-    await add_late_jobs(pool, "payroll.run", "doctored.others")
+async def test_restricted_requests_see_steps_without_names(world: World, build: Callable[..., App]) -> None:
+    await add_late_jobs(world, "payroll.run", "doctored.others")
     app = build(authorize=lambda _: Access("bob", names=("doctored.others",)))
     text = Page((await request(app, "/doctor")).text).text
     assert "Import its module in a worker, or declare the former name with aliases=" in text
@@ -171,8 +162,8 @@ async def test_statements_of_other_sessions_are_hidden_with_arguments(
     assert "XMIN-HELD" in texts[False]
 
 
-async def test_steps_can_be_copied(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:
-    await add_worker(pool, names=["doctored.other"])
+async def test_steps_can_be_copied(world: World, scheduler: Scheduler, app: App) -> None:
+    await world.worker(names=["doctored.other"])
     await scheduler.schedules.add("doctored.gone", Every(timedelta(hours=1)), schedule_id="the one")
     page = Page((await request(app, "/doctor")).text)
     commands = {each["id"] for each in page.all("pre")}
@@ -195,16 +186,16 @@ def test_instants_of_evidence_are_relative() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_names_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
-    await add_late_jobs(pool, text[:200])
+async def test_hostile_names_are_shown_as_text(text: str, world: World, app: App) -> None:
+    await add_late_jobs(world, text[:200])
     answer = await request(app, "/doctor")
     assert answer.status == 200
     check(answer.text)
     json.loads((await request(app, "/doctor", headers=JSON)).body)
 
 
-async def test_findings_call_a_worker_by_its_name(pool: asyncpg.Pool, app: App) -> None:
-    await add_worker(pool, "3dc3fde2", identity="node-4", health=json.dumps({"is_listening": False}))
+async def test_findings_call_a_worker_by_its_name(pool: asyncpg.Pool, world: World, app: App) -> None:
+    await world.worker("3dc3fde2", identity="node-4", health={"is_listening": False})
     await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 hour'")
     data = (await request(app, "/doctor", headers=JSON)).data
     (found,) = [each for each in data["findings"] if each["code"] == "WORKER-NO-LISTEN"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -15,30 +14,17 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.errors import error_text
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check, insert
-from tests.inspect.workers import add_worker
+from tests.support.world import HOUR, MINUTE, SECOND, World
 
 GATEWAY = "UpstreamError: 502 Bad Gateway in 31 ms"
 TRACEBACK = 'Traceback (most recent call last):\n  File "app/web.py", line 7, in call\n' + GATEWAY
 
 
-async def add_job(pool: asyncpg.Pool, job_id: str, error: str, minutes: int = 1, **columns: Any) -> None:
+async def add_job(world: World, job_id: str, error: str, minutes: int = 1, **columns: Any) -> None:
     """Insert a job that failed some minutes ago."""
-    values = {
-        "job_id": job_id,
-        "job_name": "errors.call",
-        "status": "failed",
-        "error_message": error,
-        "task_data": "{}",
-        **columns,
-    }
-    places = ", ".join(f"${number}" for number in range(2, len(values) + 2))
-    await pool.execute(
-        f"INSERT INTO scheduled_jobs (execution_time, started_at, finished_at, {', '.join(values)})"
-        " VALUES (now(), now() - $1::integer * interval '1 min' - interval '2 s',"
-        f" now() - $1::integer * interval '1 min', {places})",
-        minutes,
-        *values.values(),
-    )
+    failure = {"name": "errors.call", "status": "failed", "error_message": error, "task_data": "{}"}
+    ended = -minutes * MINUTE
+    await world.job(job_id, **{**failure, "started": ended - 2 * SECOND, "ended": ended, **columns})
 
 
 async def fingerprint_of(app: App, text: str, **parameters: str) -> str:
@@ -50,11 +36,11 @@ async def fingerprint_of(app: App, text: str, **parameters: str) -> str:
 # -- the list ------------------------------------------------------------------------------------------
 
 
-async def test_groups_have_tabs_by_state(pool: asyncpg.Pool, app: App) -> None:
-    await add_job(pool, "a", GATEWAY)
-    await add_job(pool, "b", "quarantined: 3 workers died while they ran this job.")
-    await add_job(pool, "c", "not started in time", status="expired")
-    await add_job(pool, "d", "cancelled by ada", status="cancelled")
+async def test_groups_have_tabs_by_state(world: World, app: App) -> None:
+    await add_job(world, "a", GATEWAY)
+    await add_job(world, "b", "quarantined: 3 workers died while they ran this job.")
+    await add_job(world, "c", "not started in time", status="expired")
+    await add_job(world, "d", "cancelled by ada", status="cancelled")
     for state, text in (
         ("failed", "UpstreamError: 502 Bad Gateway in # ms"),
         ("quarantined", "quarantined: # workers died while they ran this job."),
@@ -72,10 +58,10 @@ async def test_groups_have_tabs_by_state(pool: asyncpg.Pool, app: App) -> None:
     assert (await request(app, "/errors?state=lost")).status == 400
 
 
-async def test_groups_are_sorted_by_the_parameter_of_the_address(pool: asyncpg.Pool, app: App) -> None:
-    await add_job(pool, "a1", "First: x", 30)
-    await add_job(pool, "a2", "First: x", 20)
-    await add_job(pool, "b1", "Second: x", 10, job_name="errors.after")
+async def test_groups_are_sorted_by_the_parameter_of_the_address(world: World, app: App) -> None:
+    await add_job(world, "a1", "First: x", 30)
+    await add_job(world, "a2", "First: x", 20)
+    await add_job(world, "b1", "Second: x", 10, name="errors.after")
     for sort, kinds in (
         ("jobs", ["First: x", "Second: x"]),
         ("newest", ["Second: x", "First: x"]),
@@ -87,8 +73,8 @@ async def test_groups_are_sorted_by_the_parameter_of_the_address(pool: asyncpg.P
     assert (await request(app, "/errors?sort=size")).status == 400
 
 
-async def test_row_of_a_group_has_two_lines_and_a_menu(pool: asyncpg.Pool, build: Callable[..., App]) -> None:
-    await add_job(pool, "a", GATEWAY)
+async def test_row_of_a_group_has_two_lines_and_a_menu(world: World, build: Callable[..., App]) -> None:
+    await add_job(world, "a", GATEWAY)
     app = build(authorize=lambda _: Access("ada", "operator"))
     page = Page((await request(app, "/errors")).text)
     text = " ".join(page.text.split())
@@ -105,9 +91,9 @@ async def test_row_of_a_group_has_two_lines_and_a_menu(pool: asyncpg.Pool, build
     assert not [each for each in viewer.all("button") if str(each.get("id")).startswith("retry-")]
 
 
-async def test_trend_of_a_day_ends_now(pool: asyncpg.Pool, app: App) -> None:
-    await add_job(pool, "a", GATEWAY, minutes=90)
-    await add_job(pool, "b", GATEWAY, minutes=12 * 60 + 1)
+async def test_trend_of_a_day_ends_now(world: World, app: App) -> None:
+    await add_job(world, "a", GATEWAY, minutes=90)
+    await add_job(world, "b", GATEWAY, minutes=12 * 60 + 1)
     (group,) = (await request(app, "/errors?since=1d", headers=JSON)).data["items"]
     assert [place for place, count in enumerate(group["history"]) if count] == [11, 22], "parts of an hour"
 
@@ -142,11 +128,11 @@ def test_error_is_split_into_its_class_and_message(text: str, kind: str, message
     ],
 )
 async def test_group_of_expired_jobs_is_titled_by_its_state(
-    reason: str, message: str, pool: asyncpg.Pool, app: App
+    reason: str, message: str, pool: asyncpg.Pool, world: World, app: App
 ) -> None:
     error = f"not started between 2030-01-01 12:00:00 and 2030-01-01 12:00:10 UTC{reason}"
-    await add_job(pool, "a", error, status="expired")
-    await add_worker(pool, names=["errors.call"])
+    await add_job(world, "a", error, status="expired")
+    await world.worker(names=["errors.call"])
     group = await fingerprint_of(app, "not started", state="expired")
     for url in ("/errors?state=expired", "/", "/task?id=errors.call"):
         page = Page((await request(app, url)).text)
@@ -162,14 +148,11 @@ async def test_group_of_expired_jobs_is_titled_by_its_state(
 # -- a group -------------------------------------------------------------------------------------------
 
 
-async def add_group(pool: asyncpg.Pool) -> None:
+async def add_group(world: World) -> None:
     """Add three failed jobs of a group, two workers and two releases, and a job of another group."""
-    await add_worker(pool, "w1", identity="node-1", metadata=json.dumps({"release": "v2"}))
-    await pool.execute(
-        "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
-        " SELECT now() - minutes * interval '1 min', 'start_release', release, 'w', 'worker', '{}'"
-        " FROM (VALUES ('v1', 600), ('v2', 60)) AS releases (release, minutes)"
-    )
+    await world.worker("w1", identity="node-1", metadata={"release": "v2"})
+    for release, age in (("v1", 10 * HOUR), ("v2", HOUR)):
+        await world.audit("start_release", release, at=-age, actor="w", via="worker")
     error = {"attempt": 1, "outcome": "error", "error_type": "UpstreamError", "traceback": TRACEBACK}
     for number, worker in enumerate(("w1", "w1", "gone")):
         data = {
@@ -178,21 +161,21 @@ async def add_group(pool: asyncpg.Pool) -> None:
             "metadata": {"tags": ["eu"]},
         }
         await add_job(
-            pool,
+            world,
             f"job-{number}",
             GATEWAY.replace("31", str(number)),
             minutes=5 + number,
             worker_id=worker,
-            task_data=json.dumps(data),
-            errors=json.dumps([error]),
+            task_data=data,
+            errors=[error],
         )
-    await add_job(pool, "other", "UpstreamError: 404 Not Found in 7 ms")
+    await add_job(world, "other", "UpstreamError: 404 Not Found in 7 ms")
 
 
 async def test_page_of_a_group_has_its_traceback_and_what_its_jobs_share(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await add_group(pool)
+    await add_group(world)
     app = build(redact=["card"])
     url = f"/error?id={await fingerprint_of(app, '502')}"
     data = (await request(app, url, headers=JSON)).data
@@ -216,10 +199,8 @@ async def test_page_of_a_group_has_its_traceback_and_what_its_jobs_share(
     assert {each["job_id"] for each in found} == {"job-0", "job-1", "job-2"}
 
 
-async def test_page_of_a_group_hides_what_its_list_hides(
-    pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
-    await add_group(pool)
+async def test_page_of_a_group_hides_what_its_list_hides(world: World, build: Callable[..., App]) -> None:
+    await add_group(world)
     fingerprint = await fingerprint_of(build(), "502")
     blind = build(authorize=lambda _: Access("bob", sees_arguments=False))
     for headers in ({}, JSON):
@@ -235,9 +216,9 @@ async def test_page_of_a_group_hides_what_its_list_hides(
 
 
 async def test_page_of_a_group_retries_the_jobs_that_it_counted(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await add_group(pool)
+    await add_group(world)
     app = build(authorize=lambda _: Access("ada", "operator"))
     page = Page((await request(app, f"/error?id={await fingerprint_of(app, '502')}")).text)
     (form,) = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
@@ -247,8 +228,8 @@ async def test_page_of_a_group_retries_the_jobs_that_it_counted(
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_page_of_a_hostile_group_shows_text(text: str, app: App, pool: asyncpg.Pool) -> None:
-    await insert(pool, 1, text)
+async def test_page_of_a_hostile_group_shows_text(text: str, app: App, world: World) -> None:
+    await insert(world, 1, text)
     (group,) = (await request(app, "/errors", headers=JSON)).data["items"]
     answer = await request(app, f"/error?id={group['fingerprint']}")
     assert answer.status == 200

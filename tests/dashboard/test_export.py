@@ -17,21 +17,15 @@ from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, insert
 from tests.dashboard.test_limits import declare
 from tests.dashboard.test_overview import add_figures
-from tests.inspect.workers import add_worker
+from tests.support.world import World
 
 SECRET = "hunter2-secret"
 
 
-async def fill(pool: asyncpg.Pool, number: int = 7) -> None:
+async def fill(world: World, number: int = 7) -> None:
     data = {"args": [1], "kwargs": {"token": SECRET}, "metadata": {"tags": ["x"]}}
     for name in ("billing.invoice", "payroll.run"):
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)"
-            " SELECT $1 || n, $1, now(), $2 FROM generate_series(1, $3) AS n",
-            name,
-            json.dumps(data),
-            number,
-        )
+        await world.jobs(number, name, job_id=(name + "{}").format, task_data=data)
 
 
 def lines_of(text: str) -> list[dict[str, Any]]:
@@ -39,10 +33,10 @@ def lines_of(text: str) -> list[dict[str, Any]]:
 
 
 async def test_export_has_every_job_of_a_search(
-    pool: asyncpg.Pool, app: App, monkeypatch: pytest.MonkeyPatch
+    world: World, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pg_scheduler.dashboard.export.PAGE_LENGTH", 3)
-    await fill(pool)
+    await fill(world)
     answer = await request(app, "/export?q=name:billing.*")
     assert answer.status == 200
     assert answer.headers["content-disposition"] == 'attachment; filename="jobs.jsonl"'
@@ -60,10 +54,8 @@ async def test_export_has_every_job_of_a_search(
     assert (head.status, head.body) == (200, b"")
 
 
-async def test_export_contains_what_the_request_may_see(
-    pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
-    await fill(pool)
+async def test_export_contains_what_the_request_may_see(world: World, build: Callable[..., App]) -> None:
+    await fill(world)
     app = build(authorize=lambda _: Access("bob", names=("billing.*",), sees_arguments=False))
     for form in ("csv", "jsonl"):
         answer = await request(app, f"/export?format={form}")
@@ -83,8 +75,8 @@ async def test_invalid_exports_are_rejected(query: str, app: App) -> None:
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "=HYPERLINK(1)", "@sum", "-1+1"], ids=range(len(HOSTILE) + 3))
-async def test_exported_texts_are_whole_and_no_formulas(text: str, pool: asyncpg.Pool, app: App) -> None:
-    await insert(pool, 1, text)
+async def test_exported_texts_are_whole_and_no_formulas(text: str, world: World, app: App) -> None:
+    await insert(world, 1, text)
     (row,) = lines_of((await request(app, "/export")).text)
     assert row["args"] == [text]
     assert row["name"] == text[:800]
@@ -94,11 +86,13 @@ async def test_exported_texts_are_whole_and_no_formulas(text: str, pool: asyncpg
     assert not found["name"].startswith(("=", "@", "-"))
 
 
-async def test_terms_with_visible_names_are_offered(pool: asyncpg.Pool, build: Callable[..., App]) -> None:
-    await add_figures(pool, ["billing.gone", "payroll.gone"])
+async def test_terms_with_visible_names_are_offered(
+    pool: asyncpg.Pool, world: World, build: Callable[..., App]
+) -> None:
+    await add_figures(world, ["billing.gone", "payroll.gone"])
     await pool.execute("DELETE FROM scheduler_workers")
     settings = json.dumps({"aliases": {"billing.app.invoice": "billing.invoice"}})
-    await add_worker(pool, names=["billing.invoice", "billing.app.invoice", "payroll.run"], settings=settings)
+    await world.worker(names=["billing.invoice", "billing.app.invoice", "payroll.run"], settings=settings)
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     found = (await request(app, "/jobs", headers=JSON)).data["completions"]
     texts = [text for text, _ in found]
@@ -112,15 +106,12 @@ async def test_terms_with_visible_names_are_offered(pool: asyncpg.Pool, build: C
 
 
 async def test_job_page_has_the_command_that_adds_such_a_job_its_limits_and_changes(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
-    await fill(pool, 1)
+    await fill(world, 1)
     limits = declare("stripe", "billing.invoice", max_running=20) + declare("bank", "payroll.run")
-    await add_worker(pool, settings=json.dumps({"limits": limits}))
-    await pool.execute(
-        "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
-        " VALUES (now(), 'move_jobs', 'billing.invoice1', 'ada', 'cli', '{}')"
-    )
+    await world.worker(settings={"limits": limits})
+    await world.audit("move_jobs", "billing.invoice1")
     url = "/job?id=billing.invoice1"
     data = (await request(build(), url, headers=JSON)).data
     assert shlex.split(data["command"]) == [

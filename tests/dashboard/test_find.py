@@ -14,6 +14,7 @@ from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.dashboard.test_pages import fill
+from tests.support.world import World
 
 
 async def find(app: App, q: str) -> list[tuple[str, str]]:
@@ -22,9 +23,9 @@ async def find(app: App, q: str) -> list[tuple[str, str]]:
 
 
 async def test_objects_are_found_by_a_part_of_their_name(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    world: World, scheduler: Scheduler, app: App
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     assert await find(app, "PAYROLL") == [("task", "payroll.run"), ("schedule", "payroll.run-nightly")]
     assert await find(app, "payroll.run-due") == [("job", "payroll.run-due")]
     assert await find(app, "host") == [("worker", "host-1")]
@@ -36,9 +37,9 @@ async def test_objects_are_found_by_a_part_of_their_name(
 
 
 async def test_hidden_names_are_not_found(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     for q in ("payroll", "payroll.run-due", "r"):
         assert not [name for _, name in await find(app, q) if "payroll" in name]
@@ -46,13 +47,10 @@ async def test_hidden_names_are_not_found(
 
 
 async def test_many_objects_of_a_kind_leave_room_for_others(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
-    await fill(pool, scheduler)
-    await pool.execute(
-        "INSERT INTO scheduler_tasks (name, paused_at, actor)"
-        " SELECT 'payroll.task-' || n, now(), 'ada' FROM generate_series(1, 100) AS n"
-    )
+    await fill(world, scheduler)
+    await world.paused_task("payroll.task-{}".format, count=100)
     kinds = [kind for kind, _ in await find(app, "payroll")]
     assert kinds == ["task"] * 8 + ["schedule"]
 
@@ -73,9 +71,9 @@ async def actions(app: App, q: str) -> dict[str, tuple[str, str]]:
 
 
 async def test_actions_to_objects_are_found_by_words(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     await scheduler.tasks.resume("payroll.run")
     app = build(authorize=lambda _: Access("ada", "operator"))
     found = await actions(app, "> run payroll")
@@ -103,9 +101,9 @@ async def test_actions_to_objects_are_found_by_words(
 
 
 async def test_actions_to_objects_follow_rights_and_names(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     for access, verbs in (
         (Access("ada"), set()),
         (Access("ada", can={"task_pause"}), {"Resume task"}),
@@ -124,8 +122,8 @@ async def test_actions_to_objects_follow_rights_and_names(
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "\0", "x" * 5000], ids=range(len(HOSTILE) + 2))
-async def test_hostile_texts_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
-    await pool.execute("INSERT INTO scheduler_tasks (name, paused_at, actor) VALUES ('task', now(), 'ada')")
+async def test_hostile_texts_are_shown_as_text(text: str, world: World, app: App) -> None:
+    await world.paused_task("task")
     for q in (text, f"> {text}"):
         answer = await request(app, f"/find?q={quote(q)}")
         assert answer.status == 200

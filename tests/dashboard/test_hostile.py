@@ -13,6 +13,7 @@ from pg_scheduler.dashboard.texts import plain, visible
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_security import check_headers, check_policy
 from tests.support.cases import each_case
+from tests.support.world import World
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -30,7 +31,7 @@ HOSTILE = [
 LONG = "10 kB " + "y" * 10_000
 
 
-async def insert(pool: asyncpg.Pool, number: int, text: str) -> None:
+async def insert(world: World, number: int, text: str) -> None:
     """Insert a job whose every text is hostile."""
     data = {"args": [text], "kwargs": {text: {text: text}}, "metadata": {"tags": [text], text: text}}
     error = {
@@ -41,17 +42,17 @@ async def insert(pool: asyncpg.Pool, number: int, text: str) -> None:
         "traceback": text,
         "log": [text, text],
     }
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, task_data, error_message,"
-        " errors, worker_id, finished_at, attempt, progress, options)"
-        " VALUES ($1, $2, now(), 'failed', $3, $4, $5, $2, now(), 1, $6, $7)",
+    await world.job(
         f"{number}{text}"[:255],
         text[:800],
-        json.dumps(data),
-        f"{text}\n{LONG}",
-        json.dumps([error]),
-        json.dumps({"done": 1, "total": 3, "note": text[:200]}),
-        json.dumps({"schedule_id": text[:200], "fire_time": "2030-01-01T00:00:00+00:00"}),
+        status="failed",
+        attempt=1,
+        worker_id=text[:800],
+        task_data=data,
+        error_message=f"{text}\n{LONG}",
+        errors=[error],
+        progress={"done": 1, "total": 3, "note": text[:200]},
+        options={"schedule_id": text[:200], "fire_time": "2030-01-01T00:00:00+00:00"},
     )
 
 
@@ -66,8 +67,8 @@ def check(html: str) -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_values_are_shown_as_text(text: str, app: App, pool: asyncpg.Pool) -> None:
-    await insert(pool, 1, text)
+async def test_hostile_values_are_shown_as_text(text: str, app: App, world: World) -> None:
+    await insert(world, 1, text)
     listed = (await request(app, "/jobs", headers=JSON)).data["items"]
     assert len(listed) == 1
     html = await request(app, "/jobs")

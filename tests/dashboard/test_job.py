@@ -21,8 +21,8 @@ from tests.dashboard.test_actions import as_role, insert, status
 from tests.dashboard.test_job_actions import buttons
 from tests.dashboard.test_jobs import SECRET, add
 from tests.dashboard.test_limits import declare
-from tests.inspect.workers import add_worker
 from tests.support.codecs import KeyedCodec
+from tests.support.world import SECOND, World
 
 INSERT = """
     INSERT INTO scheduled_jobs SELECT * FROM jsonb_populate_recordset(NULL::scheduled_jobs, $1::text::jsonb)
@@ -51,14 +51,14 @@ def entry(claim: int, **changes: Any) -> dict[str, Any]:
 
 
 async def test_positional_arguments_have_the_names_of_the_parameters_that_a_worker_reports(
-    scheduler: Scheduler, app: App, build: Callable[..., App], pool: asyncpg.Pool
+    scheduler: Scheduler, app: App, build: Callable[..., App], world: World
 ) -> None:
     await scheduler.enqueue("board.charge", job_id="pay", args=(113, "card", 2, 3))
     page = Page((await request(app, "/job?id=pay")).text)
     assert not [attrs for attrs in page.all("span") if "data-name" in attrs], "no worker reports them"
     parameters = [("account", True), ("by", False), ("note", False)]
     settings = {"parameters": {"board.charge": parameters}, "positional": {"board.charge": 2}}
-    await add_worker(pool, names=["board.charge"], settings=json.dumps(settings))
+    await world.worker(names=["board.charge"], settings=settings)
     page = Page((await request(build(), "/job?id=pay")).text)
     assert [attrs["data-name"] for attrs in page.all("span") if "data-name" in attrs] == ["account", "by"]
 
@@ -170,10 +170,10 @@ async def test_other_jobs_with_the_same_error_are_counted(
 
 
 async def test_running_job_shows_progress_how_long_it_takes_and_the_name_of_its_worker(
-    pool: asyncpg.Pool, app: App
+    pool: asyncpg.Pool, world: World, app: App
 ) -> None:
     worker_id = "0192f0c1-7a52-7cc3-b3a4-5d6f1e0a9b77"
-    await add_worker(pool, worker_id, names=["board.charge"], identity="node-7")
+    await world.worker(worker_id, names=["board.charge"], identity="node-7")
     since = datetime.now(UTC) - timedelta(minutes=10)
     await insert_failed(
         pool,
@@ -283,10 +283,10 @@ async def test_values_are_raw_json_for_those_who_may_see_them(
         assert (await request(closed, "/value?id=login&part=arguments")).status == 404
 
 
-async def test_limits_of_the_task_show_their_use(pool: asyncpg.Pool, app: App) -> None:
+async def test_limits_of_the_task_show_their_use(pool: asyncpg.Pool, world: World, app: App) -> None:
     limits = declare("stripe", "board.charge", max_running=6)
-    await add_worker(pool, settings=json.dumps({"limits": limits}))
-    await insert(pool, "waiting", "board.charge")
+    await world.worker(settings={"limits": limits})
+    await insert(world, "waiting", "board.charge")
     await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'limit:stripe:'")
     page = await read_page(app, "/job?id=waiting")
     assert "Waits for the limit “stripe”" in page.text
@@ -296,23 +296,16 @@ async def test_limits_of_the_task_show_their_use(pool: asyncpg.Pool, app: App) -
 
 @pytest.mark.parametrize(("key", "text"), [("", "1 running."), ("7", "For the key '7': 1 running.")])
 async def test_cause_of_a_limit_names_it_once_and_states_its_use(
-    key: str, text: str, pool: asyncpg.Pool, app: App
+    key: str, text: str, pool: asyncpg.Pool, world: World, app: App
 ) -> None:
     limits = declare("bank", "board.charge", max_running=1, by_key=bool(key))
-    await add_worker(pool, names=["board.charge"], settings=json.dumps({"limits": limits}))
-    await insert(pool, "pay", "board.charge")
+    await world.worker(names=["board.charge"], settings={"limits": limits})
+    await insert(world, "pay", "board.charge")
     await pool.execute(
         "UPDATE scheduled_jobs SET blocked_on = 'limit:bank:' || $1::text, execution_time = now()", key
     )
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
-        " VALUES ('run', 'board.charge', now(), 'running', 'w1', 1)"
-    )
-    await pool.execute(
-        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-        " VALUES ('limit:bank:' || $1::text, 'run', 1, now(), 0)",
-        key,
-    )
+    await world.job("run", "board.charge", status="running")
+    await world.start(f"limit:bank:{key}", "run")
     words = " ".join((await read_page(app, "/job?id=pay")).text.split())
     assert f"Waits for the limit “bank” {text}" in words
     assert words.count("aits for the limit") == 1
@@ -378,13 +371,10 @@ async def test_batch_of_jobs_does_not_say_that_nobody_changed_them(
 
 
 async def test_job_of_a_paused_task_has_a_button_that_resumes_the_task(
-    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+    scheduler: Scheduler, build: Callable[..., App], world: World
 ) -> None:
-    await add_worker(pool, names=["board.mail"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ('mail:1', 'board.mail', now() - interval '1 second')"
-    )
+    await world.worker(names=["board.mail"])
+    await world.job("mail:1", "board.mail", due=-SECOND)
     await scheduler.tasks.pause("board.mail")
     answer = await request(as_role(build, "admin"), "/job?id=mail:1")
     assert "Resume board.mail" in Page(answer.text).text

@@ -14,6 +14,7 @@ from pg_scheduler.dashboard import Access
 from tests.dashboard.client import App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, insert, records, status
 from tests.dashboard.test_hostile import HOSTILE
+from tests.support.world import World
 
 FAIL = (
     "UPDATE scheduled_jobs SET status = 'failed', attempt = 1, finished_at = now(), error_message = 'E'"
@@ -45,11 +46,11 @@ def buttons(html: str) -> set[str | None]:
     ],
 )
 async def test_action_of_the_page_changes_the_job_and_is_recorded(
-    action: str, before: str, after: str | None, admin: App, pool: asyncpg.Pool
+    action: str, before: str, after: str | None, admin: App, world: World
 ) -> None:
-    await insert(pool)
+    await insert(world)
     if before == "failed":
-        await pool.execute(FAIL, "job")
+        await world.pool.execute(FAIL, "job")
     page = await request(admin, "/job?id=job")
     assert buttons(page.text) == (
         {"retry", "delete"} if before == "failed" else {"cancel", "run", "move", "delete"}
@@ -57,19 +58,21 @@ async def test_action_of_the_page_changes_the_job_and_is_recorded(
     fields = {"to": "2031-02-03T04:05", "confirm": "yes"}
     answer = await send(admin, f"/actions/jobs/{action}?id=job", fields)
     assert answer.status == 303, answer.text
-    assert await status(pool) == after
-    assert await records(pool) == [("ada", "dashboard", RECORDED.get(action, f"{action}_jobs"), "job")]
-    due = await pool.fetchval("SELECT execution_time <= now() FROM scheduled_jobs WHERE job_id = 'job'")
+    assert await status(world.pool) == after
+    assert await records(world.pool) == [("ada", "dashboard", RECORDED.get(action, f"{action}_jobs"), "job")]
+    due = await world.pool.fetchval("SELECT execution_time <= now() FROM scheduled_jobs WHERE job_id = 'job'")
     assert due is {"cancel": False, "retry": True, "run": True, "move": False, "delete": None}[action]
     if action == "move":
-        time = await pool.fetchval("SELECT execution_time::text FROM scheduled_jobs")
+        time = await world.pool.fetchval("SELECT execution_time::text FROM scheduled_jobs")
         assert str(time).startswith("2031-02-03 04:05:00")
     assert (await follow(admin, answer)).status == 200
 
 
-async def test_selected_jobs_are_changed_and_others_are_not(admin: App, pool: asyncpg.Pool) -> None:
+async def test_selected_jobs_are_changed_and_others_are_not(
+    admin: App, pool: asyncpg.Pool, world: World
+) -> None:
     for job_id in ("a", "b", "c"):
-        await insert(pool, job_id)
+        await insert(world, job_id)
     await pool.execute(FAIL, "b")
     page = Page((await request(admin, "/jobs?q=board")).text)
     boxes = [each["value"] for each in page.all("input") if each.get("name") == "row"]
@@ -86,11 +89,11 @@ async def test_selected_jobs_are_changed_and_others_are_not(admin: App, pool: as
 
 
 async def test_page_after_an_action_has_fresh_numbers_in_each_process(
-    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., App], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pg_scheduler.dashboard.pages.jobs.COUNTS_AGE_S", 59.0)
     for job_id in ("a", "b"):
-        await insert(pool, job_id)
+        await insert(world, job_id)
 
     async def scheduled(app: App, cookie: str = "") -> str:
         answer = await request(app, "/jobs", headers={"cookie": cookie} if cookie else {})
@@ -107,9 +110,9 @@ async def test_page_after_an_action_has_fresh_numbers_in_each_process(
     assert await scheduled(viewer, cookie) == "2", "without rights there is no action before"
 
 
-async def test_deletion_asks_first(admin: App, pool: asyncpg.Pool) -> None:
+async def test_deletion_asks_first(admin: App, pool: asyncpg.Pool, world: World) -> None:
     for job_id in ("a", "b"):
-        await insert(pool, job_id)
+        await insert(world, job_id)
     asked = await send(admin, "/actions/jobs/delete?q=board", {"row": ["a", "b", "missing"]})
     page = Page(asked.text)
     assert "Delete these 2 jobs?" in page.text
@@ -125,10 +128,10 @@ async def test_deletion_asks_first(admin: App, pool: asyncpg.Pool) -> None:
 
 @pytest.mark.parametrize("action", ["cancel", "retry", "run", "move", "delete"])
 async def test_names_restrict_which_jobs_an_action_touches(
-    action: str, build: Callable[..., App], pool: asyncpg.Pool
+    action: str, build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await insert(pool, "mine", "billing.invoice")
-    await insert(pool, "other", "mail.send")
+    await insert(world, "mine", "billing.invoice")
+    await insert(world, "other", "mail.send")
     if action == "retry":
         await pool.execute(FAIL, "mine")
         await pool.execute(FAIL, "other")
@@ -145,10 +148,10 @@ async def test_names_restrict_which_jobs_an_action_touches(
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 async def test_hostile_ids_are_changed_by_the_forms_of_the_pages(
-    text: str, build: Callable[..., App], pool: asyncpg.Pool
+    text: str, build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
     job_id = text[:255]
-    await insert(pool, job_id)
+    await insert(world, job_id)
     app = build(authorize=lambda _: Access(text[:100], "admin"))
     page = Page((await request(app, "/jobs")).text)
     (box,) = [each["value"] for each in page.all("input") if each.get("name") == "row"]
@@ -162,7 +165,7 @@ async def test_hostile_ids_are_changed_by_the_forms_of_the_pages(
 
 
 @pytest.mark.parametrize("to", ["", "soon", "2031-13-01", "0001-01-01T00:00+14:00"])
-async def test_wrong_time_moves_nothing(to: str, admin: App, pool: asyncpg.Pool) -> None:
-    await insert(pool)
+async def test_wrong_time_moves_nothing(to: str, admin: App, pool: asyncpg.Pool, world: World) -> None:
+    await insert(world)
     assert (await send(admin, "/actions/jobs/move?id=job", {"to": to})).status == 400
     assert await records(pool) == []

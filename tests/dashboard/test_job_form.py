@@ -16,7 +16,7 @@ from tests.dashboard.client import JSON, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_job_actions import FAIL
 from tests.dashboard.test_jobs import SECRET, add
-from tests.inspect.workers import add_worker
+from tests.support.world import World
 
 FORM = "/job-form?id=pay"
 SEND = "/actions/jobs/add?id=pay"
@@ -190,9 +190,9 @@ VALUES: list[Any] = [
 ]
 
 
-async def report(pool: asyncpg.Pool, *parameters: tuple[str, bool]) -> None:
+async def report(world: World, *parameters: tuple[str, bool]) -> None:
     settings = json.dumps({"parameters": {"board.charge": parameters}})
-    await add_worker(pool, names=["board.charge"], settings=settings)
+    await world.worker(names=["board.charge"], settings=settings)
 
 
 def fields_of(html: str) -> dict[str, str]:
@@ -205,9 +205,9 @@ def fields_of(html: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 async def test_argument_is_sent_again_as_it_was(
-    value: Any, scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+    value: Any, scheduler: Scheduler, admin: App, pool: asyncpg.Pool, world: World
 ) -> None:
-    await report(pool, ("account", True), ("note", False))
+    await report(world, ("account", True), ("note", False))
     await add_failed(scheduler, pool, kwargs={"account": value, "more": [1]})
     form = await request(admin, FORM)
     fields = fields_of(form.text)
@@ -221,8 +221,10 @@ async def test_argument_is_sent_again_as_it_was(
     assert job.kwargs == {"account": value, "more": [1]}
 
 
-async def test_wrong_field_is_named(scheduler: Scheduler, admin: App, pool: asyncpg.Pool) -> None:
-    await report(pool, ("account", True))
+async def test_wrong_field_is_named(
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool, world: World
+) -> None:
+    await report(world, ("account", True))
     await add_failed(scheduler, pool)
     for fields, text in (
         ({"arg.account": "", "kwargs": "{}"}, "enter a value"),
@@ -236,9 +238,9 @@ async def test_wrong_field_is_named(scheduler: Scheduler, admin: App, pool: asyn
 
 
 async def test_job_with_positional_arguments_has_no_fields(
-    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool, world: World
 ) -> None:
-    await report(pool, ("account", True), ("note", False))
+    await report(world, ("account", True), ("note", False))
     await scheduler.enqueue("board.charge", args=(113,), kwargs={"note": "x"}, job_id="pay")
     await pool.execute(FAIL, "pay")
     form = await request(admin, FORM)

@@ -17,28 +17,30 @@ from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_jobs import SECRET, add
-from tests.inspect.workers import add_worker
+from tests.support.world import HOUR, MINUTE, SECOND, World
 
-FILL = """
-    INSERT INTO scheduled_jobs (
-        job_id, job_name, execution_time, status, attempt, started_at, finished_at, error_message,
-        max_retries, retry_count, crash_count, worker_id, task_data
+
+async def fill(world: World, count: int = 8) -> None:
+    await world.jobs(
+        count,
+        lambda n: ("list.mail", "list.report")[n % 2],
+        job_id="j{:03}".format,
+        status="failed",
+        worker_id="w1",
+        due=-HOUR,
+        started=-10 * MINUTE,
+        ended=lambda n: -10 * MINUTE + n * 1.25 * SECOND,
+        error_message="ValueError: no answer {}".format,
+        attempt=3,
+        retry_count=2,
+        max_retries=2,
+        task_data=lambda n: {
+            "args": [f"https://example.org/{n % 3}"],
+            "kwargs": {"account": n % 4, "token": "hunter2-secret"},
+            "metadata": {"tags": ["billing"], "tenant": "acme"},
+        },
     )
-    SELECT 'j' || lpad(n::text, 3, '0'), 'list.' || (ARRAY ['mail', 'report'])[n % 2 + 1],
-        now() - interval '1 hour', 'failed', 3, now() - interval '10 minutes',
-        now() - interval '10 minutes' + n * interval '1.25 s', 'ValueError: no answer ' || n, 2, 2, 0, 'w1',
-        jsonb_build_object(
-            'args', jsonb_build_array('https://example.org/' || n % 3),
-            'kwargs', jsonb_build_object('account', n % 4, 'token', 'hunter2-secret'),
-            'metadata', jsonb_build_object('tags', jsonb_build_array('billing'), 'tenant', 'acme')
-        )
-    FROM generate_series(1, $1) AS n
-"""
-
-
-async def fill(pool: asyncpg.Pool, count: int = 8) -> None:
-    await pool.execute(FILL, count)
-    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+    await world.pool.execute("VACUUM ANALYZE scheduled_jobs")
 
 
 async def page_of(app: App, url: str) -> Page:
@@ -83,9 +85,9 @@ async def test_row_of_a_waiting_job_states_that_its_task_is_paused(
 
 
 async def test_tabs_show_the_number_of_jobs_of_each_state(
-    scheduler: Scheduler, pool: asyncpg.Pool, app: App
+    scheduler: Scheduler, world: World, app: App
 ) -> None:
-    await fill(pool)
+    await fill(world)
     await add(scheduler, job_id="later")
     data = await data_of(app, "/jobs?q=status:failed")
     tabs = {label: (count, is_current) for label, count, _, is_current in data["tabs"]}
@@ -98,8 +100,8 @@ async def test_tabs_show_the_number_of_jobs_of_each_state(
     assert data["total"] == "8"
 
 
-async def test_tabs_keep_the_other_terms_and_then_count_nothing(pool: asyncpg.Pool, app: App) -> None:
-    await fill(pool)
+async def test_tabs_keep_the_other_terms_and_then_count_nothing(world: World, app: App) -> None:
+    await fill(world)
     data = await data_of(app, "/jobs?q=name:list.mail+status:failed")
     assert [tab for tab in data["tabs"] if tab[3]] == [["Failed", "", "name:list.mail status:failed", True]]
     assert {count for _, count, _, _ in data["tabs"]} == {""}
@@ -110,10 +112,8 @@ async def test_tabs_keep_the_other_terms_and_then_count_nothing(pool: asyncpg.Po
         )
 
 
-async def test_numbers_of_all_jobs_are_hidden_with_names(
-    pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
-    await fill(pool, 60)
+async def test_numbers_of_all_jobs_are_hidden_with_names(world: World, build: Callable[..., App]) -> None:
+    await fill(world, 60)
     app = build(authorize=lambda _: Access("bob", names=("list.mail",)))
     data = await data_of(app, "/jobs?q=status:failed")
     assert {count for _, count, _, _ in data["tabs"]} == {""}
@@ -122,9 +122,9 @@ async def test_numbers_of_all_jobs_are_hidden_with_names(
 
 
 async def test_head_states_what_was_found_what_was_searched_for_it_and_the_order(
-    pool: asyncpg.Pool, app: App
+    pool: asyncpg.Pool, world: World, app: App
 ) -> None:
-    await fill(pool, 60)
+    await fill(world, 60)
     newest, all_jobs = (
         "the newest end first",
         "the newest first, then those with ids of schedules or your own",
@@ -141,8 +141,8 @@ async def test_head_states_what_was_found_what_was_searched_for_it_and_the_order
     assert await head_of(app, "/jobs") == f"20 found, all of 20 jobs searched; {all_jobs}"
 
 
-async def test_each_term_has_a_link_to_the_search_without_it(pool: asyncpg.Pool, app: App) -> None:
-    await fill(pool)
+async def test_each_term_has_a_link_to_the_search_without_it(world: World, app: App) -> None:
+    await fill(world)
     page = await page_of(app, "/jobs?q=status:failed+-tag:%22a%20b%22+list&sort=due&cols=worker")
     removed = [each for each in page.all("a") if str(each.get("aria-label")).startswith("Remove ")]
     assert [each["href"] for each in removed] == [
@@ -153,8 +153,8 @@ async def test_each_term_has_a_link_to_the_search_without_it(pool: asyncpg.Pool,
     assert "not tag" in page.text
 
 
-async def test_form_without_a_script_adds_a_term(pool: asyncpg.Pool, app: App) -> None:
-    await fill(pool)
+async def test_form_without_a_script_adds_a_term(world: World, app: App) -> None:
+    await fill(world)
     page = await page_of(app, "/jobs?q=status:failed")
     kept = [
         each["value"] for each in page.all("input") if each.get("name") == "q" and each["type"] == "hidden"
@@ -179,17 +179,18 @@ async def test_unknown_field_names_the_one_of_arguments(app: App) -> None:
 
 
 async def test_columns_follow_the_state(
-    scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
+    scheduler: Scheduler, pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
     app = build()
-    await fill(pool)
-    await add_worker(pool, "w7", identity="copier")
+    await fill(world)
+    await world.worker("w7", identity="copier")
     await add(scheduler, job_id="later")
-    await pool.execute(
-        "INSERT INTO scheduled_jobs"
-        " (job_id, job_name, execution_time, status, started_at, progress, worker_id, attempt)"
-        " VALUES ('runs', 'list.import', now(), 'running', now(), $1::text::jsonb, 'w7', 1)",
-        '{"done": 1, "total": 4, "note": "half of it"}',
+    await world.job(
+        "runs",
+        "list.import",
+        status="running",
+        worker_id="w7",
+        progress={"done": 1, "total": 4, "note": "half of it"},
     )
     failed = await page_of(app, "/jobs?q=status:failed")
     assert "Error" in failed.text
@@ -210,8 +211,8 @@ async def test_columns_follow_the_state(
     assert "sort=error" not in str(scheduled.links())
 
 
-async def test_address_chooses_the_columns(pool: asyncpg.Pool, app: App) -> None:
-    await fill(pool)
+async def test_address_chooses_the_columns(world: World, app: App) -> None:
+    await fill(world)
     page = await page_of(app, "/jobs?q=status:failed&cols=worker&cols=priority")
     assert heads(page) == 3
     assert {"/worker?id=w1"} <= set(page.links())
@@ -222,9 +223,9 @@ async def test_address_chooses_the_columns(pool: asyncpg.Pool, app: App) -> None
 
 
 async def test_row_shows_arguments_as_far_as_the_request_sees_them(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await fill(pool, 1)
+    await fill(world, 1)
     shown = '"https://example.org/1", token=hidden, account=1'
 
     def text(job: Job) -> str:
@@ -244,13 +245,9 @@ async def test_row_shows_arguments_as_far_as_the_request_sees_them(
         assert (expected or "arguments hidden") in Page(answer.text).text
 
 
-async def test_row_of_a_job_with_many_arguments_is_short(pool: asyncpg.Pool, app: App) -> None:
+async def test_row_of_a_job_with_many_arguments_is_short(world: World, app: App) -> None:
     kwargs = {"rows": [{"n": n} for n in range(5000)], "text": "x" * 50_000}
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)"
-        " VALUES ('large', 'list.large', now(), $1)",
-        json.dumps({"args": [], "kwargs": kwargs}),
-    )
+    await world.job("large", "list.large", task_data={"args": [], "kwargs": kwargs})
     answer = await request(app, "/jobs?q=id:large")
     assert "rows=[5,000 items]" in answer.text
     assert len(answer.body) < 40_000
@@ -296,9 +293,9 @@ def actions(page: Page) -> set[str]:
 
 
 async def test_list_offers_the_actions_that_the_state_and_the_rights_allow(
-    scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
+    scheduler: Scheduler, world: World, build: Callable[..., App]
 ) -> None:
-    await fill(pool)
+    await fill(world)
     await add(scheduler, job_id="later")
     admin = as_role(build, "admin")
     for q, role, expected in (
@@ -316,9 +313,9 @@ async def test_list_offers_the_actions_that_the_state_and_the_rights_allow(
 
 
 async def test_press_without_a_selection_shows_the_list_with_a_message(
-    scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
+    scheduler: Scheduler, world: World, build: Callable[..., App]
 ) -> None:
-    await fill(pool)
+    await fill(world)
     await scheduler.schedules.add("list.mail", Every(hours=1), schedule_id="hourly")
     app = as_role(build, "admin")
     for url, back in (
@@ -336,9 +333,9 @@ async def test_press_without_a_selection_shows_the_list_with_a_message(
 
 @pytest.mark.parametrize("action", ["cancel", "retry", "run", "move", "delete"])
 async def test_all_jobs_that_match_are_changed_after_a_question(
-    action: str, scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
+    action: str, scheduler: Scheduler, world: World, build: Callable[..., App]
 ) -> None:
-    await fill(pool)
+    await fill(world)
     for number in range(3):
         await add(scheduler, "list.mail", job_id=f"later-{number}")
     app = as_role(build, "admin")
@@ -369,8 +366,8 @@ async def completions(app: App, typed: str, q: str = "") -> dict[str, int | None
     return {each["text"]: each["jobs"] for each in answer.data}
 
 
-async def test_terms_are_completed_with_their_numbers(pool: asyncpg.Pool, app: App) -> None:
-    await fill(pool)
+async def test_terms_are_completed_with_their_numbers(world: World, app: App) -> None:
+    await fill(world)
     assert (await completions(app, "sta")) == {"status:": None}
     assert (await completions(app, "-status:fa")) == {"-status:failed": None}
     assert (await completions(app, "arg")) == {"arg.0:": 8, "arg.account:": 8, "arg.token:": 8}
@@ -402,8 +399,10 @@ async def test_terms_are_completed_with_their_numbers(pool: asyncpg.Pool, app: A
         assert isinstance(await completions(app, typed, q), dict)
 
 
-async def test_value_is_completed_though_the_newest_jobs_do_not_have_it(pool: asyncpg.Pool, app: App) -> None:
-    await fill(pool, 300)
+async def test_value_is_completed_though_the_newest_jobs_do_not_have_it(
+    pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    await fill(world, 300)
     await pool.execute(
         "UPDATE scheduled_jobs SET task_data = jsonb_set(task_data::jsonb, '{kwargs,account}', '987')"
         " WHERE job_id = 'j001'"
@@ -411,8 +410,8 @@ async def test_value_is_completed_though_the_newest_jobs_do_not_have_it(pool: as
     assert (await completions(app, "arg.account:98")) == {"arg.account:987": 1}
 
 
-async def test_completion_shows_nothing_that_is_hidden(pool: asyncpg.Pool, build: Callable[..., App]) -> None:
-    await fill(pool)
+async def test_completion_shows_nothing_that_is_hidden(world: World, build: Callable[..., App]) -> None:
+    await fill(world)
     redacted = build(redact=["token", "tenant"])
     assert (await completions(redacted, "arg.")) == {"arg.0:": 8, "arg.account:": 8}
     assert (await completions(redacted, "metadata.")) == {}
@@ -429,10 +428,8 @@ async def test_completion_shows_nothing_that_is_hidden(pool: asyncpg.Pool, build
             assert SECRET not in (await request(app, url)).text
 
 
-async def test_sample_of_one_request_is_not_shown_to_another(
-    pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
-    await fill(pool)
+async def test_sample_of_one_request_is_not_shown_to_another(world: World, build: Callable[..., App]) -> None:
+    await fill(world)
     rights = [
         Access("ada"),
         Access("bob", names=("list.mail",)),

@@ -21,8 +21,8 @@ from pg_scheduler.errors import JobFailedError
 from pg_scheduler.scheduler.store import Store
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.conftest import read_all
-from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
+from tests.support.world import World
 
 
 async def add(scheduler: Scheduler, name: str = "board.mail", **options: Any) -> str:
@@ -48,9 +48,9 @@ async def test_jobs_page_shows_jobs_and_what_was_searched(scheduler: Scheduler, 
 
 
 async def test_search_that_finds_nothing_offers_terms_that_find_the_words(
-    scheduler: Scheduler, pool: asyncpg.Pool, build: Callable[..., App]
+    scheduler: Scheduler, pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
-    await add_worker(pool, "a1b2c3", identity="node-3")
+    await world.worker("a1b2c3", identity="node-3")
     await add(scheduler, job_id="mail:1")
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'failed', error_message = 'Declined: the card is declined',"
@@ -197,11 +197,8 @@ async def test_job_page_shows_attempts_errors_and_result(pool: asyncpg.Pool) -> 
     assert text.index("Result") < text.index("Arguments")
 
 
-async def test_job_page_shows_the_remedy_as_a_shell_command(pool: asyncpg.Pool, app: App) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
-        " VALUES ('mail 9', 'board.mail', now(), 'failed', 'no route', now())"
-    )
+async def test_job_page_shows_the_remedy_as_a_shell_command(world: World, app: App) -> None:
+    await world.job("mail 9", "board.mail", status="failed", error_message="no route")
     command = "pg-scheduler jobs retry 'mail 9'"
     text = Page((await request(app, "/job?id=mail%209")).text).text
     assert command in text
@@ -275,11 +272,11 @@ async def test_job_page_without_an_id_answers_400(app: App) -> None:
 
 
 async def test_names_restrict_what_is_visible(
-    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+    scheduler: Scheduler, build: Callable[..., App], world: World
 ) -> None:
     await add(scheduler, "billing.invoice", job_id="open")
     await add(scheduler, "payroll.secret", job_id="closed")
-    await add_worker(pool, names=["billing.invoices", "payroll.secret"])
+    await world.worker(names=["billing.invoices", "payroll.secret"])
     restricted = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     for headers in ({}, JSON):
         for url in ("/jobs", "/jobs?q=id:closed", "/jobs?q=payroll*", "/jobs?q=name:*", "/job?id=open"):
@@ -306,11 +303,15 @@ SECRET = "hunter2-secret"
 
 
 async def test_statement_of_the_session_that_locks_a_row_is_hidden_with_arguments(
-    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler,
+    build: Callable[..., App],
+    pool: asyncpg.Pool,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MIN_LOCK_S", 0.0)
     await add(scheduler, "billing.invoice", job_id="locked", due=datetime.now(UTC))
-    await add_worker(pool, names=["billing.invoice"])
+    await world.worker(names=["billing.invoice"])
     limited = build(authorize=lambda _: Access("bob", sees_arguments=False))
     async with pool.acquire() as other, other.transaction():
         await other.execute(f"SELECT '{SECRET}' FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
@@ -336,9 +337,9 @@ async def test_numbers_of_a_limit_are_hidden_with_names(
 
 
 async def test_names_that_took_the_slots_of_an_expired_job_are_hidden(
-    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await add_worker(pool)
+    await world.worker()
     due: datetime = await pool.fetchval("SELECT now() - interval '10 minutes'")
     await add(scheduler, "billing.invoice", job_id="late", due=due, misfire_grace_time=540)
     await pool.execute("UPDATE scheduled_jobs SET status = 'expired', finished_at = now()")
@@ -486,15 +487,14 @@ async def test_links_that_are_no_pages_are_omitted(scheduler: Scheduler, build: 
     }
 
 
-async def test_jobs_of_a_page_are_sorted_by_any_column(pool: asyncpg.Pool, app: App) -> None:
+async def test_jobs_of_a_page_are_sorted_by_any_column(world: World, app: App) -> None:
     for job_id, attempt, done, tags in (("b", 1, 1, ["x"]), ("a", 3, 2, []), ("c", 2, None, ["w"])):
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, attempt, progress, task_data)"
-            " VALUES ($1, 'board.sorted', now(), $2, $3, $4)",
+        await world.job(
             job_id,
-            attempt,
-            None if done is None else json.dumps({"done": done, "total": 3}),
-            json.dumps({"args": [], "kwargs": {}, "metadata": {"tags": tags}}),
+            "board.sorted",
+            attempt=attempt,
+            progress=None if done is None else {"done": done, "total": 3},
+            task_data={"args": [], "kwargs": {}, "metadata": {"tags": tags}},
         )
     for sort, expected in (
         ("job", "abc"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 
 import asyncpg
@@ -12,8 +11,8 @@ import pytest
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.test_hostile import HOSTILE, check
-from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
+from tests.support.world import World
 
 
 def declare(name: str, *tasks: str, **numbers: object) -> list[dict[str, object]]:
@@ -21,32 +20,23 @@ def declare(name: str, *tasks: str, **numbers: object) -> list[dict[str, object]
     return [{"name": name, "task": task, **none, **numbers} for task in tasks]
 
 
-async def fill(pool: asyncpg.Pool) -> None:
+async def fill(world: World) -> None:
     """Add a shared limit of two teams, and one by key, for which five jobs wait."""
     limits = declare("stripe", "billing.charge", "payroll.pay", max_running=20)
     limits += declare(
         "account", "billing.charge", by_key=True, max_running=1, max_starts=5, per_s=10.0, spread=True
     )
-    await add_worker(pool, settings=json.dumps({"limits": limits}))
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
-        " VALUES ('run', 'billing.charge', now(), 'running', 'w1', 1)"
-    )
-    await pool.execute(
-        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-        " VALUES ('limit:stripe:', 'run', 1, now(), 0), ('limit:account:lovelace', 'run', 1, now(), 600),"
-        " ('limit:account:cid', 'run', 1, now(), 0)"
-    )
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
-        " SELECT 'wait:' || n, 'billing.charge', now(),"
-        " 'limit:account:' || (ARRAY ['lovelace', 'b*b'])[1 + n / 4]"
-        " FROM generate_series(1, 5) AS n"
-    )
+    await world.worker(settings={"limits": limits})
+    await world.job("run", "billing.charge", status="running")
+    await world.start("limit:stripe:", "run")
+    await world.start("limit:account:lovelace", "run", keep_s=600)
+    await world.start("limit:account:cid", "run")
+    for number, key in enumerate(("lovelace", "lovelace", "lovelace", "b*b", "b*b"), 1):
+        await world.job(f"wait:{number}", "billing.charge", blocked_on=f"limit:account:{key}")
 
 
-async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: asyncpg.Pool, app: App) -> None:
-    await fill(pool)
+async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(world: World, app: App) -> None:
+    await fill(world)
     account, stripe = (await request(app, "/limits", headers=JSON)).data["items"]
     assert stripe["tasks"] == ["billing.charge", "payroll.pay"]
     ((one,), (other,)) = account["declared"], stripe["declared"]
@@ -81,9 +71,9 @@ async def test_limits_state_their_use_and_lead_to_the_jobs_that_wait(pool: async
 
 
 async def test_numbers_of_limits_that_hidden_tasks_share_are_hidden(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await fill(pool)
+    await fill(world)
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     account, stripe = (await request(app, "/limits", headers=JSON)).data["items"]
     assert account["waiting"] == 5
@@ -99,10 +89,8 @@ async def test_numbers_of_limits_that_hidden_tasks_share_are_hidden(
     assert (await request(other, "/limit?name=account")).status == 404
 
 
-async def test_keys_of_a_limit_are_hidden_with_arguments(
-    pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
-    await fill(pool)
+async def test_keys_of_a_limit_are_hidden_with_arguments(world: World, build: Callable[..., App]) -> None:
+    await fill(world)
     app = build(authorize=lambda _: Access("bob", sees_arguments=False), refresh=60.0)
     for headers in ({}, JSON):
         for url in ("/limits", "/limit?name=account", "/job?id=wait:1"):
@@ -128,9 +116,9 @@ async def test_keys_of_a_limit_are_hidden_with_arguments(
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_limits_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
+async def test_hostile_limits_are_shown_as_text(text: str, world: World, app: App) -> None:
     limits = declare(text, text, max_running=text, max_starts=[text], per_s={text: text})
-    await add_worker(pool, settings=json.dumps({"limits": [*limits, text, None, {"name": [text]}]}))
+    await world.worker(settings={"limits": [*limits, text, None, {"name": [text]}]})
     answer = await request(app, "/limits")
     assert answer.status == 200
     check(answer.text)
@@ -141,13 +129,10 @@ async def test_hostile_limits_are_shown_as_text(text: str, pool: asyncpg.Pool, a
 
 
 async def test_limits_and_tasks_announce_counts_that_stopped_at_a_bound(
-    pool: asyncpg.Pool, app: App, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool, world: World, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await fill(pool)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " SELECT 'due:' || n, 'billing.due', now() FROM generate_series(1, 4) AS n"
-    )
+    await fill(world)
+    await world.jobs(4, "billing.due")
     monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_BLOCKED_ROWS", 4)
     monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 4)
     for url, summary in (
@@ -164,27 +149,15 @@ async def test_limits_and_tasks_announce_counts_that_stopped_at_a_bound(
 # -- shares ------------------------------------------------------------------------------------------------
 
 
-async def fill_shares(pool: asyncpg.Pool) -> None:
+async def fill_shares(world: World) -> None:
     """Add a share of two teams with three tenants, one of another team, and one without workers."""
     names = {"exports": ("billing.export", "payroll.export"), "mail": ("billing.mail",)}
     shares = [{"task": task, "name": name} for name, tasks in names.items() for task in tasks]
-    await add_worker(pool, settings=json.dumps({"shares": shares}))
+    await world.worker(settings={"shares": shares})
     for key, jobs in (("exports:lovelace", 3), ("exports:b*b", 1), ("mail:ada", 2), ("former:x", 1)):
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
-            " SELECT $1 || n, 'billing.export', now(), 'share:' || $1"
-            " FROM generate_series(1, $2::integer) AS n",
-            key,
-            jobs,
-        )
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
-        " VALUES ('run', 'billing.export', now(), 'running', 'w1', 1)"
-    )
-    await pool.execute(
-        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-        " VALUES ('share:exports:lovelace', 'run', 0, now(), 1e9)"
-    )
+        await world.jobs(jobs, "billing.export", job_id=(key + "{}").format, blocked_on=f"share:{key}")
+    await world.job("run", "billing.export", status="running")
+    await world.start("share:exports:lovelace", "run", attempt=0, keep_s=1e9)
 
 
 async def shares_of(app: App) -> dict[str, tuple[object, ...]]:
@@ -192,10 +165,8 @@ async def shares_of(app: App) -> dict[str, tuple[object, ...]]:
     return {each["name"]: (each["tenants"], each["waiting"], each["in_flight"]) for each in found}
 
 
-async def test_shares_are_on_the_page_of_limits_with_their_longest_queues(
-    pool: asyncpg.Pool, app: App
-) -> None:
-    await fill_shares(pool)
+async def test_shares_are_on_the_page_of_limits_with_their_longest_queues(world: World, app: App) -> None:
+    await fill_shares(world)
     assert await shares_of(app) == {"exports": (2, 4, 1), "former": (1, 1, 0), "mail": (1, 2, 0)}
     answer = await request(app, "/limits")
     check(answer.text)
@@ -206,15 +177,15 @@ async def test_shares_are_on_the_page_of_limits_with_their_longest_queues(
     assert "No live worker declares a limit." in words
 
 
-async def test_page_of_limits_has_no_part_about_shares_without_any(pool: asyncpg.Pool, app: App) -> None:
-    await fill(pool)
+async def test_page_of_limits_has_no_part_about_shares_without_any(world: World, app: App) -> None:
+    await fill(world)
     assert "Shares" not in Page((await request(app, "/limits")).text).text
 
 
 async def test_tenants_are_for_those_who_see_arguments_and_numbers_for_those_who_see_all_tasks(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await fill_shares(pool)
+    await fill_shares(world)
     app = build(authorize=lambda _: Access("bob", sees_arguments=False))
     for headers in ({}, JSON):
         text = (await request(app, "/limits", headers=headers)).text
@@ -229,14 +200,10 @@ async def test_tenants_are_for_those_who_see_arguments_and_numbers_for_those_who
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_tenants_and_shares_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
+async def test_hostile_tenants_and_shares_are_shown_as_text(text: str, world: World, app: App) -> None:
     shares = [{"task": text, "name": text}, {"task": 7, "name": "n"}, {"name": 7}, None]
-    await add_worker(pool, settings=json.dumps({"shares": shares}))
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
-        " VALUES ('a', 'b', now(), $1)",
-        f"share:{text[:50]}:{text[:50]}",
-    )
+    await world.worker(settings={"shares": shares})
+    await world.job("a", "b", blocked_on=f"share:{text[:50]}:{text[:50]}")
     answer = await request(app, "/limits")
     assert answer.status == 200
     check(answer.text)

@@ -24,18 +24,18 @@ from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, request, stream
 from tests.dashboard.test_overview import FIGURES, add_figures
 from tests.dashboard.test_security import check_headers
-from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
+from tests.support.world import World
 
 ADDRESSES = {"/worker": "/worker?id=w1", "/limit": "/limit?name=bank"}
 UNADDRESSED = {"/run", "/job", "/schedule", "/error", "/task"}
 LIVE = [ADDRESSES.get(path, path) for path, page in PAGES.items() if page.is_live and path not in UNADDRESSED]
 
 
-JOBS = (
-    "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-    " VALUES ('1', 'billing.x', now()), ('2', 'payroll.x', now())"
-)
+async def add_jobs(world: World) -> None:
+    """Add a job of each of two teams."""
+    await world.job("1", "billing.x")
+    await world.job("2", "payroll.x")
 
 
 def parts_of(event: str) -> dict[str, str]:
@@ -63,14 +63,14 @@ def problem_of(event: str) -> str:
 
 
 @pytest.mark.slow
-async def test_stream_sends_a_part_when_it_changes(build: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await add_worker(pool, "worker-1")
+async def test_stream_sends_a_part_when_it_changes(build: Callable[..., App], world: World) -> None:
+    await world.worker("worker-1")
     async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), "/live?page=/workers") as read:
         assert await read() == "retry: 1000\n\n"
         first = html_of(await read())
         Page(first)
         assert "worker-1" in first
-        await add_worker(pool, "worker-2")
+        await world.worker("worker-2")
         assert "worker-2" in html_of(await read()), "nothing was sent before the change"
 
 
@@ -95,12 +95,9 @@ async def test_stream_of_schedules_sends_what_the_filter_of_the_address_shows(
 
 @pytest.mark.slow
 async def test_jobs_with_a_following_page_are_sent_once_until_they_change(
-    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., App], pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " SELECT 'job-' || n, 'billing.x', now() FROM generate_series(100, 159) AS n"
-    )
+    await world.jobs(60, "billing.x", job_id=lambda n: f"job-{99 + n}")
     await pool.execute("ANALYZE scheduled_jobs")  # autovacuum would change the number of jobs on the page
     page, built = PAGES["/jobs"], asyncio.Semaphore(0)
 
@@ -123,12 +120,10 @@ async def test_jobs_with_a_following_page_are_sent_once_until_they_change(
 
 @pytest.mark.parametrize("path", LIVE)
 async def test_stream_sends_the_parts_of_the_page_unless_the_browser_shows_them(
-    path: str, build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    path: str, build: Callable[..., App], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await pool.execute(JOBS)
-    await add_worker(
-        pool, settings=json.dumps({"limits": [{"name": "bank", "task": "work", "max_running": 1}]})
-    )
+    await add_jobs(world)
+    await world.worker(settings={"limits": [{"name": "bank", "task": "work", "max_running": 1}]})
     app = build(refresh=0.5)
     answer = await request(app, path)
     assert answer.status == 200
@@ -143,10 +138,10 @@ async def test_stream_sends_the_parts_of_the_page_unless_the_browser_shows_them(
 
 @pytest.mark.slow
 async def test_unchanged_overview_sends_nothing_before_and_after_a_reconnect(
-    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., App], pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await pool.execute(JOBS)
-    await add_worker(pool)
+    await add_jobs(world)
+    await world.worker()
     page, built = PAGES["/"], asyncio.Semaphore(0)
 
     async def count(page_request: PageRequest) -> object:
@@ -172,9 +167,9 @@ async def test_unchanged_overview_sends_nothing_before_and_after_a_reconnect(
 
 
 async def test_parts_that_are_older_than_the_page_are_not_sent(
-    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., App], pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await pool.execute(JOBS)
+    await add_jobs(world)
     app = build(refresh=0.5)
     async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/job&id=1") as read:
         await read()
@@ -199,8 +194,8 @@ def test_only_parts_that_differ_and_are_not_older_are_new_to_a_page() -> None:
 
 
 @pytest.mark.parametrize("seen", ["", "x", "1~", "1~region-1", "9" * 99, "1~region-00000000\n", "~" * 999])
-async def test_versions_that_no_page_has_are_ignored(seen: str, app: App, pool: asyncpg.Pool) -> None:
-    await add_worker(pool)
+async def test_versions_that_no_page_has_are_ignored(seen: str, app: App, world: World) -> None:
+    await world.worker()
     url = f"/live?page=/workers&seen={quote(seen)}"
     async with asyncio.timeout(PATIENCE), stream(app, url) as read:
         await read()
@@ -209,9 +204,9 @@ async def test_versions_that_no_page_has_are_ignored(seen: str, app: App, pool: 
 
 @pytest.mark.parametrize("url", ["/workers", "/job&id=1"])
 async def test_viewers_share_reads(
-    url: str, build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    url: str, build: Callable[..., App], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await pool.execute(JOBS)
+    await add_jobs(world)
     path = url.partition("&")[0]
     built, page = 0, PAGES[path]
 
@@ -232,9 +227,9 @@ async def test_viewers_share_reads(
 
 @pytest.mark.slow
 async def test_stream_of_a_job_follows_its_progress_to_the_end(
-    build: Callable[..., App], pool: asyncpg.Pool
+    build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await pool.execute(JOBS)
+    await add_jobs(world)
     app = build(refresh=0.5)
     url = url_of((await request(app, "/job?id=1")).text)
     async with asyncio.timeout(PATIENCE), stream(app, url) as read:
@@ -252,9 +247,9 @@ async def test_stream_of_a_job_follows_its_progress_to_the_end(
 
 
 async def test_stream_of_a_job_has_what_its_viewer_may_see(
-    build: Callable[..., App], pool: asyncpg.Pool
+    build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await pool.execute(JOBS)
+    await add_jobs(world)
     await pool.execute("""UPDATE scheduled_jobs SET task_data = '{"kwargs": {"token": "hunter2"}}'""")
     access = [
         Access("ada", "admin"),
@@ -272,11 +267,8 @@ async def test_stream_of_a_job_has_what_its_viewer_may_see(
     assert found == [(True, True, True), (False, False, True), (False, False, False)]
 
 
-async def test_stream_keeps_the_search_and_its_page(build: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " SELECT 'job-' || n, 'billing.x', now() FROM generate_series(100, 199) AS n"
-    )
+async def test_stream_keeps_the_search_and_its_page(build: Callable[..., App], world: World) -> None:
+    await world.jobs(100, "billing.x", job_id=lambda n: f"job-{99 + n}")
     app = build()
     first = Page((await request(app, "/jobs?q=name:billing.x&sort=job")).text)
     (following,) = [each["href"] or "" for each in first.all("a") if each.get("rel") == "next"]
@@ -288,8 +280,8 @@ async def test_stream_keeps_the_search_and_its_page(build: Callable[..., App], p
     assert "job-150" not in html
 
 
-async def test_viewers_with_other_rights_share_nothing(build: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await pool.execute(JOBS)
+async def test_viewers_with_other_rights_share_nothing(build: Callable[..., App], world: World) -> None:
+    await add_jobs(world)
     access = [Access("ada"), Access("bob", names=("billing.*",)), Access("eve", names=())]
     app = build(authorize=lambda _: access[0], refresh=60.0)
     for expected in ({"billing.x", "payroll.x"}, {"billing.x"}, set[str]()):
@@ -314,9 +306,9 @@ async def test_stream_ends_so_that_rights_are_decided_again(
 
 
 async def test_outage_is_reported_and_the_stream_continues(
-    build: Callable[..., App], pool: asyncpg.Pool
+    build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await add_worker(pool)
+    await world.worker()
     await pool.execute("ALTER TABLE scheduler_workers RENAME TO hidden")
     async with asyncio.timeout(PATIENCE), stream(build(refresh=0.5), "/live?page=/workers") as read:
         await read()
@@ -404,20 +396,18 @@ MINUTES = """
 
 @pytest.mark.slow
 async def test_update_of_the_overview_is_small(
-    build: Callable[..., App], pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    build: Callable[..., App], pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place in ("history", "overview"):
         monkeypatch.setattr(f"pg_scheduler.dashboard.pages.{place}.HISTORY_AGE_S", 0.0)
     monkeypatch.setattr("pg_scheduler.dashboard.live.MAX_SECONDS", PATIENCE)
     names = [f"board.task-{number}" for number in range(8)]
-    await add_figures(pool, names)
+    await add_figures(world, names)
     store = Store(Connections(pool)).statistics
     assert await store.add("w1", 2, dict.fromkeys(names, JobFigures.added(*[FIGURES] * 20)))
     await pool.execute(MINUTES)  # of more attempts than those that follow, which do not change the scale
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
-        " SELECT n, 'board.task-' || n, now(), 'failed', 'ValueError: no ' || n, now()"
-        " FROM generate_series(1, 7) AS n"
+    await world.jobs(
+        7, "board.task-{}".format, job_id=str, status="failed", error_message="ValueError: no {}".format
     )
     app = build(refresh=0.5)
     page = (await request(app, "/")).text

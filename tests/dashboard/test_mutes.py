@@ -18,6 +18,7 @@ from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_doctor import add_late_jobs
 from tests.dashboard.test_errors import add_job, fingerprint_of
 from tests.dashboard.test_hostile import HOSTILE, check
+from tests.support.world import World
 
 LATE = "NAME-UNKNOWN muted.mail"
 MUTE = f"/actions/doctor/mute?id={quote(LATE)}"
@@ -45,8 +46,8 @@ async def mute(app: App, url: str = MUTE, **fields: object) -> Answer:
     return await send(app, url, {"days": 7, "note": "fix on Monday", **fields})
 
 
-async def test_overview_states_that_all_findings_are_muted(pool: asyncpg.Pool, admin: App) -> None:
-    await add_late_jobs(pool, "muted.mail")
+async def test_overview_states_that_all_findings_are_muted(world: World, admin: App) -> None:
+    await add_late_jobs(world, "muted.mail")
     assert (await mute(admin)).did == "mute_finding"
     data = (await request(admin, "/", headers=JSON)).data
     assert data["problems"] == []
@@ -57,8 +58,8 @@ async def test_overview_states_that_all_findings_are_muted(pool: asyncpg.Pool, a
     assert "nothing late" not in text
 
 
-async def test_muted_finding_is_folded_and_leaves_the_numbers(pool: asyncpg.Pool, admin: App) -> None:
-    await add_late_jobs(pool, "muted.mail", "muted.other")
+async def test_muted_finding_is_folded_and_leaves_the_numbers(world: World, admin: App) -> None:
+    await add_late_jobs(world, "muted.mail", "muted.other")
     before = await count(admin)
     answer = await mute(admin, note="see https://example.org/issues/7 <b>")
     assert (answer.status, answer.did) == (303, "mute_finding")
@@ -83,8 +84,8 @@ async def test_muted_finding_is_folded_and_leaves_the_numbers(pool: asyncpg.Pool
     assert "History" in Page((await request(admin, "/doctor")).text).text
 
 
-async def test_mute_ends_at_its_time(pool: asyncpg.Pool, admin: App) -> None:
-    await add_late_jobs(pool, "muted.mail")
+async def test_mute_ends_at_its_time(pool: asyncpg.Pool, world: World, admin: App) -> None:
+    await add_late_jobs(world, "muted.mail")
     await mute(admin)
     await pool.execute(
         "UPDATE scheduler_audit SET details = details || jsonb_build_object('until', $1::text)",
@@ -97,9 +98,9 @@ async def test_mute_ends_at_its_time(pool: asyncpg.Pool, admin: App) -> None:
     "until", ["null", '"soon"', '"2030-01-01"', "7", "[]", '"99999-01-01T00:00:00+00:00"']
 )
 async def test_record_written_by_hand_without_a_time_mutes_nothing(
-    until: str, pool: asyncpg.Pool, admin: App
+    until: str, pool: asyncpg.Pool, world: World, admin: App
 ) -> None:
-    await add_late_jobs(pool, "muted.mail")
+    await add_late_jobs(world, "muted.mail")
     await mute(admin)
     await pool.execute(f'UPDATE scheduler_audit SET details = \'{{"until": {until}, "note": 7}}\'')
     assert await codes(admin, is_muted=True) == []
@@ -108,14 +109,14 @@ async def test_record_written_by_hand_without_a_time_mutes_nothing(
 
 
 @pytest.mark.parametrize("days", ["", "0", "91", "-1", "x"])
-async def test_number_of_days_is_checked(days: str, pool: asyncpg.Pool, admin: App) -> None:
-    await add_late_jobs(pool, "muted.mail")
+async def test_number_of_days_is_checked(days: str, world: World, admin: App) -> None:
+    await add_late_jobs(world, "muted.mail")
     assert (await mute(admin, days=days)).status == 400
     assert await codes(admin, is_muted=True) == []
 
 
-async def test_mute_needs_its_right_and_a_visible_finding(pool: asyncpg.Pool, build: Any, admin: App) -> None:
-    await add_late_jobs(pool, "muted.mail")
+async def test_mute_needs_its_right_and_a_visible_finding(world: World, build: Any, admin: App) -> None:
+    await add_late_jobs(world, "muted.mail")
     viewer = as_role(build, "viewer")
     assert (await mute(viewer)).status == 403
     assert "/actions/doctor" not in (await request(viewer, "/doctor")).text
@@ -128,9 +129,9 @@ async def test_mute_needs_its_right_and_a_visible_finding(pool: asyncpg.Pool, bu
 
 
 async def test_request_for_other_names_does_not_see_who_muted_what(
-    pool: asyncpg.Pool, build: Any, admin: App
+    world: World, build: Any, admin: App
 ) -> None:
-    await add_late_jobs(pool, "muted.mail")
+    await add_late_jobs(world, "muted.mail")
     await mute(admin, note="the secret of muted.mail")
     other = build(authorize=lambda _: Access("bob", "operator", names=("other.*",)))
     for url in ("/doctor", "/"):
@@ -140,9 +141,9 @@ async def test_request_for_other_names_does_not_see_who_muted_what(
             assert "secret" not in text
 
 
-async def test_hostile_names_and_notes_of_mutes_are_escaped(pool: asyncpg.Pool, admin: App) -> None:
+async def test_hostile_names_and_notes_of_mutes_are_escaped(world: World, admin: App) -> None:
     name = "".join(HOSTILE)[:200]
-    await add_late_jobs(pool, name)
+    await add_late_jobs(world, name)
     (found,) = [each for each in await codes(admin, is_muted=False) if each.startswith("NAME-UNKNOWN")]
     answer = await mute(admin, f"/actions/doctor/mute?id={quote(found, safe='')}", note=name)
     assert answer.did == "mute_finding"
@@ -171,11 +172,9 @@ async def count_errors(app: App) -> int:
     return sum(int(each.split()[0]) for each in titles if "groups of errors" in each)
 
 
-async def test_muted_group_of_errors_has_its_own_tab_and_leaves_the_numbers(
-    pool: asyncpg.Pool, admin: App
-) -> None:
-    await add_job(pool, "a", "ValueError: one")
-    await add_job(pool, "b", "KeyError: other")
+async def test_muted_group_of_errors_has_its_own_tab_and_leaves_the_numbers(world: World, admin: App) -> None:
+    await add_job(world, "a", "ValueError: one")
+    await add_job(world, "b", "KeyError: other")
     muted = await fingerprint_of(admin, "one")
     assert await count_errors(admin) == 2
     answer = await mute(admin, f"/actions/errors/mute?id={muted}", note="https://example.org/issues/7")
@@ -199,10 +198,8 @@ async def test_muted_group_of_errors_has_its_own_tab_and_leaves_the_numbers(
     assert await count_errors(admin) == 2
 
 
-async def test_group_of_errors_of_a_hidden_task_cannot_be_muted(
-    pool: asyncpg.Pool, build: Any, admin: App
-) -> None:
-    await add_job(pool, "a", "ValueError: one")
+async def test_group_of_errors_of_a_hidden_task_cannot_be_muted(world: World, build: Any, admin: App) -> None:
+    await add_job(world, "a", "ValueError: one")
     url = f"/actions/errors/mute?id={await fingerprint_of(admin, 'one')}"
     assert (await mute(as_role(build, "viewer"), url)).status == 403
     assert (await mute(as_role(build, "operator", names=("other.*",)), url)).status == 404

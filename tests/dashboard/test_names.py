@@ -6,14 +6,13 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 
-import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_navigation import Bar
-from tests.inspect.workers import add_worker
+from tests.support.world import World
 
 
 @pytest.fixture
@@ -60,14 +59,10 @@ async def test_form_offers_and_search_suggests_no_alias(started: Scheduler, app:
         assert not {name for name in each if name in others or name.endswith(".send_mail")}
 
 
-async def test_overview_side_bar_and_find_count_jobs_of_an_alias_for_its_task(
-    pool: asyncpg.Pool, app: App
-) -> None:
-    await add_worker(pool, names=["names.new", "names.old"], settings=reported(names_old="names.new"))
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ('1', 'names.old', now()), ('2', 'names.new', now())"
-    )
+async def test_overview_side_bar_and_find_count_jobs_of_an_alias_for_its_task(world: World, app: App) -> None:
+    await world.worker(names=["names.new", "names.old"], settings=reported(names_old="names.new"))
+    await world.job("1", "names.old")
+    await world.job("2", "names.new")
     data = (await request(app, "/", headers=JSON)).data
     assert [(each["name"], each["due"]) for each in data["tasks"]] == [("names.new", 2)]
     found = (await request(app, "/find?q=names", headers=JSON)).data["items"]
@@ -96,19 +91,19 @@ async def test_worker_lists_each_task_once_with_its_other_names(started: Schedul
     assert "also known as" in page.text
 
 
-async def test_newest_worker_decides_which_name_is_the_main_one(pool: asyncpg.Pool, app: App) -> None:
+async def test_newest_worker_decides_which_name_is_the_main_one(world: World, app: App) -> None:
     names = ["a.old", "a.new"]
-    await add_worker(pool, "w1", names=names, settings=reported(a_new="a.old"))
-    await add_worker(pool, "w2", names=names, settings=reported(a_old="a.new"))
+    await world.worker("w1", names=names, settings=reported(a_new="a.old"))
+    await world.worker("w2", names=names, settings=reported(a_old="a.new"))
     assert await offered_by(app) == ["a.new"]
 
 
 async def test_alias_is_a_name_if_its_task_is_invisible_or_not_claimed(
-    pool: asyncpg.Pool, build: Callable[..., App], app: App
+    world: World, build: Callable[..., App], app: App
 ) -> None:
     names = ["billing.alias", "ops.task", "billing.lonely"]
     settings = reported(billing_alias="ops.task", billing_lonely="ops.elsewhere")
-    await add_worker(pool, names=names, settings=settings)
+    await world.worker(names=names, settings=settings)
     limited = build(authorize=lambda _: Access("bob", "admin", names=("billing.*",)))
     assert await offered_by(limited) == ["billing.alias", "billing.lonely"]
     assert await offered_by(app) == ["billing.lonely", "ops.task"]
@@ -117,8 +112,8 @@ async def test_alias_is_a_name_if_its_task_is_invisible_or_not_claimed(
 @pytest.mark.parametrize(
     "settings", ['{"aliases": ["x"]}', '{"aliases": {"work": 7}}', '{"aliases": null}', "[]"]
 )
-async def test_settings_written_by_hand_hide_no_name(settings: str, pool: asyncpg.Pool, app: App) -> None:
-    await add_worker(pool, settings=settings)
+async def test_settings_written_by_hand_hide_no_name(settings: str, world: World, app: App) -> None:
+    await world.worker(settings=settings)
     assert await offered_by(app) == ["work"]
 
 

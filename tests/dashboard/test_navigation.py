@@ -13,8 +13,8 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages import PAGES
 from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_pages import fill
-from tests.inspect.workers import add_worker
 from tests.support.cases import each_case
+from tests.support.world import World
 
 
 class Bar(Page):
@@ -48,9 +48,9 @@ class Bar(Page):
 
 
 async def test_numbers_count_what_the_request_sees(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     await pool.execute("ANALYZE scheduled_jobs")
     access = [Access("ada"), Access("bob", names=("billing.*",)), Access("eve", names=())]
     app = build(authorize=lambda _: access[0])
@@ -68,10 +68,10 @@ async def test_numbers_count_what_the_request_sees(
     ]
 
 
-async def test_numbers_are_read_once_for_all_requests(app: App, pool: asyncpg.Pool) -> None:
-    await add_worker(pool)
+async def test_numbers_are_read_once_for_all_requests(app: App, world: World) -> None:
+    await world.worker()
     first = Bar((await request(app, "/about")).text).counts
-    await add_worker(pool, "w2")
+    await world.worker("w2")
     assert Bar((await request(app, "/audit")).text).counts == first
     assert first["live workers"] == "1"
 
@@ -83,11 +83,9 @@ async def test_pages_without_the_database_have_no_numbers(app: App, pool: asyncp
     assert Bar(answer.text).counts == {}
 
 
-async def test_pages_state_that_no_worker_is_alive(
-    app: App, build: Callable[..., App], pool: asyncpg.Pool
-) -> None:
+async def test_pages_state_that_no_worker_is_alive(app: App, build: Callable[..., App], world: World) -> None:
     assert "No worker is alive" in (await request(app, "/jobs")).text
-    await add_worker(pool)
+    await world.worker()
     assert "No worker is alive" not in (await request(build(), "/jobs")).text
 
 

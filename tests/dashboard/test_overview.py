@@ -23,16 +23,16 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
-from tests.inspect.workers import add_worker
 from tests.support.cases import each_case
+from tests.support.world import HOUR, MINUTE, SECOND, World
 
 LATE = Histogram((0,) * 20 + (4,) + (0,) * 27, 3.0)
 FIGURES = JobFigures(5, 5, (4, 1, 0, 0, 0, 0, 0, 0, 0), LATE, LATE)
 
 
-async def add_figures(pool: asyncpg.Pool, names: list[str]) -> None:
-    await add_worker(pool, names=names)
-    assert await Store(Connections(pool)).statistics.add("w1", 1, dict.fromkeys(names, FIGURES))
+async def add_figures(world: World, names: list[str]) -> None:
+    await world.worker(names=names)
+    assert await Store(Connections(world.pool)).statistics.add("w1", 1, dict.fromkeys(names, FIGURES))
 
 
 async def test_overview_of_a_fresh_installation_shows_the_next_step(app: App) -> None:
@@ -47,16 +47,11 @@ async def test_overview_of_a_fresh_installation_shows_the_next_step(app: App) ->
     assert (data["is_new"], data["workers"], data["due"], data["errors"]) == (True, 0, 0, [])
 
 
-@pytest.mark.parametrize(
-    "values", ["'pending', NULL, NULL, NULL", "'pending', 'after', NULL, NULL", "'failed', NULL, 'no', now()"]
-)
+@pytest.mark.parametrize("columns", [{}, {"blocked_on": "after"}, {"status": "failed"}])
 async def test_overview_without_workers_shows_the_problem_once_there_are_jobs(
-    values: str, pool: asyncpg.Pool, app: App
+    columns: dict[str, str], world: World, app: App
 ) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, blocked_on, error_message,"
-        f" finished_at) VALUES ('1', 'a', now(), {values})"
-    )
+    await world.job("1", "a", **columns)
     page = Page((await request(app, "/")).text)
     assert "1 thing needs attention" in page.text
     words = " ".join(page.text.split())
@@ -68,8 +63,8 @@ async def test_overview_without_workers_shows_the_problem_once_there_are_jobs(
     assert data["sentence"].startswith("WORKER-NONE: no live worker runs jobs; start a worker.")
 
 
-async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:
-    await add_figures(pool, ["board.mail"])
+async def test_overview_states_that_all_is_well(world: World, scheduler: Scheduler, app: App) -> None:
+    await add_figures(world, ["board.mail"])
     await scheduler.schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id="hourly")
     answer = await request(app, "/")
     page = Page(answer.text)
@@ -97,8 +92,8 @@ async def test_overview_states_that_all_is_well(pool: asyncpg.Pool, scheduler: S
     assert (await request(app, "/?path=x&self=y&page=z")).status == 200
 
 
-async def test_charts_state_that_workers_count_nothing(pool: asyncpg.Pool, build: Callable[..., App]) -> None:
-    await add_worker(pool, "silent", settings='{"statistics": false}')
+async def test_charts_state_that_workers_count_nothing(world: World, build: Callable[..., App]) -> None:
+    await world.worker("silent", settings='{"statistics": false}')
     text = "The charts lack attempts: statistics are off (statistics=False): silent on host."
     assert text in Page((await request(build(), "/")).text).text
     limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
@@ -109,8 +104,8 @@ async def test_charts_state_that_workers_count_nothing(pool: asyncpg.Pool, build
         assert "silent" not in closed
 
 
-async def test_table_of_a_chart_has_an_address_of_its_own(pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["board.mail", "board.other"])
+async def test_table_of_a_chart_has_an_address_of_its_own(world: World, app: App) -> None:
+    await add_figures(world, ["board.mail", "board.other"])
     page = Page((await request(app, "/?range=6h")).text)
     assert len(page.all("tr")) < 10, "the overview has no tables of charts"
     tables = {link for link in page.links() if link.startswith("/chart?")}
@@ -125,9 +120,9 @@ async def test_table_of_a_chart_has_an_address_of_its_own(pool: asyncpg.Pool, ap
 
 
 async def test_restricted_table_has_the_figures_of_visible_names_only(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await add_figures(pool, ["billing.invoice", "payroll.run"])
+    await add_figures(world, ["billing.invoice", "payroll.run"])
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
     for url in ("/chart?id=outcomes", "/chart?id=outcomes&name=billing.*"):
         data = (await request(app, url, headers=JSON)).data
@@ -137,9 +132,9 @@ async def test_restricted_table_has_the_figures_of_visible_names_only(
 
 
 async def test_slots_lead_to_the_jobs_that_ended_in_them(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
-    await add_figures(pool, ["board.mail"])
+    await add_figures(world, ["board.mail"])
     app = build()
     page = Page((await request(app, "/")).text)
     slots = [attrs for attrs in page.all("a") if (attrs.get("class") or "").startswith("slot")]
@@ -147,26 +142,24 @@ async def test_slots_lead_to_the_jobs_that_ended_in_them(
     assert {attrs["tabindex"] for attrs in slots} == {"-1"}, "183 stops would be before the other links"
     (failing,) = {attrs["href"] for attrs in slots[:61] if "failed" in (attrs["href"] or "")}
     at = datetime.fromisoformat((failing or "").partition("finished%3A")[2].replace("%3A", ":"))
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
-        " SELECT name, 'board.mail', now(), status, 'no', $1::timestamptz + seconds * interval '1 s'"
-        " FROM (VALUES ('first', 'failed', 0), ('last', 'failed', 59), ('before', 'failed', -1),"
-        " ('after', 'failed', 60), ('other', 'completed', 1)) AS job (name, status, seconds)",
-        at,
-    )
+    for job_id, status, seconds in (
+        ("first", "failed", 0),
+        ("last", "failed", 59),
+        ("before", "failed", -1),
+        ("after", "failed", 60),
+        ("other", "completed", 1),
+    ):
+        await world.job(job_id, "board.mail", status=status, ended=at + seconds * SECOND)
     job_list = (await request(app, failing or "", headers=JSON)).data
     assert {job["job_id"] for job in job_list["items"]} == {"first", "last"}
 
 
-async def test_charts_have_marks_where_releases_first_started(pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["board.mail"])
+async def test_charts_have_marks_where_releases_first_started(
+    pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    await add_figures(world, ["board.mail"])
     for release, minutes in (("v1", 90), ("v2", 40), ("v3", 10)):
-        await pool.execute(
-            "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
-            " VALUES (now() - $2::integer * interval '1 min', 'start_release', $1, 'w', 'worker', '{}')",
-            release,
-            minutes,
-        )
+        await world.audit("start_release", release, at=-minutes * MINUTE, actor="w", via="worker")
     data = (await request(app, "/", headers=JSON)).data
     assert [release["label"] for release in data["releases"]] == ["v3", "v2"], "those of the last hour"
     assert data["charts"][0]["marks"] == data["releases"]
@@ -176,22 +169,11 @@ async def test_charts_have_marks_where_releases_first_started(pool: asyncpg.Pool
     assert len([attrs for attrs in page.all("a") if "released" in (attrs.get("class") or "")]) == 3 * 2
 
 
-async def test_errors_state_the_release_in_which_they_began(pool: asyncpg.Pool, app: App) -> None:
+async def test_errors_state_the_release_in_which_they_began(world: World, app: App) -> None:
     for release, minutes in (("v1", 90), ("v2", 40)):
-        await pool.execute(
-            "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
-            " VALUES (now() - $2::integer * interval '1 min', 'start_release', $1, 'w', 'worker', '{}')",
-            release,
-            minutes,
-        )
+        await world.audit("start_release", release, at=-minutes * MINUTE, actor="w", via="worker")
     for name, minutes in (("old", 60), ("new", 30), ("first", 120)):
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message,"
-            " finished_at)"
-            " VALUES ($1, 'board.' || $1, now(), 'failed', 'no', now() - $2::integer * interval '1 min')",
-            name,
-            minutes,
-        )
+        await world.job(name, f"board.{name}", status="failed", ended=-minutes * MINUTE)
     text = " ".join(Page((await request(app, "/errors")).text).text.split())
     for name, release in (("old", "new in v1"), ("new", "new in v2"), ("first", "")):
         row = text.partition(f"board.{name} ")[2].partition("board.")[0]
@@ -199,8 +181,8 @@ async def test_errors_state_the_release_in_which_they_began(pool: asyncpg.Pool, 
         assert release in row
 
 
-async def test_chart_names_each_outcome_as_it_is_counted(pool: asyncpg.Pool, app: App) -> None:
-    await add_worker(pool, names=["board.mail"])
+async def test_chart_names_each_outcome_as_it_is_counted(pool: asyncpg.Pool, world: World, app: App) -> None:
+    await world.worker(names=["board.mail"])
     figures = JobFigures(5, 5, (0, 0, 0, 0, 0, 3, 0, 2, 0), LATE, LATE)
     assert await Store(Connections(pool)).statistics.add("w1", 1, {"board.mail": figures})
     chart = (await request(app, "/", headers=JSON)).data["charts"][0]
@@ -208,12 +190,9 @@ async def test_chart_names_each_outcome_as_it_is_counted(pool: asyncpg.Pool, app
     assert totals == {"completed": 0, "failed": 0, "released": 3, "expired": 2}
 
 
-async def test_newest_errors_contain_no_cancelled_jobs(pool: asyncpg.Pool, app: App) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
-        " SELECT status, 'board.' || status, now(), status, status || ' by ada', now()"
-        " FROM unnest(ARRAY ['failed', 'expired', 'cancelled']) AS status"
-    )
+async def test_newest_errors_contain_no_cancelled_jobs(world: World, app: App) -> None:
+    for status in ("failed", "expired", "cancelled"):
+        await world.job(status, f"board.{status}", status=status, error_message=f"{status} by ada")
     errors = (await request(app, "/", headers=JSON)).data["errors"]
     assert {group["text"] for group in errors} == {"failed by ada", "expired by ada"}
     for state in ("failed", "expired", "cancelled"):
@@ -229,24 +208,24 @@ async def test_next_fire_times_name_the_task(scheduler: Scheduler, app: App) -> 
 
 
 async def test_heading_of_the_page_is_not_repeated_in_its_title(
-    build: Callable[..., App], pool: asyncpg.Pool
+    build: Callable[..., App], world: World
 ) -> None:
     async def title(app: App, path: str) -> str:
         return (await request(app, path)).text.partition("<title>")[2].partition("</title>")[0]
 
     assert await title(build(), "/jobs") == "(1) Jobs", "no worker: a finding"
-    await add_worker(pool)
+    await world.worker()
     assert await title(build(), "/jobs") == "Jobs"
     assert await title(build(), "/tasks") == "Tasks \N{EN DASH} Jobs"
     assert await title(build(title="Q&A"), "/jobs") == "Jobs \N{EN DASH} Q&amp;A"
 
 
-async def test_overview_states_what_is_late_and_draws_how_long(pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["board.mail"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) SELECT name, name,"
-        " now() - interval '10 min' FROM unnest(ARRAY ['board.mail', 'board.gone']) AS name"
-    )
+async def test_overview_states_what_is_late_and_draws_how_long(
+    pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    await add_figures(world, ["board.mail"])
+    for name in ("board.mail", "board.gone"):
+        await world.job(name, name, due=-10 * MINUTE)
     data = (await request(app, "/", headers=JSON)).data
     assert data["sentence"].startswith(
         "NAME-UNKNOWN: 1 due job of 'board.gone' not started, the oldest since"
@@ -263,16 +242,9 @@ async def test_overview_states_what_is_late_and_draws_how_long(pool: asyncpg.Poo
     assert 'class="l-old open"' in (await request(app, "/")).text
 
 
-async def test_slots_in_use_are_the_running_jobs_of_the_page(pool: asyncpg.Pool, app: App) -> None:
-    await add_worker(
-        pool, max_concurrent_jobs=50, running_jobs=1, names=["board.mail"]
-    )  # as of its heartbeat
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, started_at,"
-        " lease_until, last_heartbeat, attempt)"
-        " SELECT n, 'board.mail', now(), 'running', 'w1', now(), now() + interval '1 min', now(), 1"
-        " FROM generate_series(1, 2) AS n"
-    )
+async def test_slots_in_use_are_the_running_jobs_of_the_page(world: World, app: App) -> None:
+    await world.worker(max_concurrent_jobs=50, running_jobs=1, names=["board.mail"])  # as of its heartbeat
+    await world.jobs(2, "board.mail", status="running")
     data = (await request(app, "/", headers=JSON)).data
     assert (data["slots_busy"], data["running"], data["slots"], len(data["running_jobs"])) == (2, 2, 50, 2)
     (tile,) = [item for item in data["tiles"] if item["label"] == "Slots in use"]
@@ -283,10 +255,12 @@ async def test_slots_in_use_are_the_running_jobs_of_the_page(pool: asyncpg.Pool,
 
 
 @pytest.mark.parametrize("role", ["scheduler", "observer"])
-async def test_workers_whose_role_runs_no_jobs_have_no_slots(role: str, pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["board.mail"])
+async def test_workers_whose_role_runs_no_jobs_have_no_slots(
+    role: str, pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    await add_figures(world, ["board.mail"])
     before = (await request(app, "/", headers=JSON)).data
-    await add_worker(pool, "web", max_concurrent_jobs=25, running_jobs=0, names=[], role=role)
+    await world.worker("web", max_concurrent_jobs=25, running_jobs=0, names=[], role=role)
     data = (await request(app, "/", headers=JSON)).data
     assert data["sentence"] == before["sentence"] == "All is well: 1 worker, nothing late."
     assert data["slots"] == before["slots"]
@@ -307,18 +281,16 @@ async def test_overview_states_when_it_was_read_beside_its_heading(app: App) -> 
 
 
 async def test_tile_of_jobs_that_are_not_due_has_the_blocked_ones_first(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
     async def tile() -> list[str]:
         values = (await request(build(), "/", headers=JSON)).data["tiles"][-1]
         return [values[key] for key in ("label", "value", "note", "terms")]
 
-    await add_figures(pool, ["board.mail"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on) VALUES"
-        " ('1', 'board.mail', now() + interval '1 h', NULL), ('2', 'board.mail', now(), 'limit:bank:'),"
-        " ('3', 'board.mail', now(), NULL)"
-    )
+    await add_figures(world, ["board.mail"])
+    await world.job("1", "board.mail", due=HOUR)
+    await world.job("2", "board.mail", blocked_on="limit:bank:")
+    await world.job("3", "board.mail")
     assert await tile() == ["Blocked", "1", "1 scheduled", "status:blocked"]
     await pool.execute("UPDATE scheduled_jobs SET blocked_on = NULL")
     assert await tile() == ["Scheduled", "1", "", "status:scheduled"]
@@ -327,15 +299,12 @@ async def test_tile_of_jobs_that_are_not_due_has_the_blocked_ones_first(
     assert labels == ["Completed", "Failed", "Lateness p95", "Waiting", "Slots in use"]
 
 
-async def test_errors_of_the_overview_have_their_class_and_message(pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["board.mail"])
+async def test_errors_of_the_overview_have_their_class_and_message(
+    pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    await add_figures(world, ["board.mail"])
     for number, text in enumerate(("acme.Declined: no", "not started", "quarantined: 3 workers died: x")):
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message,"
-            " finished_at) VALUES ($1, 'board.mail', now(), 'failed', $2, now())",
-            str(number),
-            text,
-        )
+        await world.job(str(number), "board.mail", status="failed", error_message=text)
     words = " ".join(Page((await request(app, "/")).text).text.split())
     for text in ("Declined no", "not started", "Quarantined 3 workers died: x"):
         assert f"{text} board.mail" in words
@@ -362,13 +331,13 @@ async def test_fire_time_that_has_passed_by_a_minute_is_overdue(
 
 
 async def test_tiles_have_the_change_since_the_period_before(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
     async def tiles() -> list[tuple[str, ...]]:
         items = (await request(build(), "/", headers=JSON)).data["tiles"][:3]
         return [tuple(item[key] for key in ("label", "value", "unit", "note", "mood")) for item in items]
 
-    await add_figures(pool, ["board.mail"])
+    await add_figures(world, ["board.mail"])
     (completed, failed, late) = await tiles()
     assert completed[:1] + completed[2:] == ("Completed", "/h", "", ""), "nothing is known of the hour before"
     assert failed == ("Failed", "20", "% of attempts", "", "")
@@ -384,15 +353,13 @@ async def test_tiles_have_the_change_since_the_period_before(
 
 
 async def test_tasks_are_those_with_the_most_attempts_and_those_that_cannot_start(
-    pool: asyncpg.Pool, app: App
+    pool: asyncpg.Pool, world: World, app: App
 ) -> None:
     names = [f"board.task-{number}" for number in range(12)]
-    await add_worker(pool, names=names)
+    await world.worker(names=names)
     figures = {name: JobFigures.added(*[FIGURES] * (number + 1)) for number, name in enumerate(names)}
     assert await Store(Connections(pool)).statistics.add("w1", 1, figures)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('1', 'board.gone', now())"
-    )
+    await world.job("1", "board.gone")
     tasks = (await request(app, "/", headers=JSON)).data["tasks"]
     assert [task["name"] for task in tasks] == [*reversed(names[-7:]), "board.gone"]
     assert tasks[0]["failed"] == pytest.approx(0.2)
@@ -403,20 +370,16 @@ async def test_tasks_are_those_with_the_most_attempts_and_those_that_cannot_star
     assert "/jobs?q=status%3Adue%20name%3Aboard.gone" in page.links()
 
 
-RUNNING = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, started_at, lease_until,
-        last_heartbeat, attempt, task_data, progress)
-    VALUES ('1', 'board.copy', now(), 'running', 'w1', now() - interval '1 min', now() + interval '1 min',
-        now(), 1, '{"args": ["a.mp4"], "kwargs": {"token": "hunter2"}}',
-        '{"done": 1, "total": 4, "note": "frame 7"}')
-"""
-
-
-async def test_running_jobs_have_what_the_request_may_see(
-    pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
-    await add_worker(pool, names=["board.copy"], identity="copier")
-    await pool.execute(RUNNING)
+async def test_running_jobs_have_what_the_request_may_see(world: World, build: Callable[..., App]) -> None:
+    await world.worker(names=["board.copy"], identity="copier")
+    await world.job(
+        "1",
+        "board.copy",
+        status="running",
+        started=-MINUTE,
+        task_data={"args": ["a.mp4"], "kwargs": {"token": "hunter2"}},
+        progress={"done": 1, "total": 4, "note": "frame 7"},
+    )
     (job,) = (await request(build(redact=["token"]), "/", headers=JSON)).data["running_jobs"]
     assert (job["name"], job["progress"], job["note"], job["worker_name"]) == (
         "board.copy",
@@ -440,26 +403,23 @@ async def test_running_jobs_have_what_the_request_may_see(
     assert (await request(other, "/", headers=JSON)).data["running_jobs"] == []
 
 
-async def test_overview_names_paused_tasks(scheduler: Scheduler, pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["board.mail"])
+async def test_overview_names_paused_tasks(
+    scheduler: Scheduler, pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    await add_figures(world, ["board.mail"])
     await scheduler.tasks.pause("board.mail", note="maintenance")
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ('1', 'board.mail', now() - interval '10 min')"
-    )
+    await world.job("1", "board.mail", due=-10 * MINUTE)
     data = (await request(app, "/", headers=JSON)).data
     assert data["paused"] == {"board.mail": "maintenance"}
     assert data["problems"] == []
 
 
 @pytest.mark.parametrize("seconds", [35, 7200])
-async def test_overview_judges_as_status_does(seconds: int, pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["board.mail"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ('1', 'board.mail', now() - $1::integer * interval '1 s')",
-        seconds,
-    )
+async def test_overview_judges_as_status_does(
+    seconds: int, pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    await add_figures(world, ["board.mail"])
+    await world.job("1", "board.mail", due=-seconds * SECOND)
     status = await Inspector(pool).status()
     data = (await request(app, "/", headers=JSON)).data
     assert (data["problems"] == []) is (status.severity is Severity.OK) is (seconds == 35)
@@ -472,13 +432,10 @@ async def test_overview_judges_as_status_does(seconds: int, pool: asyncpg.Pool, 
 
 
 async def test_overview_states_how_many_jobs_the_pause_of_a_task_holds(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
-    await add_figures(pool, ["board.mail"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ('1', 'board.mail', now() - interval '1 h')"
-    )
+    await add_figures(world, ["board.mail"])
+    await world.job("1", "board.mail", due=-HOUR)
     await scheduler.tasks.pause("board.mail")
     data = (await request(app, "/", headers=JSON)).data
     assert data["problems"] == [], "the pause explains it"
@@ -489,21 +446,14 @@ async def test_overview_states_how_many_jobs_the_pause_of_a_task_holds(
 
 
 async def test_restricted_overview_counts_visible_names_only(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await add_figures(pool, ["billing.invoice", "payroll.run", "(other)"])
+    await add_figures(world, ["billing.invoice", "payroll.run", "(other)"])
     for name in ("payroll.run", "billing.invoice"):
         await scheduler.schedules.add(name, Every(timedelta(hours=1)), schedule_id=f"{name}-hourly")
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
-            " VALUES ($1, $1, now() - interval '1 h', NULL), ($1 || 1, $1, now(), 'limit:payroll:1')",
-            name,
-        )
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message,"
-            " finished_at) VALUES ($1 || 2, $1, now(), 'failed', 'no ' || $1, now())",
-            name,
-        )
+        await world.job(name, name, due=-HOUR)
+        await world.job(f"{name}1", name, blocked_on="limit:payroll:1")
+        await world.job(f"{name}2", name, status="failed", error_message=f"no {name}")
     both = build()
     await request(both, "/")
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
@@ -526,9 +476,9 @@ async def test_restricted_overview_counts_visible_names_only(
 
 @pytest.mark.slow
 async def test_restricted_overview_has_the_evidence_of_visible_names_only(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await add_worker(pool, names=["board.mail"])
+    await world.worker(names=["board.mail"])
     hour = Every(timedelta(hours=1))
     await scheduler.schedules.add("secret.task", hour, schedule_id="secret-hourly")
     limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
@@ -548,27 +498,22 @@ async def test_restricted_overview_has_the_evidence_of_visible_names_only(
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 async def test_hostile_rows_are_shown_as_text(
-    text: str, pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    text: str, pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
     text = text[:200]
-    await add_figures(pool, [text])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
-        " VALUES ('1' || $1::text, $1, now(), 'failed', $1, now()),"
-        " ('2' || $1::text, $1, now() - interval '1 h', 'pending', NULL, NULL)",
-        text,
-    )
+    await add_figures(world, [text])
+    await world.job(f"1{text}", text, status="failed", error_message=text)
+    await world.job(f"2{text}", text, due=-HOUR)
     await scheduler.schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id=text)
     answer = await request(app, "/")
     assert answer.status == 200
     check(answer.text)
 
 
-async def test_newest_errors_are_found_without_their_index(pool: asyncpg.Pool, app: App) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
-        " VALUES ('1', 'board.mail', now(), 'failed', 'no route', now())"
-    )
+async def test_newest_errors_are_found_without_their_index(
+    pool: asyncpg.Pool, world: World, app: App
+) -> None:
+    await world.job("1", "board.mail", status="failed", error_message="no route")
     await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
     (group,) = (await request(app, "/", headers=JSON)).data["errors"]
     assert group["text"] == "no route"
@@ -737,7 +682,7 @@ def test_json_of_the_overview_has_no_geometry() -> None:
 async def test_overview_shows_the_other_parts_when_the_server_cancels_a_read(
     table: str,
     unread: list[str],
-    pool: asyncpg.Pool,
+    world: World,
     build: Callable[..., App],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -745,10 +690,10 @@ async def test_overview_shows_the_other_parts_when_the_server_cancels_a_read(
     monkeypatch.setattr("pg_scheduler.dashboard.cache.SLOWDOWN", 10**6)  # what was read is kept for long
     path = "/?range=6h" if "charts" in unread else "/"  # statistics of another range are not kept
     app = build()
-    await add_figures(pool, ["board.mail"])
-    await Scheduler(pool).schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id="hourly")
+    await add_figures(world, ["board.mail"])
+    await Scheduler(world.pool).schedules.add("board.mail", Every(timedelta(hours=1)), schedule_id="hourly")
     await request(app, "/")  # reads the checks, which are kept
-    async with pool.acquire() as connection, connection.transaction():
+    async with world.pool.acquire() as connection, connection.transaction():
         await connection.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         answer = await request(app, path)
         data = (await request(app, path, headers=JSON)).data

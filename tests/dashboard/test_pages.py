@@ -16,7 +16,7 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.triggers import Cron
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check
-from tests.inspect.workers import add_worker
+from tests.support.world import HOUR, MINUTE, World
 
 SECRET = "hunter2-secret"
 
@@ -25,34 +25,28 @@ def restricted(_request: object) -> Access:
     return Access("bob", names=("billing.*",), sees_arguments=False)
 
 
-async def fill(pool: asyncpg.Pool, scheduler: Scheduler) -> None:
+async def fill(world: World, scheduler: Scheduler) -> None:
     """Add workers, running and failed jobs, schedules and a pause, of two teams."""
     pool_use = {"size": 3, "idle": 1, "max": 10}
     health = {"pool": pool_use, "loop_lag_s": 7.5, "is_listening": False, "blocking_job_id": "payroll-run"}
-    await add_worker(
-        pool,
+    await world.worker(
         names=["billing.invoice", "payroll.run"],
-        health=json.dumps(health),
-        settings=json.dumps({"limits": ["payroll.limit"]}),
+        health=health,
+        settings={"limits": ["payroll.limit"]},
         identity="payroll-host",
     )
-    await pool.execute("UPDATE scheduler_workers SET identity = 'host-1'")
-    await add_worker(pool, "w2", names=None)
-    await pool.execute(
-        "UPDATE scheduler_workers SET lease_until = now() - interval '1 h' WHERE worker_id = 'w2'"
-    )
+    await world.pool.execute("UPDATE scheduler_workers SET identity = 'host-1'")
+    await world.worker("w2", names=None, lease=-HOUR)
     for name in ("billing.invoice", "payroll.run"):
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
-            " VALUES ($1 || '-run', $1, now() - interval '1 h', 'running', 'w1', 1),"
-            " ($1 || '-due', $1, now() - interval '2 h', 'pending', NULL, 0)",
+        await world.job(f"{name}-run", name, status="running", due=-HOUR)
+        await world.job(f"{name}-due", name, due=-2 * HOUR)
+        await world.jobs(
+            3,
             name,
-        )
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message,"
-            " finished_at) SELECT $1 || n, $1, now(), 'failed', 'TimeoutError: ' || $1 || ' after '"
-            " || n || ' s', now() - n * interval '1 min' FROM generate_series(1, 3) AS n",
-            name,
+            job_id=(name + "{}").format,
+            status="failed",
+            ended=lambda n: -n * MINUTE,
+            error_message=f"TimeoutError: {name} after {{}} s".format,
         )
         await scheduler.tasks.pause(name, note=f"{name} is broken")
         await scheduler.schedules.add(
@@ -64,8 +58,10 @@ async def fill(pool: asyncpg.Pool, scheduler: Scheduler) -> None:
         )
 
 
-async def test_workers_page_states_what_is_wrong(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:
-    await fill(pool, scheduler)
+async def test_workers_page_states_what_is_wrong(
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
+) -> None:
+    await fill(world, scheduler)
     data = (await request(app, "/workers", headers=JSON)).data
     assert data["summary"] == "1 live, 1 dead within a day, 1 of 2 slots busy"
     found = [
@@ -89,32 +85,32 @@ async def test_workers_page_states_what_is_wrong(pool: asyncpg.Pool, scheduler: 
         ("pool 2 of 10", False),
         ("polls", True),
     ]
-    await add_worker(pool, "w3", names=None)
+    await world.worker("w3", names=None)
     assert "does not report" in (await request(app, "/worker?id=w3")).text
     assert (await request(app, "/worker?id=w4")).status == 404
 
 
 @pytest.mark.parametrize("number", ["1e400", "1" + "0" * 400, '"many"', "true", "null", "[]"])
-async def test_health_that_no_worker_reports_is_not_shown(number: str, pool: asyncpg.Pool, app: App) -> None:
+async def test_health_that_no_worker_reports_is_not_shown(number: str, world: World, app: App) -> None:
     health = f'{{"loop_lag_s": {number}, "pool": {{"size": {number}, "idle": 1, "max": 10}}}}'
-    await add_worker(pool, health=health)
+    await world.worker(health=health)
     for url in ("/workers", "/worker?id=w1", "/doctor", "/"):
         assert (await request(app, url)).status == 200
     (worker,) = (await request(app, "/workers", headers=JSON)).data["items"]
     assert (worker["health"]["loop_lag_s"], worker["health"]["pool"]["size"]) == (None, None)
 
 
-async def test_worker_states_that_it_drains(pool: asyncpg.Pool, app: App) -> None:
-    await add_worker(pool, wanted="drain")
-    await add_worker(pool, "w2", state="draining")
-    await add_worker(pool, "w3", stopping=True)
-    await add_worker(pool, "w4", wanted="drain", state="stopping")
+async def test_worker_states_that_it_drains(world: World, app: App) -> None:
+    await world.worker(wanted="drain")
+    await world.worker("w2", state="draining")
+    await world.worker("w3", stopping=True)
+    await world.worker("w4", wanted="drain", state="stopping")
     data = (await request(app, "/workers", headers=JSON)).data
     assert [each["state"] for each in data["items"]] == ["draining", "draining", "stopping", "stopping"]
 
 
 async def test_restricted_request_sees_the_health_of_a_worker_without_names(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
     health = {
         "pool": {"size": 3, "idle": 1, "max": 10},
@@ -129,7 +125,7 @@ async def test_restricted_request_sees_the_health_of_a_worker_without_names(
         "missing_executors": {"payroll.run": "process"},
         "unknown_zones": {"payroll.nightly": "Europe/Berlin"},
     }
-    await add_worker(pool, names=["billing.invoice"], health=json.dumps(health))
+    await world.worker(names=["billing.invoice"], health=health)
     app = build(authorize=restricted)
     data = (await request(app, "/worker?id=w1", headers=JSON)).data
     assert [chip["text"] for chip in data["chips"]] == [
@@ -148,10 +144,10 @@ async def test_restricted_request_sees_the_health_of_a_worker_without_names(
 
 
 async def test_release_of_a_worker_is_that_of_the_application(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await add_worker(pool, version="1.2.3", metadata=json.dumps({"release": "2026.11.2"}))
-    await add_worker(pool, "w2", version="1.2.3", metadata=json.dumps({"release": 7}))
+    await world.worker(version="1.2.3", metadata={"release": "2026.11.2"})
+    await world.worker("w2", version="1.2.3", metadata={"release": 7})
     found = (await request(build(), "/workers", headers=JSON)).data["items"]
     releases = [(each["release"], each["worker"]["version"]) for each in found]
     assert releases == [("2026.11.2", "1.2.3"), (None, "1.2.3")]
@@ -161,10 +157,8 @@ async def test_release_of_a_worker_is_that_of_the_application(
         assert "2026.11.2" not in (await request(build(redact=["release"]), url)).text
 
 
-async def test_tasks_page_shows_backlog_and_pauses(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
-) -> None:
-    await fill(pool, scheduler)
+async def test_tasks_page_shows_backlog_and_pauses(world: World, scheduler: Scheduler, app: App) -> None:
+    await fill(world, scheduler)
     data = (await request(app, "/tasks", headers=JSON)).data
     assert data["summary"] == "2 tasks, 2 paused, 2 due jobs, 2 running"
     text = Page((await request(app, "/tasks")).text).text
@@ -173,9 +167,9 @@ async def test_tasks_page_shows_backlog_and_pauses(
 
 
 async def test_errors_page_groups_by_name_and_text(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App, build: Callable[..., App]
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     answer = await request(app, "/errors")
     assert "TimeoutError billing.invoice after # s" in " ".join(Page(answer.text).text.split())
     for since in ("1h", "7d", "all"):
@@ -195,9 +189,9 @@ async def test_errors_page_groups_by_name_and_text(
 
 
 async def test_schedule_page_shows_fire_times_in_the_zone_of_the_trigger(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    world: World, scheduler: Scheduler, app: App
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     listed = (await request(app, "/schedules", headers=JSON)).data
     assert [each["schedule_id"] for each in listed["items"]] == [
         "billing.invoice-nightly",
@@ -215,9 +209,9 @@ async def test_schedule_page_shows_fire_times_in_the_zone_of_the_trigger(
 
 
 async def test_schedule_of_an_unknown_trigger_is_shown_without_fire_times(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     await pool.execute(
         """UPDATE scheduler_schedules SET trigger = '{"kind": "moon"}', described = 'full moon'"""
     )
@@ -228,9 +222,9 @@ async def test_schedule_of_an_unknown_trigger_is_shown_without_fire_times(
 
 
 async def test_schedules_are_continued(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
+    world: World, scheduler: Scheduler, app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     monkeypatch.setattr("pg_scheduler.dashboard.pages.schedules.PAGE_LENGTH", 1)
     first = (await request(app, "/schedules", headers=JSON)).data
     second = (await request(app, f"/schedules?after={first['next']}", headers=JSON)).data
@@ -252,9 +246,9 @@ URLS = [
 
 
 async def test_restricted_requests_see_no_other_names_and_no_arguments(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     app = build(authorize=restricted)
     for url in URLS:
         for headers in ({}, JSON):
@@ -268,9 +262,9 @@ async def test_restricted_requests_see_no_other_names_and_no_arguments(
 
 
 async def test_values_of_schedules_are_redacted(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await fill(pool, scheduler)
+    await fill(world, scheduler)
     app = build(redact=["token"])
     for headers in ({}, JSON):
         answer = await request(app, "/schedule?id=payroll.run-nightly", headers=headers)
@@ -279,30 +273,22 @@ async def test_values_of_schedules_are_redacted(
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_rows_are_shown_as_text(text: str, pool: asyncpg.Pool, app: App) -> None:
-    await add_worker(
-        pool,
+async def test_hostile_rows_are_shown_as_text(text: str, pool: asyncpg.Pool, world: World, app: App) -> None:
+    await world.worker(
         text,
         hostname=text,
         version=text,
         identity=text,
         role=text[:20],
         names=[text],
-        health=json.dumps({text: text, "loop_lag_s": 1e308, "loop_blocked_s": 1e308}),
-        settings=json.dumps({text: text}),
-        metadata=json.dumps({text: text}),
+        health={text: text, "loop_lag_s": 1e308, "loop_blocked_s": 1e308},
+        settings={text: text},
+        metadata={text: text},
         wanted=text,
         state=text,
     )
-    await pool.execute(
-        "INSERT INTO scheduler_tasks (name, paused_at, note, actor) VALUES ($1, now(), $1, $1)", text[:500]
-    )
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, error_message, finished_at)"
-        " VALUES ($1, $2, now(), 'failed', $1, now())",
-        text[:200],
-        text[:500],
-    )
+    await world.paused_task(text[:500], note=text[:500], actor=text[:500])
+    await world.job(text[:200], text[:500], status="failed", error_message=text[:200])
     await insert_schedule(pool, text)
     for url in ("/workers", "/tasks", "/errors", "/schedules"):
         answer = await request(app, url)

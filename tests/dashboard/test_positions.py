@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
-import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
@@ -15,16 +14,21 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.inspect import Bounds
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, request
+from tests.support.world import SECOND, World
 
 pytestmark = pytest.mark.slow
 
 HIDDEN = "hidden-id-0815"
-FILL = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time)
-    SELECT lpad(n::text, 5, '0') || CASE WHEN n % 3 = 0 THEN '' ELSE $1 END,
-        CASE WHEN n % 3 = 0 THEN 'billing.mail' ELSE 'payroll.run' END, now() + n * interval '1 second'
-    FROM generate_series(1, 300) AS n
-"""
+
+
+async def fill(world: World) -> None:
+    """Add jobs of two teams, of which every third is visible; the ids of the others contain a text."""
+    await world.jobs(
+        300,
+        lambda n: "payroll.run" if n % 3 else "billing.mail",
+        job_id=lambda n: f"{n:05}{HIDDEN if n % 3 else ''}",
+        due=lambda n: n * SECOND,
+    )
 
 
 @pytest.fixture
@@ -41,9 +45,9 @@ async def read(app: App, url: str) -> Any:
 
 
 async def test_search_of_visible_jobs_continues_behind_hidden_ones_in_another_process(
-    create: Callable[[], App], pool: asyncpg.Pool
+    create: Callable[[], App], world: World
 ) -> None:
-    await pool.execute(FILL, HIDDEN)
+    await fill(world)
     found: list[str] = []
     lengths = set()
     url = "/jobs?q=id%3A0*"
@@ -76,9 +80,9 @@ async def test_list_of_visible_schedules_continues_behind_hidden_ones(
 
 
 async def test_position_that_was_not_given_is_rejected(
-    create: Callable[[], App], app: App, pool: asyncpg.Pool
+    create: Callable[[], App], app: App, world: World
 ) -> None:
-    await pool.execute(FILL, HIDDEN)
+    await fill(world)
     plain = (await read(app, "/jobs"))["next"]
     sealed = (await read(create(), "/jobs?q=status%3Apending"))["next"]
     assert (await request(create(), f"/jobs?q=status%3Apending&after={sealed}")).status == 200
@@ -92,13 +96,9 @@ async def test_position_that_was_not_given_is_rejected(
 
 
 async def test_position_shows_no_key_of_a_limit_to_those_who_see_no_arguments(
-    build: Callable[..., App], pool: asyncpg.Pool
+    build: Callable[..., App], world: World
 ) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on) "
-        "SELECT n::text, 'billing.mail', now(), $1 FROM generate_series(1, 100) AS n",
-        "limit:cards:4242-1881",
-    )
+    await world.jobs(100, "billing.mail", blocked_on="limit:cards:4242-1881")
     for access, is_shown in ((Access("ada"), True), (Access("bob", sees_arguments=False), False)):
         app = build(authorize=lambda _, access=access: access)
         url = "/jobs?q=status%3Ablocked"

@@ -11,12 +11,13 @@ from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, request, send
 from tests.dashboard.test_actions import as_role
 from tests.dashboard.test_job_list import data_of, fill, page_of
+from tests.support.world import World
 
 
 async def test_run_that_has_ended_states_what_became_of_its_jobs(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
-    await fill(pool)
+    await fill(world)
     app = as_role(build, "admin")
     answer = await send(app, "/actions/bulk/retry?q=status%3Afailed+name%3Alist.mail", {"confirm": "yes"})
     await app._operations.runs.wait()  # type: ignore[attr-defined]
@@ -37,9 +38,9 @@ async def test_run_that_has_ended_states_what_became_of_its_jobs(
 
 
 async def test_outcome_of_many_jobs_leads_to_the_search_of_the_run(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
-    await fill(pool, 600)
+    await fill(world, 600)
     app = as_role(build, "admin")
     where = "status%3Afailed+name%3Alist.%2A+arg.token%3Ahunter2-secret"
     answer = await send(app, f"/actions/bulk/retry?q={where}", {"confirm": "yes"})

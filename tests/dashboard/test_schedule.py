@@ -23,6 +23,7 @@ from pg_scheduler.triggers import Cron, Every, Trigger, trigger_kind
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, check
 from tests.support.worker import PATIENCE
+from tests.support.world import World
 
 SECRET = "hunter2-secret"
 URL = "/schedule?id=nightly"
@@ -42,14 +43,8 @@ async def add_nightly(pool: asyncpg.Pool, scheduler: Scheduler, first: str, last
     return [fire for fire in trigger.upcoming(500, after=since) if fire < until]
 
 
-async def insert_job(pool: asyncpg.Pool, job_id: str, status: str, name: str = "strip.mail") -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at)"
-        " VALUES ($1, $3, now(), $2, now())",
-        job_id,
-        status,
-        name,
-    )
+async def insert_job(world: World, job_id: str, status: str, name: str = "strip.mail") -> None:
+    await world.job(job_id, name, status=status)
 
 
 @trigger_kind("tests.dashboard.hostile")
@@ -113,11 +108,11 @@ async def test_fire_times_state_what_clock_changes_do_to_them(
 
 
 async def test_list_shows_the_last_20_results_of_each_schedule(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App, build: Callable[..., App]
 ) -> None:
     fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
-    await insert_job(pool, fire_time_job_id("nightly", fires[-1]), "failed")
-    await insert_job(pool, fire_time_job_id("nightly", fires[-3]), "completed", "strip.hidden")
+    await insert_job(world, fire_time_job_id("nightly", fires[-1]), "failed")
+    await insert_job(world, fire_time_job_id("nightly", fires[-3]), "completed", "strip.hidden")
     (schedule,) = (await request(app, "/schedules", headers=JSON)).data["items"]
     statuses = [each["status"] for each in schedule["results"]]
     assert statuses == ["failed", None, "completed", *[None] * 17]
@@ -148,11 +143,11 @@ async def test_list_of_many_schedules_reads_500_jobs_at_most(
 
 
 async def test_page_of_a_job_shows_the_results_of_its_schedule(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App, build: Callable[..., App]
 ) -> None:
     fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
     for fire in fires[-2:]:
-        await insert_job(pool, fire_time_job_id("nightly", fire), "completed")
+        await insert_job(world, fire_time_job_id("nightly", fire), "completed")
     await pool.execute("""UPDATE scheduled_jobs SET options = '{"schedule_id": "nightly"}'""")
     url = f"/job?id={quote(fire_time_job_id('nightly', fires[-1]))}"
     data = (await request(app, url, headers=JSON)).data
@@ -164,10 +159,10 @@ async def test_page_of_a_job_shows_the_results_of_its_schedule(
 
 
 async def test_list_shows_no_missing_jobs_before_the_last_change_of_a_trigger(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
     fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
-    await insert_job(pool, fire_time_job_id("nightly", fires[-5]), "completed")
+    await insert_job(world, fire_time_job_id("nightly", fires[-5]), "completed")
     await scheduler.schedules.update("nightly", trigger=Cron("30 2 * * 1-7", "Europe/Berlin"))
     await scheduler.schedules.update("nightly", max_runs=1000)
 
@@ -200,11 +195,11 @@ async def test_trigger_that_raises_leaves_only_its_results_out(
 
 
 async def test_strip_shows_the_last_results_of_fire_times_and_requested_jobs(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
     fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
     for fire, status in zip(fires[-3:], ("completed", "failed", "cancelled"), strict=True):
-        await insert_job(pool, fire_time_job_id("nightly", fire), status)
+        await insert_job(world, fire_time_job_id("nightly", fire), status)
     manual = await scheduler.schedules.trigger("nightly")
     data = (await request(app, URL, headers=JSON)).data
     assert [each["status"] for each in data["results"]] == [
@@ -233,11 +228,11 @@ async def test_strip_shows_fire_times_after_many_requested_jobs(
 
 
 async def test_strip_shows_jobs_of_the_triggers_before(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
     fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
     for fire in fires[-2:]:
-        await insert_job(pool, fire_time_job_id("nightly", fire), "completed")
+        await insert_job(world, fire_time_job_id("nightly", fire), "completed")
     await scheduler.schedules.update("nightly", trigger=Every(timedelta(days=400)))
     data = (await request(app, URL, headers=JSON)).data
     assert [each["at"][:10] for each in data["results"]] == ["2026-02-19", "2026-02-18"], (
@@ -268,10 +263,10 @@ async def test_changes_are_shown_as_differences(
 
 
 async def test_changes_are_hidden_from_requests_that_see_some_names(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
     fires = await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
-    await insert_job(pool, fire_time_job_id("nightly", fires[-1]), "completed", "payroll.run")
+    await insert_job(world, fire_time_job_id("nightly", fires[-1]), "completed", "payroll.run")
     await scheduler.schedules.pause("nightly", note="x")
     data = (await request(build(authorize=lambda _: Access("b", names=("strip.*",))), URL, headers=JSON)).data
     assert data["changes"] is None
@@ -280,7 +275,7 @@ async def test_changes_are_hidden_from_requests_that_see_some_names(
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 async def test_hostile_records_are_shown_as_text(
-    text: str, pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    text: str, pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
     await add_nightly(pool, scheduler, "2026-01-01", "2026-02-20")
     details = [
@@ -293,14 +288,7 @@ async def test_hostile_records_are_shown_as_text(
     ]
     for action in ("update_schedule", "trigger_schedule", text[:60]):
         for detail in details:
-            await pool.execute(
-                "INSERT INTO scheduler_audit (at, action, subject, actor, via, details)"
-                " VALUES ($1, $2, 'nightly', $3, 'api', $4)",
-                datetime.now(UTC),
-                action,
-                text,
-                json.dumps(detail),
-            )
+            await world.audit(action, "nightly", actor=text, via="api", details=detail)
     answer = await request(app, URL)
     assert answer.status == 200
     check(answer.text)

@@ -19,10 +19,9 @@ from pg_scheduler.triggers import At, CalendarInterval, Cron, During, Every, Fix
 from tests.dashboard.client import App, Page, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_hostile import HOSTILE, LONG, check
-from tests.inspect.workers import add_worker
 from tests.support.codecs import KeyedCodec
+from tests.support.world import HOUR, World
 
-HOUR = timedelta(hours=1)
 ADD = "/actions/schedules/add"
 UPDATE = "/actions/schedules/update?id=mine"
 FIELDS = {
@@ -36,8 +35,8 @@ EVERY = {"kind": "interval", "interval": "5m", "version": "1"}
 
 
 @pytest.fixture
-async def admin(build: Callable[..., App], pool: asyncpg.Pool) -> App:
-    await add_worker(pool, names=["board.mail", "billing.invoice"])
+async def admin(build: Callable[..., App], world: World) -> App:
+    await world.worker(names=["board.mail", "billing.invoice"])
     return as_role(build, "admin")
 
 
@@ -307,18 +306,16 @@ async def test_hostile_text_of_the_form_is_shown_as_text(text: str, admin: App, 
 # -- fields for the parameters of a task ---------------------------------------------------------------
 
 
-async def report(pool: asyncpg.Pool, parameters: object, worker_id: str = "signs") -> None:
+async def report(world: World, parameters: object, worker_id: str = "signs") -> None:
     settings = json.dumps({"parameters": parameters})
-    await add_worker(pool, worker_id, names=["board.mail", "billing.invoice"], settings=settings)
+    await world.worker(worker_id, names=["board.mail", "billing.invoice"], settings=settings)
 
 
 PARAMETERS = {"board.mail": [["to", True], ["copies", False]], "billing.invoice": [["tenant", True]]}
 
 
-async def test_parameters_of_the_task_are_fields(
-    admin: App, scheduler: Scheduler, pool: asyncpg.Pool
-) -> None:
-    await report(pool, PARAMETERS)
+async def test_parameters_of_the_task_are_fields(admin: App, scheduler: Scheduler, world: World) -> None:
+    await report(world, PARAMETERS)
     form = await request(admin, "/schedule-form?task=board.mail")
     assert [name for name in entered(form.text) if name.startswith("arg.")] == ["arg.to", "arg.copies"]
     assert 'copies</code> <span class="note">optional</span>' in form.text
@@ -350,9 +347,9 @@ async def test_parameters_of_the_task_are_fields(
     ],
 )
 async def test_value_of_a_field_is_json_or_a_text(
-    text: str, expected: Any, admin: App, scheduler: Scheduler, pool: asyncpg.Pool
+    text: str, expected: Any, admin: App, scheduler: Scheduler, world: World
 ) -> None:
-    await report(pool, PARAMETERS)
+    await report(world, PARAMETERS)
     answer = await send(admin, ADD, {**FIELDS, "arg.to": text})
     assert answer.did == "schedule_added", answer.text[:500]
     schedule = await scheduler.schedules.get("mine")
@@ -360,8 +357,8 @@ async def test_value_of_a_field_is_json_or_a_text(
     assert schedule.kwargs == {"to": expected}
 
 
-async def test_wrong_fields_are_named_and_kept(admin: App, scheduler: Scheduler, pool: asyncpg.Pool) -> None:
-    await report(pool, PARAMETERS)
+async def test_wrong_fields_are_named_and_kept(admin: App, scheduler: Scheduler, world: World) -> None:
+    await report(world, PARAMETERS)
     missing = await send(admin, ADD, {**FIELDS, "arg.copies": "2"})
     assert (missing.status, Fields(missing.text).wrong) == (400, {"arg.to": "enter a value"})
     assert entered(missing.text)["arg.copies"] == "2"
@@ -378,8 +375,8 @@ async def test_wrong_fields_are_named_and_kept(admin: App, scheduler: Scheduler,
     assert (await send(admin, ADD, {**FIELDS, "kwargs": '{"to": "bob"}'})).did == "schedule_added"
 
 
-async def test_parameters_follow_the_rights(build: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await report(pool, PARAMETERS)
+async def test_parameters_follow_the_rights(build: Callable[..., App], world: World) -> None:
+    await report(world, PARAMETERS)
     url = "/schedule-form?task=board.mail"
     for arguments, names in (
         ({"sees_arguments": False}, []),
@@ -395,25 +392,25 @@ async def test_parameters_follow_the_rights(build: Callable[..., App], pool: asy
     "parameters",
     [None, 7, [], {"board.mail": "to"}, {"board.mail": [7, ["to"], ["to", 1], ["a", True, 2], [None, True]]}],
 )
-async def test_report_that_is_none_gives_no_fields(
-    parameters: object, admin: App, pool: asyncpg.Pool
-) -> None:
-    await report(pool, parameters)
+async def test_report_that_is_none_gives_no_fields(parameters: object, admin: App, world: World) -> None:
+    await report(world, parameters)
     answer = await request(admin, "/schedule-form?task=board.mail")
     assert (answer.status, "arg." in answer.text) == (200, False)
     assert (await send(admin, ADD, {**FIELDS, "kwargs": '{"to": 1}'})).did == "schedule_added"
 
 
-async def test_hostile_names_of_parameters_are_shown_as_text(admin: App, pool: asyncpg.Pool) -> None:
-    await report(pool, {"board.mail": [[text, True] for text in HOSTILE]})
+async def test_hostile_names_of_parameters_are_shown_as_text(admin: App, world: World) -> None:
+    await report(world, {"board.mail": [[text, True] for text in HOSTILE]})
     check((await request(admin, "/schedule-form?task=board.mail")).text)
     check((await send(admin, ADD, {**FIELDS, **{f"arg.{text}": text for text in HOSTILE}})).text)
 
 
-async def test_newest_worker_counts_and_dead_ones_do_not(admin: App, pool: asyncpg.Pool) -> None:
-    await report(pool, {"board.mail": [["old", True]]}, "a")
-    await report(pool, {"board.mail": [["new", True]]}, "b")
-    await report(pool, {"board.mail": [["dead", True]]}, "c")
+async def test_newest_worker_counts_and_dead_ones_do_not(
+    admin: App, pool: asyncpg.Pool, world: World
+) -> None:
+    await report(world, {"board.mail": [["old", True]]}, "a")
+    await report(world, {"board.mail": [["new", True]]}, "b")
+    await report(world, {"board.mail": [["dead", True]]}, "c")
     await pool.execute(
         "UPDATE scheduler_workers SET lease_until = now() - interval '1 h' WHERE worker_id = 'c'"
     )
@@ -452,10 +449,10 @@ async def test_encoded_arguments_of_a_schedule_are_kept_without_the_codec(
 
 @pytest.mark.parametrize("has_report", [True, False])
 async def test_arguments_of_a_schedule_are_edited(
-    has_report: bool, admin: App, scheduler: Scheduler, pool: asyncpg.Pool
+    has_report: bool, admin: App, scheduler: Scheduler, world: World
 ) -> None:
     if has_report:
-        await report(pool, PARAMETERS)
+        await report(world, PARAMETERS)
     before = {"copies": 3, "tags": ["x"], "to": "007"}
     await add_mine(scheduler, **before)
     fields = entered((await request(admin, "/schedule-form?id=mine")).text)
@@ -486,9 +483,9 @@ async def test_number_and_truth_value_differ(admin: App, scheduler: Scheduler) -
 
 
 async def test_wrong_arguments_of_a_schedule_change_nothing(
-    admin: App, build: Callable[..., App], scheduler: Scheduler, pool: asyncpg.Pool
+    admin: App, build: Callable[..., App], scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
-    await report(pool, PARAMETERS)
+    await report(world, PARAMETERS)
     await add_mine(scheduler, to="ada")
     fields = entered((await request(admin, "/schedule-form?id=mine")).text)
     for changed, name, text in (
@@ -511,9 +508,9 @@ async def test_wrong_arguments_of_a_schedule_change_nothing(
     "arguments", [{"authorize": lambda _: Access("ada", "admin", sees_arguments=False)}, {"redact": ["to"]}]
 )
 async def test_hidden_arguments_are_neither_shown_nor_changed(
-    arguments: dict[str, Any], build: Callable[..., App], scheduler: Scheduler, pool: asyncpg.Pool
+    arguments: dict[str, Any], build: Callable[..., App], scheduler: Scheduler, world: World
 ) -> None:
-    await report(pool, PARAMETERS)
+    await report(world, PARAMETERS)
     await add_mine(scheduler, to="hunter2", copies=1)
     app = build(**{"authorize": lambda _: Access("ada", "admin"), **arguments})
     form = await request(app, "/schedule-form?id=mine")
@@ -530,9 +527,9 @@ async def test_hidden_arguments_are_neither_shown_nor_changed(
 
 
 async def test_positional_arguments_of_a_schedule_stay(
-    admin: App, scheduler: Scheduler, pool: asyncpg.Pool
+    admin: App, scheduler: Scheduler, world: World
 ) -> None:
-    await report(pool, PARAMETERS)
+    await report(world, PARAMETERS)
     await scheduler.schedules.add(
         "board.mail", Every(HOUR), schedule_id="mine", args=("ada",), kwargs={"copies": 1}
     )

@@ -12,7 +12,6 @@ from contextlib import suppress
 from datetime import timedelta
 from urllib.parse import quote
 
-import asyncpg
 import pytest
 
 from pg_scheduler import JobFailedError, Limit, Scheduler, Share, call, current_job
@@ -25,8 +24,8 @@ from pg_scheduler.telemetry.logging import JobLogHandler
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, request, stream
 from tests.dashboard.conftest import read_all
-from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR, World
 
 pytestmark = pytest.mark.slow
 
@@ -73,14 +72,8 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
 """The parameters with which an address is read, apart from none."""
 
 
-BLOCKED = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)
-    VALUES ($1, $2, now() + interval '1 hour', $3)
-"""
-
-
 @pytest.fixture
-async def world(scheduler: Scheduler, pool: asyncpg.Pool) -> None:
+async def filled(scheduler: Scheduler, world: World) -> None:
     """Put each secret somewhere in the database."""
     logger = logging.getLogger("world")
     handler = JobLogHandler()
@@ -148,8 +141,8 @@ async def world(scheduler: Scheduler, pool: asyncpg.Pool) -> None:
         ("charge", f"limit:cards:{OF_ARGUMENTS['key of a limit']}"),
         ("export", f"share:exports:{OF_ARGUMENTS['tenant of a share']}"),
     ):
-        await pool.execute(BLOCKED, job_id, f"shop.{job_id}", blocked_on)
-    await add_worker(pool, "w1", names=["shop.order", "shop.charge", "payroll.pay"])
+        await world.job(job_id, f"shop.{job_id}", due=HOUR, blocked_on=blocked_on)
+    await world.worker("w1", names=["shop.order", "shop.charge", "payroll.pay"])
     await scheduler.schedules.add(
         "shop.order",
         Every(timedelta(days=1)),
@@ -216,7 +209,7 @@ def searches(text: str) -> list[str]:
     ids=["no arguments", "some names", "neither"],
 )
 async def test_no_output_and_no_search_has_what_a_request_may_not_see(
-    world: None, build: Callable[..., App], access: Access, secrets: Mapping[str, str]
+    filled: None, build: Callable[..., App], access: Access, secrets: Mapping[str, str]
 ) -> None:
     whole, limited = build(authorize=read_all), build(authorize=lambda _: access)
     urls = await addresses(whole)
@@ -233,7 +226,7 @@ async def test_no_output_and_no_search_has_what_a_request_may_not_see(
 
 
 async def test_limits_are_searched_by_their_name_without_their_keys(
-    world: None, build: Callable[..., App]
+    filled: None, build: Callable[..., App]
 ) -> None:
     limited = build(authorize=lambda _: Access("bob", sees_arguments=False))
     assert await count(limited, "limit:cards") == 1

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, get_args
 from urllib.parse import quote, urljoin
 
-import asyncpg
 import pytest
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -34,6 +33,7 @@ from tests.dashboard.client import JSON, Answer, App, Page, request, stream
 from tests.dashboard.conftest import read_all
 from tests.dashboard.hosts import HOSTS
 from tests.support.worker import PATIENCE
+from tests.support.world import World
 
 STATIC = [f"/static/{part}{name}" for part in ("", f"{static_version()}/") for name in static_files()]
 STREAMED = {
@@ -355,12 +355,10 @@ def test_access_checks_its_values(arguments: dict[str, Any], error: type[Excepti
     ],
 )
 async def test_names_match_in_python_as_in_the_database(
-    names: tuple[str, ...] | None, name: str, expected: bool, pool: asyncpg.Pool, build: Any
+    names: tuple[str, ...] | None, name: str, expected: bool, world: World, build: Any
 ) -> None:
     assert Access("ada", names=names).sees_name(name) is expected
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('job', $1, now())", name
-    )
+    await world.job("job", name)
     found = await request(build(authorize=lambda _: Access("ada", names=names)), "/jobs", headers=JSON)
     assert bool(found.data["items"]) is expected
 
@@ -431,11 +429,9 @@ async def test_allow_anyone_logs_a_warning(
 @pytest.mark.parametrize("framework", HOSTS)
 @pytest.mark.parametrize("path", ["/", "/jobs", "/a/b/"])
 async def test_links_lead_to_pages_wherever_it_is_mounted(
-    framework: str, path: str, app: App, pool: asyncpg.Pool
+    framework: str, path: str, app: App, world: World
 ) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('a/b?c#d&e', 'board', now())"
-    )
+    await world.job("a/b?c#d&e", "board")
     host, base = HOSTS[framework](path, app), path.rstrip("/")
     queue, seen, kinds = [f"{base}/", f"{base}/jobs?q=board"], set[str](), set[str]()
     while queue:

@@ -14,8 +14,8 @@ from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access, dashboard
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.conftest import read_all
-from tests.inspect.workers import add_worker
 from tests.support.cases import each_case
+from tests.support.world import World
 
 
 @pytest.fixture
@@ -25,10 +25,8 @@ def both(scheduler: Scheduler) -> App:
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs", "/a/b/"])
-async def test_each_source_has_a_part_of_the_address(path: str, pool: asyncpg.Pool, both: App) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('one', 'sources.a', now())"
-    )
+async def test_each_source_has_a_part_of_the_address(path: str, world: World, both: App) -> None:
+    await world.job("one", "sources.a")
     host, base = Starlette(), path.rstrip("/")
     host.mount(path, both)
     for address in (f"{base}/", f"{base}/shop/", f"{base}/shop/jobs", f"{base}/jobs"):
@@ -79,17 +77,15 @@ async def test_each_source_is_read_on_its_own_read_pool(dsn: str, scheduler: Sch
         dsn, min_size=1, max_size=2, server_settings={"search_path": "copy"}
     ) as copy:
         await Scheduler(copy, schema="copy").initialize_db()
-        await copy.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('1', 'sources.a', now())"
-        )
+        await World(copy).job("1", "sources.a")
         app = dashboard({"shop": scheduler, "mail": scheduler}, authorize=read_all, read_pool={"mail": copy})
         for name, expected in (("shop", 0), ("mail", 1)):
             found = (await request(app, f"/{name}/jobs", headers=JSON)).data["items"]
             assert len(found) == expected, name
 
 
-async def test_metrics_are_those_of_the_exporter(pool: asyncpg.Pool, app: App) -> None:
-    await add_worker(pool, names=["sources.a"])
+async def test_metrics_are_those_of_the_exporter(world: World, app: App) -> None:
+    await world.worker(names=["sources.a"])
     answer = await request(app, "/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/plain")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -15,35 +16,22 @@ from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
 from tests.dashboard.test_hostile import HOSTILE, check
+from tests.support.world import SECOND, World
 
+LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 JOB = "/job?id=order"
 FORM = "/signal-form?id=order"
 SEND = "/actions/jobs/signal?id=order"
-INSERT = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, attempt, options)
-    VALUES ('order', 'board.order', '9999-01-01Z', 2, '{"steps": 1}')
-"""
-STEP = """
-    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, until, started_at, ended_at)
-    VALUES ('order', $1, $2, $3::text::jsonb, 1, $4::text::timestamptz, now(), CASE WHEN $5 THEN now() END)
-"""
 
 
 @pytest.fixture(autouse=True)
-async def order(pool: asyncpg.Pool) -> None:
+async def order(world: World) -> None:
     """Insert a job that has stored steps and waits for a signal."""
-    await pool.execute(INSERT)
-    await add_step(pool, "charge", value={"card": "visa 4711", "amount": 9})
-    await add_step(pool, "token", value="hunter2")
-    await add_step(pool, "cool-off", "sleep", until="2026-01-01Z")
-    await add_step(pool, "approval", "signal", until="9999-01-01Z", is_over=False)
-
-
-async def add_step(
-    pool: asyncpg.Pool, name: str, kind: str = "step", *, value: Any = None, **at: Any
-) -> None:
-    text = None if value is None else json.dumps(value)
-    await pool.execute(STEP, name, kind, text, at.get("until"), at.get("is_over", True))
+    await world.job("order", "board.order", due=LATEST, attempt=2, options={"steps": 1})
+    await world.step("order", "charge", value={"card": "visa 4711", "amount": 9})
+    await world.step("order", "token", value="hunter2")
+    await world.step("order", "cool-off", "sleep", until=datetime(2026, 1, 1, tzinfo=UTC))
+    await world.step("order", "approval", "signal", until=LATEST, ended=None)
 
 
 @pytest.fixture
@@ -100,18 +88,14 @@ async def test_job_without_steps_has_no_card_of_them(app: App, pool: asyncpg.Poo
     assert await steps(app) == {}
 
 
-async def test_step_of_an_unknown_kind_is_shown(app: App, pool: asyncpg.Pool) -> None:
-    await add_step(pool, "label", "child", value=[1, 2], is_over=False)
+async def test_step_of_an_unknown_kind_is_shown(app: App, world: World) -> None:
+    await world.step("order", "label", "child", value=[1, 2], ended=None)
     assert "waiting label child" in " ".join(Page((await request(app, JOB)).text).text.split())
     assert (await steps(app))["label"] == [1, 2]
 
 
-async def test_only_the_newest_of_many_steps_are_on_the_page(app: App, pool: asyncpg.Pool) -> None:
-    await pool.execute(
-        "INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at, ended_at)"
-        " SELECT 'order', 'page-' || n, 'step', 1, now() - n * interval '1 s', now()"
-        " FROM generate_series(1, 120) AS n"
-    )
+async def test_only_the_newest_of_many_steps_are_on_the_page(app: App, world: World) -> None:
+    await world.step("order", "page-{}".format, count=120, started=lambda n: -n * SECOND)
     page = Page((await request(app, JOB)).text)
     keys = [each["data-key"] for each in page.all("details") if each.get("class") == "attempt"]
     assert (len(keys), keys[0]) == (100, "step-approval")
@@ -143,9 +127,9 @@ async def test_values_are_for_those_who_see_arguments(build: Callable[..., App])
 
 
 async def test_values_of_other_jobs_are_for_those_who_see_all_names(
-    build: Callable[..., App], pool: asyncpg.Pool
+    build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await add_step(pool, "result:ab", "result", value={"job_id": "bonus-of-eve"})
+    await world.step("order", "result:ab", "result", value={"job_id": "bonus-of-eve"})
     assert (await steps(build()))["result:ab"] == {"job_id": "bonus-of-eve"}
     app = build(authorize=lambda _: Access("bob", "admin", names=("board.*",)))
     assert await steps(app) == {
@@ -162,8 +146,8 @@ async def test_values_of_other_jobs_are_for_those_who_see_all_names(
     assert await value_of(pool, "approval") is None
 
 
-async def test_whole_value_of_a_large_step_is_read_alone(app: App, pool: asyncpg.Pool) -> None:
-    await add_step(pool, "scan", value="x" * 50_000)
+async def test_whole_value_of_a_large_step_is_read_alone(app: App, world: World) -> None:
+    await world.step("order", "scan", value="x" * 50_000)
     page = Page((await request(app, JOB)).text)
     assert "No value is shown: it is large" in page.text
     (link,) = [each for each in page.links() if each.endswith("&part=step&name=scan")]
@@ -174,13 +158,11 @@ async def test_whole_value_of_a_large_step_is_read_alone(app: App, pool: asyncpg
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-async def test_hostile_names_and_values_are_shown_as_text(
-    text: str, operator: App, pool: asyncpg.Pool
-) -> None:
+async def test_hostile_names_and_values_are_shown_as_text(text: str, operator: App, world: World) -> None:
     name = text[:60]
-    await add_step(pool, name, "signal", value={text: text}, until="9999-01-01Z")
-    await add_step(pool, f"w{name}", "signal", until="9999-01-01Z", is_over=False)
-    await add_step(pool, f"k{name}", name[:10], value=text)
+    await world.step("order", name, "signal", value={text: text}, until=LATEST)
+    await world.step("order", f"w{name}", "signal", until=LATEST, ended=None)
+    await world.step("order", f"k{name}", name[:10], value=text)
     for url in (JOB, FORM):
         check((await request(operator, url)).text)
     raw = await request(operator, f"/value?id=order&part=step&name={quote(name)}")

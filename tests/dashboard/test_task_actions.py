@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import asyncpg
 import pytest
@@ -17,9 +17,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
-from tests.inspect.workers import add_worker
-
-HOUR = timedelta(hours=1)
+from tests.support.world import HOUR, MINUTE, World
 
 
 @pytest.fixture
@@ -35,13 +33,13 @@ async def add(scheduler: Scheduler, schedule_id: str = "hourly", task: str = "bo
 
 
 async def test_pause_whose_jobs_cannot_be_counted_is_reported_as_a_pause(
-    admin: App, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    admin: App, pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*_: object) -> None:
         raise DatabaseUnavailableError("the statement took too long")
 
     monkeypatch.setattr("pg_scheduler.inspect.store.inspections.InspectionRepository.expiring", fail)
-    await add_worker(pool, names=["board.mail"])
+    await world.worker(names=["board.mail"])
     answer = await send(admin, "/actions/tasks/pause?id=board.mail", {})
     assert (answer.headers["location"], answer.did) == ("/task?id=board.mail", "task_paused_uncounted")
     assert await pool.fetchval("SELECT paused_at IS NOT NULL FROM scheduler_tasks")
@@ -49,17 +47,14 @@ async def test_pause_whose_jobs_cannot_be_counted_is_reported_as_a_pause(
 
 
 async def test_expiring_jobs_of_all_names_of_a_task_are_counted(
-    scheduler: Scheduler, pool: asyncpg.Pool
+    scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
     async def task() -> None:
         pass
 
     scheduler.register(task, name="board.renamed", aliases=["board.former"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, expires_at)"
-        " SELECT name, name, now(), now() + interval '1 min'"
-        " FROM unnest(ARRAY ['board.renamed', 'board.former', 'board.other']) AS name"
-    )
+    for name in ("board.renamed", "board.former", "board.other"):
+        await world.job(name, name, expires_at=MINUTE)
     for name in ("board.renamed", "board.former"):
         assert (await Inspector(scheduler).count_expiring(name, None)).jobs == 2
     assert (await Inspector(pool).count_expiring("board.former", None)).jobs == 1
@@ -70,9 +65,9 @@ async def test_expiring_jobs_of_all_names_of_a_task_are_counted(
     [{"until": "2020-01-01T09:30"}, {"until": "soon"}, {"until": "2031-01-01T09:30", "zone": "Mars/Base"}],
 )
 async def test_refused_pause_of_a_task_keeps_what_was_typed(
-    end: dict[str, str], admin: App, pool: asyncpg.Pool
+    end: dict[str, str], admin: App, pool: asyncpg.Pool, world: World
 ) -> None:
-    await add_worker(pool, names=["board.mail"])
+    await world.worker(names=["board.mail"])
     answer = await send(admin, "/actions/tasks/pause?id=board.mail", {**end, "note": "a <b>mail</b>"})
     page = Page(answer.text)
     fields = {
@@ -98,24 +93,21 @@ async def test_refused_pause_of_a_task_keeps_what_was_typed(
     ],
 )
 async def test_pause_ends_at_a_time_of_the_zone_or_after_a_length(
-    fields: dict[str, str], until: str, pool: asyncpg.Pool
+    fields: dict[str, str], until: str, pool: asyncpg.Pool, world: World
 ) -> None:
     clock = FakeClock(datetime(2030, 12, 31, 17, tzinfo=UTC))
     app = dashboard(Scheduler(pool, clock=clock), authorize=lambda _: Access("ada", role="admin"))
-    await add_worker(pool, names=["board.mail"])
+    await world.worker(names=["board.mail"])
     await pool.execute("UPDATE scheduler_workers SET lease_until = '2031-01-01'")
     assert (await send(app, "/actions/tasks/pause?id=board.mail", fields)).status == 303
     found = await pool.fetchval("SELECT paused_until FROM scheduler_tasks")
     assert found == datetime.fromisoformat(until)
 
 
-async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool) -> None:
-    await add_worker(pool, names=["board.mail"])
+async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool, world: World) -> None:
+    await world.worker(names=["board.mail"])
     until = datetime.now(UTC).replace(microsecond=0) + HOUR
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, expires_at)"
-        " SELECT 'n' || n, 'board.mail', now(), now() + n * interval '25 min' FROM generate_series(1, 3) AS n"
-    )
+    await world.jobs(3, "board.mail", job_id="n{}".format, expires_at=lambda n: n * 25 * MINUTE)
     fields = {"until": f"{until:%Y-%m-%dT%H:%M:%S}", "note": "the server <b>is</b> down"}
     answer = await send(admin, "/actions/tasks/pause?id=board.mail", fields)
     assert (answer.headers["location"], answer.did) == ("/task?id=board.mail", "task_paused.2")
@@ -142,9 +134,9 @@ async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool) -> Non
 
 
 async def test_pause_needs_a_known_visible_task_and_a_later_time(
-    build: Callable[..., App], pool: asyncpg.Pool, admin: App
+    build: Callable[..., App], pool: asyncpg.Pool, world: World, admin: App
 ) -> None:
-    await add_worker(pool, names=["board.mail", "billing.invoice"])
+    await world.worker(names=["board.mail", "billing.invoice"])
     limited = as_role(build, "admin", names=("billing.*",))
     assert (await send(limited, "/actions/tasks/pause?id=board.mail")).status == 404
     assert (await send(limited, "/actions/tasks/resume?id=board.mail")).status == 404
@@ -157,12 +149,12 @@ async def test_pause_needs_a_known_visible_task_and_a_later_time(
 
 
 async def test_alias_of_an_invisible_task_cannot_be_paused(
-    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool
+    scheduler: Scheduler, build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
     async def work() -> None: ...
 
     scheduler.register(work, name="board.aliased", aliases=["billing.alias"])
-    await add_worker(pool, names=["board.aliased", "billing.alias"])
+    await world.worker(names=["board.aliased", "billing.alias"])
     limited = as_role(build, "admin", names=("billing.*",))
     assert (await send(limited, "/actions/tasks/pause?id=billing.alias")).status == 404
     assert await pool.fetchval("SELECT count(*) FROM scheduler_tasks") == 0
@@ -172,9 +164,9 @@ async def test_alias_of_an_invisible_task_cannot_be_paused(
 
 
 async def test_worker_is_drained_and_resumed(
-    admin: App, build: Callable[..., App], pool: asyncpg.Pool
+    admin: App, build: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
-    await add_worker(pool, "w1")
+    await world.worker("w1")
     page = await request(admin, "/worker?id=w1")
     assert "/actions/workers/drain?id=w1" in page.text
     limited = as_role(build, "admin", names=("billing.*",))
@@ -281,11 +273,11 @@ async def test_backfill_is_bounded(
 
 
 async def test_schedule_of_code_is_removed_only_if_no_worker_can_declare_it(
-    scheduler: Scheduler, admin: App, pool: asyncpg.Pool
+    scheduler: Scheduler, admin: App, pool: asyncpg.Pool, world: World
 ) -> None:
     await add(scheduler)
     await pool.execute("UPDATE scheduler_schedules SET owner = 'code'")
-    await add_worker(pool, "w1", names=["board.mail"])
+    await world.worker("w1", names=["board.mail"])
     refused = await send(admin, "/actions/schedules/remove?id=hourly", {"confirm": "yes"})
     assert refused.status == 409
     assert "defined in code" in refused.text

@@ -20,15 +20,15 @@ from tests.dashboard.client import JSON, App, Page, request, stream
 from tests.dashboard.test_limits import declare
 from tests.dashboard.test_live import parts_of
 from tests.dashboard.test_overview import add_figures
-from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR, MINUTE, SECOND, World
 
 
 async def test_tasks_have_the_figures_of_the_last_hour(
-    pool: asyncpg.Pool, app: App, build: Callable[..., App]
+    world: World, app: App, build: Callable[..., App]
 ) -> None:
-    await add_figures(pool, ["figures.mail", "figures.report"])
-    await add_worker(pool, "w2", names=["figures.idle"])
+    await add_figures(world, ["figures.mail", "figures.report"])
+    await world.worker("w2", names=["figures.idle"])
     idle, mail, _ = (await request(app, "/tasks", headers=JSON)).data["items"]
     assert (mail["name"], mail["failed"], round(60 * mail["per_minute"])) == ("figures.mail", 1, 5)
     assert 0 < mail["run_p50_s"] <= mail["run_p95_s"] < 1
@@ -42,11 +42,11 @@ async def test_tasks_have_the_figures_of_the_last_hour(
     ]
 
 
-async def test_page_of_a_task_names_the_workers_that_claim_it(pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["figures.mail"])
-    await add_worker(pool, "w2", names=["figures.mail"], identity="node-2")
-    await add_worker(pool, "w3", names=["figures.other"])
-    await add_worker(pool, "w4", names=None)
+async def test_page_of_a_task_names_the_workers_that_claim_it(world: World, app: App) -> None:
+    await add_figures(world, ["figures.mail"])
+    await world.worker("w2", names=["figures.mail"], identity="node-2")
+    await world.worker("w3", names=["figures.other"])
+    await world.worker("w4", names=None)
     data = (await request(app, "/task?id=figures.mail", headers=JSON)).data
     assert data["workers"] == {"w1": "w1", "w2": "node-2"}
     assert data["task"]["failed"] == 1
@@ -64,29 +64,20 @@ def chosen(access: Access, _request: object) -> Access:
     return access
 
 
-async def add_ended_job(pool: asyncpg.Pool, name: str, function: str) -> None:
+async def add_ended_job(world: World, name: str, function: str) -> None:
     """Insert a completed job of a periodic function, as the planner enqueues them."""
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, function, execution_time, status, started_at,"
-        " finished_at) VALUES ($1, $1, $2, now(), 'completed', now() - interval '2 s', now())",
-        name,
-        function,
-    )
+    await world.job(name, name, function=function, status="completed", started=-2 * SECOND)
 
 
 async def test_given_name_of_a_periodic_job_is_its_task(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
     function = f"{__name__}.heartbeat"
     periodic(every=timedelta(hours=1), job_name="ops.heartbeat", dedup_key="beats")(heartbeat)
     async with scheduler:
-        await add_figures(pool, ["ops.heartbeat"])
-        await add_ended_job(pool, "ops.heartbeat", function)
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, function, execution_time)"
-            " VALUES ('next', 'ops.heartbeat', $1, now() + interval '1 h')",
-            function,
-        )
+        await add_figures(world, ["ops.heartbeat"])
+        await add_ended_job(world, "ops.heartbeat", function)
+        await world.job("next", "ops.heartbeat", function=function, due=HOUR)
         items = {each["name"]: each for each in (await request(app, "/tasks", headers=JSON)).data["items"]}
         assert function not in items, "it has one row"
         task = items["ops.heartbeat"]
@@ -104,13 +95,13 @@ async def test_given_name_of_a_periodic_job_is_its_task(
 
 
 async def test_task_has_the_figures_and_jobs_of_its_other_names(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    pool: asyncpg.Pool, world: World, scheduler: Scheduler, app: App
 ) -> None:
     function = f"{__name__}.beat"
     periodic(every=timedelta(hours=1))(beat)
     async with scheduler:
-        await add_figures(pool, ["periodic_beat"])
-        await add_ended_job(pool, "periodic_beat", function)
+        await add_figures(world, ["periodic_beat"])
+        await add_ended_job(world, "periodic_beat", function)
         data = (await request(app, "/task?id=periodic_beat", headers=JSON)).data
         assert (data["task"]["name"], data["task"]["started"]) == (function, 5)
         assert [run["job_id"] for run in data["runs"]] == ["periodic_beat"]
@@ -125,14 +116,12 @@ async def test_task_with_a_schedule_has_a_page_while_no_worker_lives(scheduler: 
 
 
 async def test_jobs_and_pauses_of_other_names_count_for_their_task(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    world: World, scheduler: Scheduler, app: App
 ) -> None:
     aliases = json.dumps({"aliases": {"mail.old": "mail.new"}})
-    await add_worker(pool, names=["mail.new", "mail.old"], settings=aliases)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ('a', 'mail.old', now() - interval '1 h'), ('b', 'mail.new', now())"
-    )
+    await world.worker(names=["mail.new", "mail.old"], settings=aliases)
+    await world.job("a", "mail.old", due=-HOUR)
+    await world.job("b", "mail.new")
     await scheduler.tasks.pause("mail.old", note="renamed")
     (task,) = (await request(app, "/tasks", headers=JSON)).data["items"]
     assert (task["name"], task["due"], task["workers"], task["note"]) == ("mail.new", 2, 1, "renamed")
@@ -146,13 +135,10 @@ async def test_name_given_by_job_stays_that_of_the_task(scheduler: Scheduler) ->
     assert "ops.hourly" not in tasks
 
 
-async def test_tasks_are_sorted_by_their_columns(pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["sort.busy"])
-    await add_worker(pool, "w2", names=["sort.idle", "sort.late"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ('late', 'sort.late', now() - interval '1 h')"
-    )
+async def test_tasks_are_sorted_by_their_columns(world: World, app: App) -> None:
+    await add_figures(world, ["sort.busy"])
+    await world.worker("w2", names=["sort.idle", "sort.late"])
+    await world.job("late", "sort.late", due=-HOUR)
     for sort, first in (
         ("name", "sort.busy"),
         ("-name", "sort.late"),
@@ -173,24 +159,16 @@ async def test_tasks_are_sorted_by_their_columns(pool: asyncpg.Pool, app: App) -
 
 
 async def test_state_of_a_task_says_why_it_starts_no_jobs(
-    pool: asyncpg.Pool, scheduler: Scheduler, app: App
+    world: World, scheduler: Scheduler, app: App
 ) -> None:
     limits = declare("full", "state.limited", max_running=1)
     names = ["state.limited", "state.paused", "state.runs"]
-    await add_worker(pool, names=names, settings=json.dumps({"limits": limits}))
+    await world.worker(names=names, settings={"limits": limits})
     await scheduler.tasks.pause("state.paused", note="later")
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on) VALUES"
-        " ('lonely', 'state.lonely', now(), NULL), ('limited', 'state.limited', now(), 'limit:full:')"
-    )
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
-        " VALUES ('one', 'state.limited', now(), 'running', 'w1', 1)"
-    )
-    await pool.execute(
-        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-        " VALUES ('limit:full:', 'one', 1, now(), 0)"
-    )
+    await world.job("lonely", "state.lonely")
+    await world.job("limited", "state.limited", blocked_on="limit:full:")
+    await world.job("one", "state.limited", status="running")
+    await world.start("limit:full:", "one")
     items = (await request(app, "/tasks", headers=JSON)).data["items"]
     assert {each["name"]: each["state"] for each in items} == {
         "state.limited": "limit full",
@@ -203,9 +181,9 @@ async def test_state_of_a_task_says_why_it_starts_no_jobs(
 
 
 async def test_page_of_a_task_shows_no_arguments_of_its_schedules(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await add_worker(pool, names=["secret.task"])
+    await world.worker(names=["secret.task"])
     await scheduler.schedules.add(
         "secret.task", Every(timedelta(hours=1)), schedule_id="mine", kwargs={"token": "hunter2"}
     )
@@ -222,9 +200,9 @@ async def test_page_of_a_task_shows_no_arguments_of_its_schedules(
 
 @pytest.mark.slow
 async def test_state_of_a_task_is_updated_without_its_charts(
-    pool: asyncpg.Pool, scheduler: Scheduler, build: Callable[..., App]
+    world: World, scheduler: Scheduler, build: Callable[..., App]
 ) -> None:
-    await add_worker(pool, names=["live.task"])
+    await world.worker(names=["live.task"])
     app = build(refresh=0.5)
     async with asyncio.timeout(PATIENCE), stream(app, "/live?page=/task&id=live.task") as read:
         await read()
@@ -233,9 +211,9 @@ async def test_state_of_a_task_is_updated_without_its_charts(
         assert "until noon" in parts_of(await read())["state"]
 
 
-async def test_tasks_are_filtered_by_a_part_of_any_name(pool: asyncpg.Pool, app: App) -> None:
-    await add_figures(pool, ["figures.mail", "figures.report"])
-    await add_worker(pool, "w2", names=["figures.<b>"])
+async def test_tasks_are_filtered_by_a_part_of_any_name(world: World, app: App) -> None:
+    await add_figures(world, ["figures.mail", "figures.report"])
+    await world.worker("w2", names=["figures.<b>"])
     names = [each["name"] for each in (await request(app, "/tasks?q=MAIL", headers=JSON)).data["items"]]
     assert names == ["figures.mail"]
     page = Page((await request(app, "/tasks?q=mail&range=6h&sort=-failed")).text)
@@ -249,15 +227,15 @@ async def test_tasks_are_filtered_by_a_part_of_any_name(pool: asyncpg.Pool, app:
 
 
 async def test_page_of_a_task_counts_the_arguments_that_several_jobs_have(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await add_figures(pool, ["figures.mail"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, started_at, finished_at,"
-        " task_data) SELECT 'job-' || n, 'figures.mail', now(), 'completed', now(), now(),"
-        " jsonb_build_object('args', jsonb_build_array(n), 'kwargs',"
-        " jsonb_build_object('account', n % 2, 'token', 'hidden'))"
-        " FROM generate_series(1, 5) AS n"
+    await add_figures(world, ["figures.mail"])
+    await world.jobs(
+        5,
+        "figures.mail",
+        status="completed",
+        started=-SECOND,
+        task_data=lambda n: {"args": [n], "kwargs": {"account": n % 2, "token": "hidden"}},
     )
     app = build(redact=["token"])
     data = (await request(app, "/task?id=figures.mail", headers=JSON)).data
@@ -268,15 +246,15 @@ async def test_page_of_a_task_counts_the_arguments_that_several_jobs_have(
     assert (await request(blind, "/task?id=figures.mail", headers=JSON)).data["values"] == []
 
 
-async def test_task_is_run_again_by_the_form_of_its_last_job(
-    pool: asyncpg.Pool, build: Callable[..., App]
-) -> None:
-    await add_figures(pool, ["figures.mail"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, started_at, finished_at,"
-        " task_data) SELECT 'job-' || n, 'figures.mail', now(), 'completed', now(),"
-        " now() - n * interval '1 minute', jsonb_build_object('args', '[]'::jsonb, 'kwargs', '{}'::jsonb)"
-        " FROM generate_series(1, 2) AS n"
+async def test_task_is_run_again_by_the_form_of_its_last_job(world: World, build: Callable[..., App]) -> None:
+    await add_figures(world, ["figures.mail"])
+    await world.jobs(
+        2,
+        "figures.mail",
+        job_id="job-{}".format,
+        status="completed",
+        started=-SECOND,
+        ended=lambda n: -n * MINUTE,
     )
     app = build(authorize=lambda _: Access("ada", "admin"))
     page = Page((await request(app, "/task?id=figures.mail")).text)
@@ -287,12 +265,10 @@ async def test_task_is_run_again_by_the_form_of_its_last_job(
         assert "/job-form" not in html
 
 
-async def test_pages_of_tasks_and_jobs_show_all_that_a_limit_counts(pool: asyncpg.Pool, app: App) -> None:
+async def test_pages_of_tasks_and_jobs_show_all_that_a_limit_counts(world: World, app: App) -> None:
     limits = declare("gateway", "limited.run", max_running=2, max_starts=9, per_s=60.0)
-    await add_worker(pool, names=["limited.run"], settings=json.dumps({"limits": limits}))
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('run', 'limited.run', now())"
-    )
+    await world.worker(names=["limited.run"], settings={"limits": limits})
+    await world.job("run", "limited.run")
     texts = [
         " ".join(Page((await request(app, url)).text).text.split())
         for url in ("/task?id=limited.run", "/job?id=run")

@@ -15,9 +15,8 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import Answer, App, Page, follow, request, send
 from tests.dashboard.test_actions import as_role, records
-from tests.inspect.workers import add_worker
+from tests.support.world import HOUR, MINUTE, World
 
-HOUR = timedelta(hours=1)
 TASK = "SELECT paused_at IS NOT NULL AS is_paused, paused_until, note FROM scheduler_tasks"
 JOB = "SELECT execution_time, expires_at, status FROM scheduled_jobs WHERE job_id = 'job'"
 SCHEDULE = """
@@ -63,8 +62,8 @@ async def add(scheduler: Scheduler, schedule_id: str = "hourly") -> None:
 # -- tasks ---------------------------------------------------------------------------------------------
 
 
-async def test_pause_of_a_task_is_undone(operator: App, pool: asyncpg.Pool) -> None:
-    await add_worker(pool, names=["board.mail"])
+async def test_pause_of_a_task_is_undone(operator: App, pool: asyncpg.Pool, world: World) -> None:
+    await world.worker(names=["board.mail"])
     answer = await send(operator, "/actions/tasks/pause?id=board.mail", {"note": "wrong task"})
     back = await undo(operator, answer)
     assert (back.headers["location"], back.did) == ("/task?id=board.mail", "task_resumed")
@@ -76,19 +75,19 @@ async def test_pause_of_a_task_is_undone(operator: App, pool: asyncpg.Pool) -> N
 @pytest.mark.parametrize("until", [None, datetime.now(UTC).replace(microsecond=123456) + HOUR])
 @pytest.mark.parametrize("action", ["resume", "pause"])
 async def test_pause_of_a_task_is_restored_with_its_note_and_its_end(
-    action: str, until: datetime | None, operator: App, scheduler: Scheduler, pool: asyncpg.Pool
+    action: str, until: datetime | None, operator: App, scheduler: Scheduler, world: World
 ) -> None:
-    await add_worker(pool, names=["board.mail"])
+    await world.worker(names=["board.mail"])
     await scheduler.tasks.pause("board.mail", until=until, note='the "server" <b>is</b> down; #7 & more~')
-    before = await pool.fetchrow(TASK)
+    before = await world.pool.fetchrow(TASK)
     answer = await send(operator, f"/actions/tasks/{action}?id=board.mail", {"note": "another one"})
-    assert await pool.fetchrow(TASK) != before
+    assert await world.pool.fetchrow(TASK) != before
     await undo(operator, answer)
-    assert await pool.fetchrow(TASK) == before
+    assert await world.pool.fetchrow(TASK) == before
 
 
-async def test_task_that_was_not_paused_has_nothing_to_restore(operator: App, pool: asyncpg.Pool) -> None:
-    await add_worker(pool, names=["board.mail"])
+async def test_task_that_was_not_paused_has_nothing_to_restore(operator: App, world: World) -> None:
+    await world.worker(names=["board.mail"])
     answer = await send(operator, "/actions/tasks/resume?id=board.mail")
     assert answer.did == "task_not_paused"
     assert await form_of(operator, answer) is None
@@ -203,16 +202,12 @@ async def test_more_schedules_than_a_cookie_holds_have_no_undo(
 # -- jobs ----------------------------------------------------------------------------------------------
 
 
-async def insert(pool: asyncpg.Pool, delay: timedelta) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, misfire_grace_time, expires_at)"
-        " VALUES ('job', 'board.mail', now() + $1::interval, 600, now() + $1::interval + interval '10 min')",
-        delay,
-    )
+async def insert(world: World, delay: timedelta) -> None:
+    await world.job("job", "board.mail", due=delay, misfire_grace_time=600, expires_at=delay + 10 * MINUTE)
 
 
-async def test_job_is_moved_back_to_the_microsecond(operator: App, pool: asyncpg.Pool) -> None:
-    await insert(pool, HOUR)
+async def test_job_is_moved_back_to_the_microsecond(operator: App, pool: asyncpg.Pool, world: World) -> None:
+    await insert(world, HOUR)
     before = await pool.fetchrow(JOB)
     answer = await send(operator, "/actions/jobs/move?id=job", {"to": "2040-01-01T00:00"})
     assert await pool.fetchrow(JOB) != before
@@ -225,9 +220,9 @@ async def test_job_is_moved_back_to_the_microsecond(operator: App, pool: asyncpg
     ("action", "delay"), [("move", -HOUR), ("run", HOUR), ("cancel", HOUR), ("delete", HOUR)]
 )
 async def test_change_without_an_inverse_has_no_undo(
-    action: str, delay: timedelta, build: Callable[..., App], pool: asyncpg.Pool
+    action: str, delay: timedelta, build: Callable[..., App], world: World
 ) -> None:
-    await insert(pool, delay)
+    await insert(world, delay)
     admin = as_role(build, "admin")
     fields = {"to": "2040-01-01T00:00", "confirm": "yes"}
     assert await form_of(admin, await send(admin, f"/actions/jobs/{action}?id=job", fields)) is None

@@ -13,22 +13,21 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.lanes import MAX_BARS, MAX_LANES, lanes_of
 from pg_scheduler.inspect.workers import Attempt
 from tests.dashboard.client import JSON, App, Page, request
-from tests.inspect.workers import add_worker
+from tests.support.world import MINUTE, SECOND, World
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
-SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
 
 DIED = {"hostname": "vm", "pid": 7, "version": "1.2.3", "release": "2026.11", "role": "both", "slots": 5}
 
 
-async def record_death(pool: asyncpg.Pool, worker_id: str, age: timedelta, **details: Any) -> None:
-    await pool.execute(
-        "INSERT INTO scheduler_audit (at, actor, via, action, subject, details)"
-        " VALUES (now() - $2::interval, 'w0', 'worker', 'declare_dead', $1, $3)",
+async def record_death(world: World, worker_id: str, age: timedelta, **details: Any) -> None:
+    await world.audit(
+        "declare_dead",
         worker_id,
-        age,
-        json.dumps({"worker": DIED, **details}),
+        at=-age,
+        actor="w0",
+        via="worker",
+        details={"worker": DIED, **details},
     )
 
 
@@ -38,17 +37,17 @@ async def ids(app: App, url: str) -> list[str]:
 
 
 async def test_workers_that_died_within_a_day_are_listed(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
-    await add_worker(pool)
-    await add_worker(pool, "drains", wanted="drain")
-    await add_worker(pool, "back")
+    await world.worker()
+    await world.worker("drains", wanted="drain")
+    await world.worker("back")
     started = {"started_at": "2030-01-01T00:00:00+00:00", "identity": "spot-4", "pid": "odd"}
-    await record_death(pool, "died", 9 * MINUTE, count=7)
-    await record_death(pool, "died", 3 * MINUTE, worker=DIED | started, count=2)
-    await record_death(pool, "back", MINUTE)
-    await record_death(pool, "old", timedelta(hours=25))
-    await record_death(pool, "odd", 4 * MINUTE, worker=["odd"], count="odd")
+    await record_death(world, "died", 9 * MINUTE, count=7)
+    await record_death(world, "died", 3 * MINUTE, worker=DIED | started, count=2)
+    await record_death(world, "back", MINUTE)
+    await record_death(world, "old", timedelta(hours=25))
+    await record_death(world, "odd", 4 * MINUTE, worker=["odd"], count="odd")
     app = build()
     assert await ids(app, "/workers") == ["w1", "drains", "back", "died", "odd"]
     assert await ids(app, "/workers?state=live") == ["w1", "drains", "back"]
@@ -72,12 +71,9 @@ async def test_workers_that_died_within_a_day_are_listed(
 
 
 async def test_page_of_a_worker_that_has_ended_shows_its_jobs(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt,"
-        " started_at, finished_at) VALUES ('a', 'payroll.run', now(), 'completed', 'gone', 1, now(), now())"
-    )
+    await world.job("a", "payroll.run", status="completed", worker_id="gone", attempt=1, started=-SECOND)
     page = await request(build(), "/worker?id=gone")
     assert "/jobs?q=worker%3Agone" in Page(page.text).links()
     assert "It has shut down" in page.text
@@ -86,8 +82,8 @@ async def test_page_of_a_worker_that_has_ended_shows_its_jobs(
     assert (await request(build(), "/worker?id=never")).status == 404
 
 
-async def test_worker_whose_row_has_odd_instants_is_shown(pool: asyncpg.Pool, app: App) -> None:
-    await add_worker(pool)
+async def test_worker_whose_row_has_odd_instants_is_shown(pool: asyncpg.Pool, world: World, app: App) -> None:
+    await world.worker()
     for instant in ("infinity", "-infinity"):
         await pool.execute(
             f"UPDATE scheduler_workers SET started_at = '{instant}', last_beat = '{instant}',"
@@ -97,11 +93,11 @@ async def test_worker_whose_row_has_odd_instants_is_shown(pool: asyncpg.Pool, ap
             assert (await request(app, url)).status == 200
 
 
-async def test_workers_are_grouped_by_address(pool: asyncpg.Pool, app: App) -> None:
+async def test_workers_are_grouped_by_address(world: World, app: App) -> None:
     for number, release in enumerate(("2", "1", "2")):
         metadata = json.dumps({"release": release})
-        await add_worker(pool, f"w{number}", metadata=metadata, hostname=f"vm-{number}")
-    await add_worker(pool, "w3")
+        await world.worker(f"w{number}", metadata=metadata, hostname=f"vm-{number}")
+    await world.worker("w3")
     page = Page((await request(app, "/workers?group=release")).text)
     text = " ".join(page.text.split())
     assert "2 2 workers, 2 of 4 slots busy" in text
@@ -111,16 +107,14 @@ async def test_workers_are_grouped_by_address(pool: asyncpg.Pool, app: App) -> N
 
 
 async def test_worker_page_shows_its_attempts_and_running_jobs(
-    pool: asyncpg.Pool, build: Callable[..., App]
+    world: World, build: Callable[..., App]
 ) -> None:
-    await add_worker(pool)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt,"
-        " started_at, finished_at, error_message, progress) VALUES"
-        " ('failed', 'billing.run', now() - interval '9 min', 'failed', 'w1', 1, now() - interval '8 min',"
-        " now() - interval '3 min', 'no', NULL),"
-        " ('runs', 'payroll.run', now() - interval '9 min', 'running', 'w1', 1, now() - interval '4 min',"
-        """ NULL, NULL, '{"done": 1, "total": 4, "note": "secret frame 7"}')"""
+    await world.worker()
+    ended = {"due": -9 * MINUTE, "started": -8 * MINUTE, "ended": -3 * MINUTE}
+    await world.job("failed", "billing.run", status="failed", worker_id="w1", attempt=1, **ended)
+    progress = {"done": 1, "total": 4, "note": "secret frame 7"}
+    await world.job(
+        "runs", "payroll.run", status="running", due=-9 * MINUTE, started=-4 * MINUTE, progress=progress
     )
     data = (await request(build(), "/worker?id=w1", headers=JSON)).data
     bars = {each["job_id"]: (each["tone"], each["lane"]) for each in data["lanes"]["bars"]}
@@ -190,10 +184,12 @@ def test_lanes_are_bounded() -> None:
     assert (found.count, len(found.bars)) == (1, MAX_BARS)
 
 
-async def test_page_without_a_live_worker_says_how_to_start_one(pool: asyncpg.Pool, app: App) -> None:
+async def test_page_without_a_live_worker_says_how_to_start_one(
+    pool: asyncpg.Pool, world: World, app: App
+) -> None:
     command = "pg-scheduler worker myapp.jobs"
     assert command in (await request(app, "/workers")).text
-    await add_worker(pool, "dead")
+    await world.worker("dead")
     assert command not in (await request(app, "/workers")).text
     await pool.execute("UPDATE scheduler_workers SET lease_until = now() - interval '1 minute'")
     html = (await request(app, "/workers")).text
@@ -201,12 +197,8 @@ async def test_page_without_a_live_worker_says_how_to_start_one(pool: asyncpg.Po
     assert "/worker?id=dead" in Page(html).links()
 
 
-async def test_worker_page_counts_the_slots_of_the_jobs_that_it_lists(pool: asyncpg.Pool, app: App) -> None:
-    await add_worker(pool, "w1", running_jobs=0, max_concurrent_jobs=7)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt,"
-        " started_at) SELECT 'job:' || number, 'work', now(), 'running', 'w1', 1, now()"
-        " FROM generate_series(1, 2) AS number"
-    )
+async def test_worker_page_counts_the_slots_of_the_jobs_that_it_lists(world: World, app: App) -> None:
+    await world.worker("w1", running_jobs=0, max_concurrent_jobs=7)
+    await world.jobs(2, "work", status="running")
     text = " ".join(Page((await request(app, "/worker?id=w1")).text).text.split())
     assert "2 / 7" in text, "its last heartbeat was before these jobs"
