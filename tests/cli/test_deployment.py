@@ -19,9 +19,9 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.main import program
 from tests.cli.conftest import Run
 from tests.docs.snippets import ROOT
-from tests.inspect.workers import add_worker
 from tests.support.debian import required
 from tests.support.prometheus import promtool
+from tests.support.world import HOUR, MINUTE, SECOND, World
 
 yaml = pytest.importorskip("yaml")
 
@@ -290,18 +290,22 @@ def test_variables_of_the_files_are_read_by_the_worker(call: Run, monkeypatch: p
         assert variable in shown
 
 
-async def test_sql_of_the_scaler_returns_the_age_of_the_oldest_due_job(pool: asyncpg.Pool) -> None:
+async def test_sql_of_the_scaler_returns_the_age_of_the_oldest_due_job(
+    pool: asyncpg.Pool, world: World
+) -> None:
     (scaled,) = documents("k8s", "keda.yaml")
     (query,) = (
         each["metadata"]["query"] for each in scaled["spec"]["triggers"] if each["type"] == "postgresql"
     )
     assert await pool.fetchval(query) == 0
-    await add_worker(pool, names=["x", "paused"])
-    await pool.execute("INSERT INTO scheduler_tasks (name, paused_at, actor) VALUES ('paused', now(), 'ada')")
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, priority)"
-        " VALUES ('a', 'x', now() - interval '1 minute', 8), ('b', 'x', now() + interval '1 hour', 1),"
-        " ('c', 'x', now() - interval '1 second', 3), ('d', 'paused', now() - interval '1 hour', 3),"
-        " ('e', 'unknown', now() - interval '1 hour', 3)"
-    )
+    await world.worker(names=["x", "paused"])
+    await world.paused_task("paused")
+    for job_id, name, due, priority in (
+        ("a", "x", -MINUTE, 8),
+        ("b", "x", HOUR, 1),
+        ("c", "x", -SECOND, 3),
+        ("d", "paused", -HOUR, 3),
+        ("e", "unknown", -HOUR, 3),
+    ):
+        await world.job(job_id, name, due=due, priority=priority)
     assert 60 <= await pool.fetchval(query) < 120

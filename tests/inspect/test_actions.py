@@ -6,17 +6,17 @@ import asyncpg
 import pytest
 
 from pg_scheduler.inspect import Inspector
-from tests.inspect.workers import add_worker
+from tests.support.world import World
 
 
 async def wanted(pool: asyncpg.Pool) -> dict[str, str | None]:
     return {row[0]: row[1] for row in await pool.fetch("SELECT worker_id, wanted FROM scheduler_workers")}
 
 
-async def test_workers_are_requested_to_drain_and_to_resume(pool: asyncpg.Pool) -> None:
+async def test_workers_are_requested_to_drain_and_to_resume(pool: asyncpg.Pool, world: World) -> None:
     inspector = Inspector(pool)
     for name in ("w1", "w2"):
-        await add_worker(pool, name)
+        await world.worker(name)
     assert await inspector.drain_workers(["w1", "w0"]) == ["w1"]
     assert await wanted(pool) == {"w1": "drain", "w2": None}
     assert await inspector.resume_workers(["w1", "w2"]) == ["w1", "w2"]
@@ -24,9 +24,9 @@ async def test_workers_are_requested_to_drain_and_to_resume(pool: asyncpg.Pool) 
     assert await inspector.drain_workers([]) == []
 
 
-async def test_requests_that_change_something_are_recorded_once(pool: asyncpg.Pool) -> None:
+async def test_requests_that_change_something_are_recorded_once(pool: asyncpg.Pool, world: World) -> None:
     inspector = Inspector(pool, actor="ada@example.org")
-    await add_worker(pool)
+    await world.worker()
     for _ in range(2):
         await inspector.drain_workers(["w1", "w0"])
     for _ in range(2):

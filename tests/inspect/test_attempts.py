@@ -16,9 +16,7 @@ from pg_scheduler.inspect.limits import limit_jobs, limit_overview
 from pg_scheduler.inspect.workers import ended_attempts, running_attempts
 from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.triggers import Every
-from tests.inspect.workers import add_worker
-
-MINUTE = timedelta(minutes=1)
+from tests.support.world import MINUTE, SECOND, World
 
 
 @pytest.fixture
@@ -35,21 +33,10 @@ async def planner(pool: asyncpg.Pool) -> Scheduler:
     return scheduler
 
 
-async def add_job(pool: asyncpg.Pool, job_id: str, status: str, **columns: Any) -> None:
+async def add_job(world: World, job_id: str, status: str, **columns: Any) -> None:
     """Insert a job of the worker w1."""
-    values = {
-        "job_id": job_id,
-        "job_name": "work",
-        "execution_time": datetime.now(UTC) - MINUTE,
-        "status": status,
-        "worker_id": "w1",
-        "attempt": 1,
-        **columns,
-    }
-    places = ", ".join(f"${number}" for number in range(1, len(values) + 1))
-    await pool.execute(
-        f"INSERT INTO scheduled_jobs ({', '.join(values)}) VALUES ({places})", *values.values()
-    )
+    row = {"status": status, "due": -MINUTE, "worker_id": "w1", "attempt": 1, **columns}
+    await world.job(job_id, "work", **row)
 
 
 def entry(
@@ -60,24 +47,26 @@ def entry(
 
 
 async def test_ended_attempts_are_those_of_the_worker_within_the_span(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, world: World
 ) -> None:
     now = datetime.now(UTC)
     times = {"started_at": now - 2 * MINUTE, "finished_at": now - MINUTE}
     old = {"started_at": now - 99 * MINUTE, "finished_at": now - 98 * MINUTE}
     completed, longer, retried = new_job_id(), new_job_id(), new_job_id()
-    await add_job(pool, completed, "completed", **times)
-    await add_job(pool, longer, "completed", **{**times, "started_at": now - 99 * MINUTE})
-    await add_job(pool, new_job_id(), "completed", **old)
-    await add_job(pool, new_job_id(), "completed", **times, worker_id="w2")
+    await add_job(world, completed, "completed", **times)
+    await add_job(world, longer, "completed", **{**times, "started_at": now - 99 * MINUTE})
+    await add_job(world, new_job_id(), "completed", **old)
+    await add_job(world, new_job_id(), "completed", **times, worker_id="w2")
     history = [
         entry(1, "error", now - 9 * MINUTE, now - 8 * MINUTE),
         entry(2, "error", now - 7 * MINUTE, now - 6 * MINUTE, "w2"),
         entry(3, "timeout", now - 5 * MINUTE, now - 4 * MINUTE),
         "no entry",
     ]
-    await add_job(pool, retried, "failed", error_message="no", errors=json.dumps(history), attempt=3, **times)
-    await add_job(pool, "odd", "failed", error_message="no", errors='"odd"', **times)
+    await add_job(
+        world, retried, "failed", error_message="no", errors=json.dumps(history), attempt=3, **times
+    )
+    await add_job(world, "odd", "failed", error_message="no", errors='"odd"', **times)
     found = await ended_attempts(inspector, "w1", now - 60 * MINUTE, now)
     assert found[0].job_id == longer, "the oldest first"
     assert {(each.job_id, each.outcome) for each in found} == {
@@ -91,12 +80,12 @@ async def test_ended_attempts_are_those_of_the_worker_within_the_span(
 
 
 async def test_completed_jobs_of_schedules_are_found_by_their_ids(
-    planner: Scheduler, pool: asyncpg.Pool
+    planner: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
     now = datetime.now(UTC)
     await planner.schedules.add("work", Every(hours=1), schedule_id="hourly")
     job_id = f"schedule:hourly:{(now - MINUTE).isoformat()}"
-    await add_job(pool, job_id, "completed", started_at=now - MINUTE, finished_at=now)
+    await add_job(world, job_id, "completed", started_at=now - MINUTE, finished_at=now)
     inspector = Inspector(planner)
     assert await ended_attempts(inspector, "w1", now - 60 * MINUTE, now) == []
     await pool.execute("UPDATE scheduler_schedules SET last_fire_at = now()")
@@ -104,11 +93,11 @@ async def test_completed_jobs_of_schedules_are_found_by_their_ids(
     assert [each.job_id for each in found] == [job_id]
 
 
-async def test_running_attempts_are_sorted_by_their_start(inspector: Inspector, pool: asyncpg.Pool) -> None:
+async def test_running_attempts_are_sorted_by_their_start(inspector: Inspector, world: World) -> None:
     now = datetime.now(UTC)
     for job_id, minutes, worker in (("a", 1, "w1"), ("b", 5, "w1"), ("c", 2, "w2")):
-        await add_job(pool, job_id, "running", started_at=now - minutes * MINUTE, worker_id=worker)
-    await add_job(pool, "unknown", "running", started_at=None)
+        await add_job(world, job_id, "running", started_at=now - minutes * MINUTE, worker_id=worker)
+    await add_job(world, "unknown", "running", started_at=None)
     found = await running_attempts(inspector)
     assert {worker: [each.job_id for each in attempts] for worker, attempts in found.items()} == {
         "w1": ["b", "a"],
@@ -122,7 +111,7 @@ def declared(name: str, **numbers: Any) -> dict[str, Any]:
 
 
 async def test_full_limit_states_its_next_start_and_its_jobs(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
     now = datetime.now(UTC)
     limits = [
@@ -131,25 +120,18 @@ async def test_full_limit_states_its_next_start_and_its_jobs(
         declared("odd", max_starts=1e308, per_s=1e308),
         declared("account", by_key=True, max_running=1),
     ]
-    await add_worker(pool, settings=json.dumps({"limits": limits}))
-    await add_job(pool, "runs", "running", started_at=now)
-    await pool.execute(
-        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s) VALUES"
-        " ('limit:rate:', 'gone', 1, $1, 60), ('limit:rate:', 'runs', 1, $2, 60),"
-        " ('limit:rate:', 'before', 1, $3, 60), ('limit:free:', 'gone', 1, $1, 60),"
-        " ('limit:account:ada', 'runs', 1, $2, 0)",
-        now - timedelta(seconds=20),
-        now - timedelta(seconds=10),
-        now - timedelta(seconds=50),
-    )
+    await world.worker(settings={"limits": limits})
+    await add_job(world, "runs", "running", started_at=now)
+    for key, job_id, age_s, keep_s in (
+        ("rate:", "gone", 20, 60),
+        ("rate:", "runs", 10, 60),
+        ("rate:", "before", 50, 60),
+        ("free:", "gone", 20, 60),
+        ("account:ada", "runs", 10, 0),
+    ):
+        await world.start(f"limit:{key}", job_id, at=now - age_s * SECOND, keep_s=keep_s)
     for number, key in enumerate(("rate:", "account:ada", "account:ada", "account:bob")):
-        await pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
-            " VALUES ($1, 'work', now() - $2 * interval '1 s', $3)",
-            f"wait-{number}",
-            number,
-            f"limit:{key}",
-        )
+        await world.job(f"wait-{number}", "work", due=-number * SECOND, blocked_on=f"limit:{key}")
     overview = await limit_overview(inspector)
     assert overview.full_keys == {"account": 2}
     assert overview.next_starts == {"rate": now + timedelta(seconds=40)}, "the second newest start ends"

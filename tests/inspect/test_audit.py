@@ -9,14 +9,9 @@ import asyncpg
 import pytest
 
 from pg_scheduler.inspect import AuditPage, Inspector
+from tests.support.world import MINUTE, World
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-FILL = """
-    INSERT INTO scheduler_audit (at, actor, via, action, subject, details)
-    SELECT $1::timestamptz + n * interval '1 minute', 'actor-' || n % 3, (ARRAY ['api', 'cli'])[n % 2 + 1],
-        (ARRAY ['pause_task', 'cancel_jobs'])[n % 2 + 1], 'subject-' || n % 10, jsonb_build_object('n', n)
-    FROM generate_series(1, $2) AS n
-"""
 
 
 @pytest.fixture
@@ -24,8 +19,16 @@ async def inspector(pool: asyncpg.Pool) -> Inspector:
     return Inspector(pool)
 
 
-async def fill(pool: asyncpg.Pool, count: int) -> None:
-    await pool.execute(FILL, START, count)
+async def fill(world: World, count: int) -> None:
+    await world.audit(
+        lambda n: ("pause_task", "cancel_jobs")[n % 2],
+        lambda n: f"subject-{n % 10}",
+        count=count,
+        at=lambda n: START + n * MINUTE,
+        actor=lambda n: f"actor-{n % 3}",
+        via=lambda n: ("api", "cli")[n % 2],
+        details=lambda n: {"n": n},
+    )
 
 
 def numbers(page: AuditPage) -> list[int]:
@@ -33,9 +36,9 @@ def numbers(page: AuditPage) -> list[int]:
 
 
 async def test_audit_returns_the_newest_records_first_page_by_page(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, world: World
 ) -> None:
-    await fill(pool, 5)
+    await fill(world, 5)
     first = await inspector.audit(limit=3)
     assert numbers(first) == [5, 4, 3]
     record = first.items[0]
@@ -60,16 +63,16 @@ async def test_audit_returns_the_newest_records_first_page_by_page(
     ],
 )
 async def test_audit_filters_records(
-    inspector: Inspector, pool: asyncpg.Pool, filters: dict[str, Any], expected: list[int]
+    inspector: Inspector, world: World, filters: dict[str, Any], expected: list[int]
 ) -> None:
-    await fill(pool, 30)
+    await fill(world, 30)
     assert numbers(await inspector.audit(limit=3, **filters)) == expected
 
 
 async def test_page_examines_20000_records_and_the_next_one_continues(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, world: World
 ) -> None:
-    await fill(pool, 20_001)
+    await fill(world, 20_001)
     page = await inspector.audit(subject=None, actor="actor-1", until=START + timedelta(minutes=2))
     assert (page.items, page.next is None) == ([], False)
     assert numbers(await inspector.audit(actor="actor-1", after=page.next)) == [1]

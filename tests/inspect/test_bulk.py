@@ -19,22 +19,11 @@ from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
 from pg_scheduler.inspect.job_actions import BulkOptions
 from pg_scheduler.inspect.store.bulk import MAX_RECORDED_BYTES
-from tests.inspect.workers import add_worker
 from tests.support.cases import each_case
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR, SECOND, World
 
 DUE = datetime(2099, 1, 2, 3, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-FILL = """
-    INSERT INTO scheduled_jobs (
-        job_id, job_name, execution_time, status, finished_at, error_message, worker_id, attempt
-    )
-    SELECT $2 || lpad(n::text, 5, '0'), 'bulk.' || n % 2, $4::timestamptz + n * interval '1 second', $3,
-        CASE WHEN $3 = ANY ('{completed,failed,expired,cancelled}') THEN now() - n * interval '1 second' END,
-        CASE WHEN $3 = ANY ('{failed,expired,cancelled}') THEN 'BulkError: no answer after ' || n || ' s' END,
-        CASE WHEN $3 = 'running' THEN 'w1' END, CASE WHEN $3 = 'running' THEN 1 ELSE 0 END
-    FROM generate_series(1, $1) AS n
-"""
 
 
 @pytest.fixture
@@ -42,9 +31,21 @@ async def inspector(pool: asyncpg.Pool) -> Inspector:
     return Inspector(pool, actor="ada")
 
 
-async def fill(pool: asyncpg.Pool, count: int, status: str = "failed", prefix: str = "j") -> None:
-    await pool.execute(FILL, count, prefix, status, DUE)
-    await pool.execute("VACUUM ANALYZE scheduled_jobs")
+async def fill(world: World, count: int, status: str = "failed", prefix: str = "j") -> None:
+    columns: dict[str, Any] = {}
+    if status in {"completed", "failed", "expired", "cancelled"}:
+        columns["ended"] = lambda n: -n * SECOND
+    if status in {"failed", "expired", "cancelled"}:
+        columns["error_message"] = "BulkError: no answer after {} s".format
+    await world.jobs(
+        count,
+        lambda n: f"bulk.{n % 2}",
+        job_id=lambda n: f"{prefix}{n:05}",
+        status=status,
+        due=lambda n: DUE + n * SECOND,
+        **columns,
+    )
+    await world.pool.execute("VACUUM ANALYZE scheduled_jobs")
 
 
 async def last_of(steps: AsyncGenerator[Progress, None]) -> Progress:
@@ -67,9 +68,9 @@ async def snapshot(pool: asyncpg.Pool) -> list[asyncpg.Record]:
 
 
 async def test_names_restrict_the_jobs_of_a_search_and_of_a_list(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 4, "pending")
+    await fill(world, 4, "pending")
     ids = [f"j0000{number}" for number in range(1, 5)]
     for dry_run in (True, False):
         by_id = await last_of(inspector.cancel_jobs(ids=ids[:2], names=["bulk.1"], dry_run=dry_run))
@@ -84,10 +85,8 @@ async def test_names_restrict_the_jobs_of_a_search_and_of_a_list(
     assert await statuses(pool) == {"pending": 2, "cancelled": 2}
 
 
-async def test_records_of_a_named_run_have_its_id_and_the_cursor(
-    inspector: Inspector, pool: asyncpg.Pool
-) -> None:
-    await fill(pool, 600, "pending")
+async def test_records_of_a_named_run_have_its_id_and_the_cursor(inspector: Inspector, world: World) -> None:
+    await fill(world, 600, "pending")
     steps = [step async for step in inspector.cancel_jobs(where="name:bulk.*", run_id="run:1")]
     page = await inspector.audit(subject="run:1")
     found = [(each.details["done"], each.details["count"], each.details["next"]) for each in page.items]
@@ -96,9 +95,9 @@ async def test_records_of_a_named_run_have_its_id_and_the_cursor(
 
 @pytest.mark.parametrize("action", ["cancel", "retry", "delete", "move"])
 async def test_records_have_the_details_of_the_caller(
-    action: str, inspector: Inspector, pool: asyncpg.Pool
+    action: str, inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 1, "pending")
+    await fill(world, 1, "pending")
     moved = {"by": timedelta(hours=1)} if action == "move" else {}
     call = getattr(inspector, f"{action}_jobs")
     await last_of(call(where="name:bulk.*", run_id="run:4", details={"ticket": 17}, **moved))
@@ -106,8 +105,10 @@ async def test_records_have_the_details_of_the_caller(
     assert details["ticket"] == 17
 
 
-async def test_batch_of_a_run_is_changed_by_one_call_only(inspector: Inspector, pool: asyncpg.Pool) -> None:
-    await fill(pool, 1_100, "completed")
+async def test_batch_of_a_run_is_changed_by_one_call_only(
+    inspector: Inspector, pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 1_100, "completed")
     run: dict[str, Any] = {"where": "status:completed", "run_id": "run:2"}
     first = inspector.retry_jobs(**run)
     step = await anext(first)
@@ -123,19 +124,19 @@ async def test_batch_of_a_run_is_changed_by_one_call_only(inspector: Inspector, 
 
 
 async def test_batches_of_a_run_without_a_change_are_recorded(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 1, "pending")
+    await fill(world, 1, "pending")
     assert (await last_of(inspector.retry_jobs(where="name:none", run_id="run:3"))).done == 0
     ((action, *_, details),) = await records(pool)
     assert (action, details["count"], details["next"]) == ("retry_jobs", 0, None)
 
 
 async def test_cancel_changes_every_job_of_a_search_in_batches_with_records(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 1_200, "pending")
-    await fill(pool, 3, "completed", "done")
+    await fill(world, 1_200, "pending")
+    await fill(world, 3, "completed", "done")
     steps = [step async for step in inspector.cancel_jobs(where="name:bulk.1")]
     last = steps[-1]
     assert (last.done, last.refused, last.skipped, last.cursor) == (600, 0, 0, None)
@@ -156,9 +157,9 @@ async def test_cancel_changes_every_job_of_a_search_in_batches_with_records(
 
 
 async def test_jobs_that_fail_again_at_once_are_not_retried_twice(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 1_100)
+    await fill(world, 1_100)
     retried = 0
     async for step in inspector.retry_jobs(where="status:failed"):
         retried += len(step.changes)
@@ -171,10 +172,10 @@ async def test_jobs_that_fail_again_at_once_are_not_retried_twice(
 
 
 async def test_retry_leaves_completed_jobs_unless_the_search_names_them(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 4)
-    await fill(pool, 3, "completed", "done")
+    await fill(world, 4)
+    await fill(world, 3, "completed", "done")
     assert (await last_of(inspector.retry_jobs(where="name:bulk.*"))).done == 4
     assert await statuses(pool) == {"pending": 4, "completed": 3}
     assert (await last_of(inspector.retry_jobs(where="status:completed"))).done == 3
@@ -182,9 +183,9 @@ async def test_retry_leaves_completed_jobs_unless_the_search_names_them(
 
 
 async def test_retried_jobs_are_due_now_keep_their_attempts_and_are_announced_with_their_time(
-    inspector: Inspector, pool: asyncpg.Pool, dsn: str
+    inspector: Inspector, pool: asyncpg.Pool, world: World, dsn: str
 ) -> None:
-    await fill(pool, 1)
+    await fill(world, 1)
     await pool.execute("UPDATE scheduled_jobs SET attempt = 7, retry_count = 3, crash_count = 2")
     listener = await asyncpg.connect(dsn)
     received: asyncio.Queue[str] = asyncio.Queue()
@@ -203,9 +204,11 @@ async def test_retried_jobs_are_due_now_keep_their_attempts_and_are_announced_wi
     await listener.close()
 
 
-async def test_retry_refuses_jobs_whose_unique_key_is_taken(inspector: Inspector, pool: asyncpg.Pool) -> None:
-    await fill(pool, 5)
-    await fill(pool, 1, "pending", "holder")
+async def test_retry_refuses_jobs_whose_unique_key_is_taken(
+    inspector: Inspector, pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 5)
+    await fill(world, 1, "pending", "holder")
     await pool.execute("""
         UPDATE scheduled_jobs SET unique_key = 'free' WHERE job_id = ANY ('{j00001,j00002}');
         UPDATE scheduled_jobs SET unique_key = 'taken' WHERE job_id = ANY ('{j00003,holder00001}');
@@ -219,9 +222,9 @@ async def test_retry_refuses_jobs_whose_unique_key_is_taken(inspector: Inspector
 
 
 async def test_retry_of_a_group_of_errors_leaves_other_errors(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 20)
+    await fill(world, 20)
     await pool.execute(
         "UPDATE scheduled_jobs SET error_message = 'BulkError: no answer after 3 s, 100% \\_#' "
         "WHERE job_id < 'j00005'"
@@ -238,9 +241,9 @@ async def test_retry_of_a_group_of_errors_leaves_other_errors(
 
 
 async def test_retry_of_a_group_of_errors_leaves_jobs_that_ended_before_or_after_those_counted(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 8)
+    await fill(world, 8)
     await pool.execute("UPDATE scheduled_jobs SET job_name = 'bulk.span'")
     await pool.execute("UPDATE scheduled_jobs SET finished_at = '2026-01-01Z' WHERE job_id < 'j00004'")
     groups = await inspector.error_groups(since=datetime(2026, 1, 2, tzinfo=UTC))
@@ -255,10 +258,10 @@ async def test_retry_of_a_group_of_errors_leaves_jobs_that_ended_before_or_after
 
 
 async def test_delete_refuses_running_jobs_and_those_that_others_wait_for(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 3, "pending")
-    await fill(pool, 2, "completed", "done")
+    await fill(world, 3, "pending")
+    await fill(world, 2, "completed", "done")
     await pool.execute("""
         UPDATE scheduled_jobs SET status = 'running', worker_id = 'w1', attempt = 1 WHERE job_id = 'j00001';
         UPDATE scheduled_jobs SET on_end = '{"after": true}' WHERE job_id = 'j00002'
@@ -270,8 +273,10 @@ async def test_delete_refuses_running_jobs_and_those_that_others_wait_for(
 
 
 @pytest.mark.parametrize("by", [HOUR, -HOUR, timedelta(seconds=1)])
-async def test_move_moves_each_job_once(inspector: Inspector, pool: asyncpg.Pool, by: timedelta) -> None:
-    await fill(pool, 1_100, "pending")
+async def test_move_moves_each_job_once(
+    inspector: Inspector, pool: asyncpg.Pool, world: World, by: timedelta
+) -> None:
+    await fill(world, 1_100, "pending")
     before = {row["job_id"]: row["execution_time"] for row in await snapshot(pool)}
     step = await last_of(inspector.move_jobs(where="status:pending", by=by))
     assert (step.done, step.cursor) == (1_100, None)
@@ -280,10 +285,10 @@ async def test_move_moves_each_job_once(inspector: Inspector, pool: asyncpg.Pool
 
 
 async def test_move_to_an_instant_refuses_jobs_that_are_not_pending(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, world: World
 ) -> None:
-    await fill(pool, 1, "pending")
-    await fill(pool, 1, "failed", "f")
+    await fill(world, 1, "pending")
+    await fill(world, 1, "failed", "f")
     step = await last_of(inspector.move_jobs(ids=["j00001", "f00001"], to=DUE - HOUR))
     assert [change.outcome for change in step.changes] == [ChangeOutcome.DONE, ChangeOutcome.REFUSED]
     job = await inspector.get_job("j00001")
@@ -292,10 +297,10 @@ async def test_move_to_an_instant_refuses_jobs_that_are_not_pending(
 
 
 async def test_cancelled_running_job_is_reported_to_its_worker(
-    inspector: Inspector, pool: asyncpg.Pool, dsn: str
+    inspector: Inspector, pool: asyncpg.Pool, world: World, dsn: str
 ) -> None:
-    await fill(pool, 2, "running")
-    await add_worker(pool)
+    await fill(world, 2, "running")
+    await world.worker()
     received: asyncio.Queue[str] = asyncio.Queue()
     listener = await asyncpg.connect(dsn)
     channel = await inspector._store.statements.channel()
@@ -306,10 +311,10 @@ async def test_cancelled_running_job_is_reported_to_its_worker(
 
 
 async def test_job_that_left_the_search_before_it_was_locked_is_skipped(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
     """A search of pending jobs must not cancel a job that a worker has claimed in between."""
-    await fill(pool, 2, "pending")
+    await fill(world, 2, "pending")
     async with pool.acquire() as other:
         transaction = other.transaction()
         await transaction.start()
@@ -339,11 +344,11 @@ async def wait_for_lock(pool: asyncpg.Pool) -> None:
 
 
 async def test_dry_run_changes_nothing_and_counts_what_the_statuses_allow(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 700, "pending")
-    await fill(pool, 2, "running", "r")
-    await fill(pool, 3, "failed", "f")
+    await fill(world, 700, "pending")
+    await fill(world, 2, "running", "r")
+    await fill(world, 3, "failed", "f")
     before = await snapshot(pool)
     everything = [f"j{n:05}" for n in range(1, 701)] + ["r00001", "f00001", "nothing"]
     for steps, expected in (
@@ -361,9 +366,9 @@ async def test_dry_run_changes_nothing_and_counts_what_the_statuses_allow(
 
 @pytest.mark.parametrize("kind", ["ids", "where"])
 async def test_stopped_action_continues_at_its_cursor(
-    inspector: Inspector, pool: asyncpg.Pool, kind: str
+    inspector: Inspector, pool: asyncpg.Pool, world: World, kind: str
 ) -> None:
-    await fill(pool, 1_200, "pending")
+    await fill(world, 1_200, "pending")
     jobs: dict[str, Any] = (
         {"where": "status:pending"} if kind == "where" else {"ids": [f"j{n:05}" for n in range(1, 1_201)]}
     )
@@ -381,8 +386,8 @@ async def test_stopped_action_continues_at_its_cursor(
     assert moved == 1_200
 
 
-async def test_limit_counts_changed_jobs(inspector: Inspector, pool: asyncpg.Pool) -> None:
-    await fill(pool, 600, "pending")
+async def test_limit_counts_changed_jobs(inspector: Inspector, pool: asyncpg.Pool, world: World) -> None:
+    await fill(world, 600, "pending")
     await pool.execute("""UPDATE scheduled_jobs SET on_end = '{"after": true}' WHERE job_id < 'j00100'""")
     steps = inspector.delete_jobs(where="status:pending", limit=3)
     last = await last_of(steps)
@@ -392,9 +397,9 @@ async def test_limit_counts_changed_jobs(inspector: Inspector, pool: asyncpg.Poo
 
 
 @pytest.mark.slow
-async def test_rate_spreads_the_batches_over_time(inspector: Inspector, pool: asyncpg.Pool) -> None:
+async def test_rate_spreads_the_batches_over_time(inspector: Inspector, world: World) -> None:
     """Real time is the subject."""
-    await fill(pool, 11)
+    await fill(world, 11)
     started = time.monotonic()
     done = [step.done async for step in inspector.retry_jobs(where="status:failed", rate=10)]
     assert done == [10, 11]
@@ -402,9 +407,9 @@ async def test_rate_spreads_the_batches_over_time(inspector: Inspector, pool: as
 
 
 async def test_cancelled_iteration_ends_after_the_batch_in_progress(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool, 600, "pending")
+    await fill(world, 600, "pending")
     seen: list[Progress] = []
 
     async def consume() -> None:
@@ -428,8 +433,10 @@ async def test_cancelled_iteration_ends_after_the_batch_in_progress(
     assert [each[3]["count"] for each in await records(pool)] == [500]
 
 
-async def test_failed_batch_leaves_no_change_and_no_record(inspector: Inspector, pool: asyncpg.Pool) -> None:
-    await fill(pool, 3, "pending")
+async def test_failed_batch_leaves_no_change_and_no_record(
+    inspector: Inspector, pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 3, "pending")
     await pool.execute("""
         CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no record'; END $$;
         CREATE TRIGGER refuse BEFORE INSERT ON scheduler_audit EXECUTE FUNCTION refuse()
@@ -439,8 +446,10 @@ async def test_failed_batch_leaves_no_change_and_no_record(inspector: Inspector,
     assert await statuses(pool) == {"pending": 3}
 
 
-async def test_author_of_the_context_acts_unless_the_inspector_has_an_actor(pool: asyncpg.Pool) -> None:
-    await fill(pool, 4, "pending")
+async def test_author_of_the_context_acts_unless_the_inspector_has_an_actor(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await fill(world, 4, "pending")
     plain = Inspector(pool)
     await last_of(plain.cancel_jobs(ids=["j00001"]))
     with acting_as(Author("grace@host", "cli")):
@@ -458,8 +467,8 @@ async def test_author_of_the_context_acts_unless_the_inspector_has_an_actor(pool
     assert [row[0] for row in subjects] == [f"j0000{n}" for n in range(1, 5)]
 
 
-async def test_record_has_a_bounded_size(inspector: Inspector, pool: asyncpg.Pool) -> None:
-    await fill(pool, 100, "pending", "x" * 1_000)
+async def test_record_has_a_bounded_size(inspector: Inspector, pool: asyncpg.Pool, world: World) -> None:
+    await fill(world, 100, "pending", "x" * 1_000)
     await last_of(inspector.cancel_jobs(where="status:pending"))
     ((*_, details),) = await records(pool)
     assert details["count"] == 100
@@ -564,11 +573,9 @@ HOSTILE_IDS = [
 ]
 
 
-async def test_hostile_ids_are_data(inspector: Inspector, pool: asyncpg.Pool) -> None:
-    await pool.executemany(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ($1, $1, $2)",
-        [(each, DUE) for each in HOSTILE_IDS],
-    )
+async def test_hostile_ids_are_data(inspector: Inspector, pool: asyncpg.Pool, world: World) -> None:
+    for job_id in HOSTILE_IDS:
+        await world.job(job_id, job_id, due=DUE)
     step = await last_of(inspector.cancel_jobs(ids=[*HOSTILE_IDS, "%"]))
     assert (step.done, step.skipped) == (len(HOSTILE_IDS), 1)
     assert sorted((await records(pool))[0][3]["jobs"]) == sorted(HOSTILE_IDS)

@@ -11,6 +11,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
 from pg_scheduler.inspect.store.inspections import LinkedJob
 from tests.support.worker import PATIENCE
+from tests.support.world import World
 
 
 async def work() -> None: ...
@@ -27,7 +28,7 @@ async def found(pool: asyncpg.Pool, job_id: str, *names: str) -> Dependencies:
     return await read_dependencies(inspector, job, lambda name: not names or name in names)
 
 
-async def test_dependencies_are_found_in_both_directions(pool: asyncpg.Pool) -> None:
+async def test_dependencies_are_found_in_both_directions(pool: asyncpg.Pool, world: World) -> None:
     scheduler = Scheduler(pool)
     scheduler.register(work, name="work")
     scheduler.register(broken, name="secret")
@@ -35,7 +36,7 @@ async def test_dependencies_are_found_in_both_directions(pool: asyncpg.Pool) -> 
     await scheduler.enqueue(broken, job_id="b")
     await scheduler.enqueue(work, job_id="join", after=["a", "b"])
     await scheduler.enqueue(broken, job_id="last", after=["join"])
-    await pool.execute("INSERT INTO scheduler_after (parent_id, child_id) VALUES ('gone', 'join')")
+    await world.edge("gone", "join")
     pending = JobStatus.PENDING
     assert await found(pool, "join") == Dependencies(
         (LinkedJob("a", "work", pending), LinkedJob("b", "secret", pending), LinkedJob("gone", None, None)),

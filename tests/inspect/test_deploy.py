@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from secrets import token_hex
 from typing import Any
@@ -22,23 +21,10 @@ from tests.support.catalogues import own_registrations
 from tests.support.codecs import KeyedCodec
 from tests.support.statements import Statements
 from tests.support.store import Pool
+from tests.support.world import DAY, SECOND, World
 
 HOUR = Every(timedelta(hours=1))
 TRIGGER = '{"kind": "every", "every": "PT1H"}'
-INSERT = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data, priority)
-    VALUES ($1, $2, now() + interval '1 day', $3, 5)
-"""
-MANY = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data, priority, blocked_on)
-    SELECT 'job-' || n, 'shop.price', now() + n * interval '1 second', $2,
-        (ARRAY [1, 3, 5, 8])[n % 4 + 1], CASE WHEN n % 5 = 0 THEN 'after' END
-    FROM generate_series(1, $1) AS n
-"""
-FINISHED = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)
-    SELECT 'old-' || n, 'gone', now(), 'failed', now(), 'Error' FROM generate_series(1, $1) AS n
-"""
 
 
 class Line(BaseModel):
@@ -77,22 +63,35 @@ async def scheduler(pool: Pool) -> Scheduler:
     return scheduler
 
 
-async def insert(pool: Pool, name: str, *args: Any, job_id: str | None = None, **kwargs: Any) -> str:
+async def insert(world: World, name: str, *args: Any, job_id: str | None = None, **kwargs: Any) -> str:
     """Insert a job as the old code has stored it."""
     job_id = job_id or f"{name}:{args}:{kwargs}"
-    await pool.execute(INSERT, job_id, name, json.dumps({"args": args, "kwargs": kwargs}))
+    await world.job(job_id, name, due=DAY, task_data={"args": args, "kwargs": kwargs})
     return job_id
+
+
+async def add_prices(world: World, *lines: dict[str, Any]) -> None:
+    """Add a hundred jobs with these lines, a fifth of which wait for others."""
+    await world.jobs(
+        100,
+        "shop.price",
+        job_id="job-{}".format,
+        due=lambda n: n * SECOND,
+        priority=lambda n: (1, 3, 5, 8)[n % 4],
+        blocked_on=lambda n: None if n % 5 else "after",
+        task_data={"args": [lines], "kwargs": {}},
+    )
 
 
 def found(report: DeployReport) -> list[tuple[DeployCode, str, str, int]]:
     return [(each.code, each.name, each.reason, each.count) for each in report.findings]
 
 
-async def test_jobs_that_fit_are_no_finding(scheduler: Scheduler, pool: Pool) -> None:
-    await insert(pool, "shop.plain", 1)
-    await insert(pool, "shop.old", 1, note="x")
-    await insert(pool, "shop.price", [{"price": 1}])
-    await insert(pool, "shop.limited", 7)
+async def test_jobs_that_fit_are_no_finding(scheduler: Scheduler, pool: Pool, world: World) -> None:
+    await insert(world, "shop.plain", 1)
+    await insert(world, "shop.old", 1, note="x")
+    await insert(world, "shop.price", [{"price": 1}])
+    await insert(world, "shop.limited", 7)
     await pool.execute("UPDATE scheduled_jobs SET function = job_name, job_name = 'x' WHERE job_id ~ 'plain'")
     report = await check(scheduler)
     assert (report.findings, report.severity, report.jobs) == ((), Severity.OK, 4)
@@ -100,11 +99,11 @@ async def test_jobs_that_fit_are_no_finding(scheduler: Scheduler, pool: Pool) ->
 
 
 async def test_jobs_without_a_function_are_grouped_by_name_with_three_ids(
-    scheduler: Scheduler, pool: Pool
+    scheduler: Scheduler, world: World
 ) -> None:
     for number in range(5):
-        await insert(pool, "shop.plane", job_id=f"job-{number}")
-    await insert(pool, "mail.send")
+        await insert(world, "shop.plane", job_id=f"job-{number}")
+    await insert(world, "mail.send")
     report = await check(scheduler)
     mail, plane = report.findings
     assert (mail.name, plane.name, plane.count) == ("mail.send", "shop.plane", 5)
@@ -116,7 +115,7 @@ async def test_jobs_without_a_function_are_grouped_by_name_with_three_ids(
     assert "new name" not in mail.remedy
 
 
-async def test_name_of_two_functions_has_the_reason(pool: Pool) -> None:
+async def test_name_of_two_functions_has_the_reason(pool: Pool, world: World) -> None:
     scheduler = Scheduler(pool)
     for module in ("one", "two"):
 
@@ -124,17 +123,19 @@ async def test_name_of_two_functions_has_the_reason(pool: Pool) -> None:
 
         send.__qualname__, send.__module__ = "send", module
         scheduler.register(send)
-    await insert(pool, "send")
+    await insert(world, "send")
     report = await check(scheduler)
     reason = "2 functions have this name; it needs to be explicit"
     assert found(report) == [(DeployCode.NAME_UNKNOWN, "send", reason, 1)]
 
 
-async def test_arguments_are_compared_with_the_signature(scheduler: Scheduler, pool: Pool) -> None:
-    await insert(pool, "shop.plain")
-    await insert(pool, "shop.plain", 1, to="x")
-    await insert(pool, "shop.plain", 1, 2)
-    await pool.execute(INSERT, "other", "shop.plain", '{"args": 7}')
+async def test_arguments_are_compared_with_the_signature(
+    scheduler: Scheduler, pool: Pool, world: World
+) -> None:
+    await insert(world, "shop.plain")
+    await insert(world, "shop.plain", 1, to="x")
+    await insert(world, "shop.plain", 1, 2)
+    await world.job("other", "shop.plain", due=DAY, task_data={"args": 7})
     assert {(reason, count) for _, _, reason, count in found(await check(scheduler))} == {
         (f"{_qualname('plain')} cannot be called with the arguments of the job: {problem}", 1)
         for problem in (
@@ -150,12 +151,12 @@ def _qualname(name: str) -> str:
 
 
 async def test_arguments_of_typed_tasks_are_validated_and_grouped_whatever_their_place(
-    scheduler: Scheduler, pool: Pool
+    scheduler: Scheduler, world: World
 ) -> None:
-    await insert(pool, "shop.price", [{"price": 1}, {"price": "x"}])
-    await insert(pool, "shop.price", [{"price": "y"}, {"price": "z"}], job_id="both")
-    await insert(pool, "shop.price", [{}])
-    await insert(pool, "shop.price", [{"price": 0}])
+    await insert(world, "shop.price", [{"price": 1}, {"price": "x"}])
+    await insert(world, "shop.price", [{"price": "y"}, {"price": "z"}], job_id="both")
+    await insert(world, "shop.price", [{}])
+    await insert(world, "shop.price", [{"price": 0}])
     invalid = "lines[].price: Input should be a valid integer, unable to parse string as an integer"
     assert found(await check(scheduler)) == [
         (DeployCode.ARGUMENTS, "shop.price", "KeyError: 'no price'", 1),
@@ -164,9 +165,9 @@ async def test_arguments_of_typed_tasks_are_validated_and_grouped_whatever_their
     ]
 
 
-async def test_key_functions_are_called_for_arguments_that_fit(scheduler: Scheduler, pool: Pool) -> None:
-    await insert(pool, "shop.limited", 101)
-    await insert(pool, "shop.limited")
+async def test_key_functions_are_called_for_arguments_that_fit(scheduler: Scheduler, world: World) -> None:
+    await insert(world, "shop.limited", 101)
+    await insert(world, "shop.limited")
     arguments, key = sorted((await check(scheduler)).findings, key=lambda each: each.code)
     assert (arguments.code, arguments.count) == (DeployCode.ARGUMENTS, 1)
     assert (key.code, key.severity) == (DeployCode.KEY, Severity.ERROR)
@@ -191,13 +192,13 @@ async def test_key_function_of_a_share_is_called_for_schedules_and_not_for_jobs_
 
 
 async def test_large_and_compressed_arguments_are_examined(
-    scheduler: Scheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deploy_store, "MAX_READ_BYTES", 10_000)
     large = [{"price": number} for number in range(1000)]
     for number in range(20):
-        await insert(pool, "shop.price", [*large, {"price": "x" * number}], job_id=f"job-{number}")
-    await insert(pool, "shop.price", ["x" * 100_000])
+        await insert(world, "shop.price", [*large, {"price": "x" * number}], job_id=f"job-{number}")
+    await insert(world, "shop.price", ["x" * 100_000])
     report = await check(scheduler)
     assert sorted(count for _, _, _, count in found(report)) == [1, 20]
     assert report.jobs == 21
@@ -277,9 +278,9 @@ async def test_schedules_of_the_code_are_checked_as_its_start_will_write_them(po
     assert (report.findings, report.schedules) == ((), 1)
 
 
-async def test_pattern_selects_tasks_by_name(scheduler: Scheduler, pool: Pool) -> None:
-    await insert(pool, "mail.send")
-    await insert(pool, "shop.gone")
+async def test_pattern_selects_tasks_by_name(scheduler: Scheduler, world: World) -> None:
+    await insert(world, "mail.send")
+    await insert(world, "shop.gone")
     await scheduler.schedules.add("mail.send", HOUR, schedule_id="mail")
     report = await check(scheduler, name="shop.*")
     assert [each.name for each in report.findings] == ["shop.gone"]
@@ -289,9 +290,9 @@ async def test_pattern_selects_tasks_by_name(scheduler: Scheduler, pool: Pool) -
 
 
 async def test_jobs_beyond_most_are_a_warning_with_their_estimated_number(
-    scheduler: Scheduler, pool: Pool
+    scheduler: Scheduler, pool: Pool, world: World
 ) -> None:
-    await pool.execute(MANY, 100, '{"args": [[]], "kwargs": {}}')
+    await add_prices(world)
     report = await check(scheduler, most=30)
     reason = "examined 30 of an unknown number of unfinished jobs"
     assert found(report) == [(DeployCode.NOT_EXAMINED, "", reason, 1)]
@@ -310,11 +311,11 @@ async def test_other_objects_than_schedulers_are_rejected(pool: Pool) -> None:
 
 
 async def test_every_unfinished_job_is_read_once_in_pages_and_no_finished_one(
-    scheduler: Scheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deploy_store, "PAGE_ROWS", 7)
-    await pool.execute(MANY, 100, '{"args": [[{"price": "x"}]], "kwargs": {}}')
-    await pool.execute(FINISHED, 100)
+    await add_prices(world, {"price": "x"})
+    await world.jobs(100, "gone", job_id="old-{}".format, status="failed")
     pages = [
         [each.job_id for each in page]
         async for page in DeployRepository(scheduler._parts.store.statements).unfinished(is_migrated=True)
@@ -332,7 +333,7 @@ async def test_check_sends_reads_only_and_as_many_as_there_are_pages(
     monkeypatch.setattr(deploy_store, "PAGE_ROWS", 10)
     statements = Statements()
     settings = {"default_transaction_read_only": "on"}
-    await scheduler.db_pool.execute(MANY, 100, '{"args": [[]], "kwargs": {}}')
+    await add_prices(World(scheduler.db_pool))
     async with asyncpg.create_pool(dsn, server_settings=settings, init=statements.listen) as pool:
         assert (await check(Scheduler(pool))).findings == ()
         sent = await statements.take()
@@ -340,12 +341,12 @@ async def test_check_sends_reads_only_and_as_many_as_there_are_pages(
 
 
 async def test_findings_are_bounded_however_many_names_and_reasons_there_are(
-    scheduler: Scheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deploy, "MAX_GROUPS", 3)
     for number in range(10):
-        await insert(pool, f"gone.{number}")
-    await insert(pool, "gone.x" * 1000)
+        await insert(world, f"gone.{number}")
+    await insert(world, "gone.x" * 1000)
     report = await check(scheduler)
     others = "names and reasons beyond the first 3"
     assert [each.count for each in report.findings if each.reason == others] == [8]
@@ -397,7 +398,7 @@ async def test_large_arguments_are_read_a_bounded_number_of_bytes_at_a_time(
     monkeypatch.setattr(deploy_store, "MAX_READ_BYTES", 15_000)
     statements = Statements()
     for number, size in enumerate([3000] * 10 + [50_000] * 2):
-        await insert(scheduler.db_pool, "shop.plain", token_hex(size), job_id=f"job-{number}")
+        await insert(World(scheduler.db_pool), "shop.plain", token_hex(size), job_id=f"job-{number}")
     async with asyncpg.create_pool(dsn, init=statements.listen) as pool:
         assert (await check(Scheduler(pool))).findings == ()
         assert (await statements.take()).named["check_payloads"] == 5 + 2

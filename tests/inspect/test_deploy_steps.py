@@ -19,6 +19,7 @@ from pg_scheduler.migrate import migrate
 from tests.inspect import deploy_computed_jobs, deploy_jobs
 from tests.support.codecs import KeyedCodec
 from tests.support.store import Pool
+from tests.support.world import World
 
 TASK = "shop.order"
 
@@ -33,7 +34,7 @@ def scheduler(pool: Pool) -> Scheduler:
 
 
 async def insert(
-    pool: Pool,
+    world: World,
     job_id: str,
     steps: Mapping[str, Any],
     *,
@@ -42,19 +43,10 @@ async def insert(
     name: str = TASK,
 ) -> None:
     """Insert a job with stored steps, as the old code has left it."""
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data, options)"
-        " VALUES ($1, $2, now(), $3, jsonb_build_object('steps', $4::integer))",
-        job_id,
-        name,
-        '{"args": [[], []], "kwargs": {}}' if name == "shop.many" else '{"args": [7], "kwargs": {}}',
-        version,
-    )
-    await pool.executemany(
-        "INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)"
-        " VALUES ($1, $2, $3, $4, 1, now(), now())",
-        [(job_id, step, kind, None if value is None else json.dumps(value)) for step, value in steps.items()],
-    )
+    args: list[Any] = [[], []] if name == "shop.many" else [7]
+    await world.job(job_id, name, task_data={"args": args, "kwargs": {}}, options={"steps": version})
+    for step, value in steps.items():
+        await world.step(job_id, step, kind, value=value)
 
 
 def found(report: DeployReport) -> list[tuple[DeployCode, str, int]]:
@@ -62,7 +54,7 @@ def found(report: DeployReport) -> list[tuple[DeployCode, str, int]]:
     return [(each.code, each.reason, each.count) for each in report.findings if each.code != "VERSION"]
 
 
-async def test_values_that_fit_are_no_finding(scheduler: Scheduler, pool: Pool) -> None:
+async def test_values_that_fit_are_no_finding(scheduler: Scheduler, world: World) -> None:
     values = {
         "quote": {"price": 1},
         "page-7": 7,
@@ -71,21 +63,21 @@ async def test_values_that_fit_are_no_finding(scheduler: Scheduler, pool: Pool) 
         "untyped": "x",
         "local": "y",
     }
-    await insert(pool, "a", values)
-    await insert(pool, "b", {"lines": "z"}, kind="cursor")
-    await insert(pool, "c", {"cool-off": None, "delivery": None}, kind="sleep")
-    await insert(pool, "d", {"approval": {"by": "ann"}}, kind="signal")
-    await insert(pool, "e", {"docs:0": None}, kind="child")
-    await insert(pool, "g", {"fastest": "cheapest"}, kind="first")
-    await insert(pool, "h", {"cheapest": 1}, kind="signal")
-    await insert(pool, "f", {"result:0f3a": {"value": 1}}, kind="result")
+    await insert(world, "a", values)
+    await insert(world, "b", {"lines": "z"}, kind="cursor")
+    await insert(world, "c", {"cool-off": None, "delivery": None}, kind="sleep")
+    await insert(world, "d", {"approval": {"by": "ann"}}, kind="signal")
+    await insert(world, "e", {"docs:0": None}, kind="child")
+    await insert(world, "g", {"fastest": "cheapest"}, kind="first")
+    await insert(world, "h", {"cheapest": 1}, kind="signal")
+    await insert(world, "f", {"result:0f3a": {"value": 1}}, kind="result")
     assert found(await check(scheduler)) == []
 
 
-async def test_values_that_do_not_fit_are_grouped_by_step(scheduler: Scheduler, pool: Pool) -> None:
-    await insert(pool, "a", {"quote": {"price": 1, "parts": [1, "x"]}, "page-1": "x", "page-2": "y"})
-    await insert(pool, "b", {"quote": {"price": 1, "parts": ["x"]}, "page-3": None, "reserve": {}})
-    await insert(pool, "c", {"quote": {"price": 0}})
+async def test_values_that_do_not_fit_are_grouped_by_step(scheduler: Scheduler, world: World) -> None:
+    await insert(world, "a", {"quote": {"price": 1, "parts": [1, "x"]}, "page-1": "x", "page-2": "y"})
+    await insert(world, "b", {"quote": {"price": 1, "parts": ["x"]}, "page-3": None, "reserve": {}})
+    await insert(world, "c", {"quote": {"price": 0}})
     report = await check(scheduler)
     invalid = "Input should be a valid integer, unable to parse string as an integer"
     assert found(report) == [
@@ -99,8 +91,8 @@ async def test_values_that_do_not_fit_are_grouped_by_step(scheduler: Scheduler, 
     assert report.findings[1].ids == ("a",)
 
 
-async def test_steps_that_the_module_does_not_name_are_a_warning(scheduler: Scheduler, pool: Pool) -> None:
-    await insert(pool, "a", {"quota": 1, "pages-1": 1, "pages-2": 1})
+async def test_steps_that_the_module_does_not_name_are_a_warning(scheduler: Scheduler, world: World) -> None:
+    await insert(world, "a", {"quota": 1, "pages-1": 1, "pages-2": 1})
     report = await check(scheduler)
     assert report.severity is Severity.WARNING
     assert found(report) == [
@@ -123,13 +115,13 @@ KINDS = {
 
 
 async def test_steps_whose_kind_changes_are_an_error_in_each_direction(
-    scheduler: Scheduler, pool: Pool
+    scheduler: Scheduler, world: World
 ) -> None:
     number = 0
     for name, own in KINDS.items():
         for kind in sorted({*KINDS.values()} - {own}):
             number += 1
-            await insert(pool, f"{number}", {name: None}, kind=kind)
+            await insert(world, f"{number}", {name: None}, kind=kind)
     findings = [(each.code, each.reason) for each in (await check(scheduler)).findings]
     for name, own in KINDS.items():
         shown = re.sub(r"\d", "*", name)
@@ -143,27 +135,29 @@ async def test_steps_whose_kind_changes_are_an_error_in_each_direction(
 
 
 async def test_computed_names_of_steps_are_no_finding_whatever_their_values(
-    scheduler: Scheduler, pool: Pool
+    scheduler: Scheduler, world: World
 ) -> None:
-    await insert(pool, "a", {"anything": 1, "other": "no number"}, name="shop.many")
+    await insert(world, "a", {"anything": 1, "other": "no number"}, name="shop.many")
     assert found(await check(scheduler)) == []
 
 
-async def test_functions_without_a_source_are_left_out(pool: Pool) -> None:
+async def test_functions_without_a_source_are_left_out(pool: Pool, world: World) -> None:
     namespace: dict[str, Any] = {"__name__": "nowhere"}
     exec("async def order(order_id: int) -> None: ...", namespace)
     scheduler = Scheduler(pool)
     scheduler.register(namespace["order"], name=TASK)
-    await insert(pool, "a", {"quota": 1})
+    await insert(world, "a", {"quota": 1})
     assert found(await check(scheduler)) == []
 
 
-async def test_jobs_are_counted_by_task_and_version_of_their_steps(scheduler: Scheduler, pool: Pool) -> None:
-    await insert(pool, "a", {}, version=1)
-    await insert(pool, "b", {}, version=2)
-    await insert(pool, "c", {}, version=2)
-    await insert(pool, "signalled", {}, version=0)
-    await insert(pool, "unknown", {}, version=4, name="shop.gone")
+async def test_jobs_are_counted_by_task_and_version_of_their_steps(
+    scheduler: Scheduler, world: World
+) -> None:
+    await insert(world, "a", {}, version=1)
+    await insert(world, "b", {}, version=2)
+    await insert(world, "c", {}, version=2)
+    await insert(world, "signalled", {}, version=0)
+    await insert(world, "unknown", {}, version=4, name="shop.gone")
     report = await check(scheduler, name=TASK)
     assert [(each.name, each.reason, each.count, each.ids) for each in report.findings] == [
         (TASK, "version 1", 1, ("a",)),
@@ -172,14 +166,14 @@ async def test_jobs_are_counted_by_task_and_version_of_their_steps(scheduler: Sc
     assert (report.findings[0].code, report.severity) == (DeployCode.VERSION, Severity.INFO)
 
 
-async def test_encoded_values_are_decoded_by_the_codec_of_the_scheduler(pool: Pool) -> None:
+async def test_encoded_values_are_decoded_by_the_codec_of_the_scheduler(pool: Pool, world: World) -> None:
     codec = KeyedCodec("one")
     values = {"page-1": "x", "page-2": 2}
     stored = {
         step: json.loads(step_text(step, value, None, check_codec(codec), TASK))
         for step, value in values.items()
     }
-    await insert(pool, "a", stored)
+    await insert(world, "a", stored)
     without, with_codec = Scheduler(pool), Scheduler(pool, codec=codec)
     for scheduler in (without, with_codec):
         scheduler.register(deploy_jobs.order, name=TASK)
@@ -191,13 +185,13 @@ async def test_encoded_values_are_decoded_by_the_codec_of_the_scheduler(pool: Po
 
 
 async def test_all_steps_of_many_jobs_are_read_in_pages(
-    scheduler: Scheduler, pool: Pool, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deploy_store, "PAGE_ROWS", 7)
     monkeypatch.setattr(deploy_store, "MAX_READ_BYTES", 5_000)
     for number in range(20):
         steps = {f"page-{step}": f"x{token_hex(1500 * (step % 3))}" for step in range(number)}
-        await insert(pool, f"job-{number:02}", steps)
+        await insert(world, f"job-{number:02}", steps)
     report = await check(scheduler)
     assert [count for _, _, count in found(report)] == [sum(range(20))]
     repository = deploy_store.DeployRepository(scheduler._parts.store.statements)
@@ -207,9 +201,11 @@ async def test_all_steps_of_many_jobs_are_read_in_pages(
     assert len(read) == len(set(read)) == sum(range(20))
 
 
-async def test_database_without_the_table_of_steps_is_checked(scheduler: Scheduler, pool: Pool) -> None:
-    await insert(pool, "a", {"quota": 1})
-    await insert(pool, "b", {}, name="shop.gone")
+async def test_database_without_the_table_of_steps_is_checked(
+    scheduler: Scheduler, pool: Pool, world: World
+) -> None:
+    await insert(world, "a", {"quota": 1})
+    await insert(world, "b", {}, name="shop.gone")
     async with pool.acquire() as connection:
         await migrate(connection, target=1)
     assert [(each.code, each.ids) for each in (await check(scheduler)).findings] == [

@@ -15,9 +15,7 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import FindingCode, Inspector, ReasonCode, Verdict
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.triggers import Every
-from tests.inspect.workers import add_worker
-
-HOUR = timedelta(hours=1)
+from tests.support.world import HOUR, World
 
 
 async def work(*_: Any) -> None: ...
@@ -52,19 +50,19 @@ async def codes(inspector: Inspector) -> list[ReasonCode]:
 
 
 async def test_explain_job_of_a_due_job_reads_workers_and_pauses(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
     await add_job(scheduler)
     assert await codes(inspector) == [ReasonCode.NO_WORKER]
-    await add_worker(pool, role="scheduler")
+    await world.worker(role="scheduler")
     assert await codes(inspector) == [ReasonCode.NO_WORKER]
-    await add_worker(pool, "w2", names=["other", None])
+    await world.worker("w2", names=["other", None])
     assert await codes(inspector) == [ReasonCode.NAME_UNKNOWN]
-    await add_worker(pool, "w3", wanted="drain")
+    await world.worker("w3", wanted="drain")
     assert await codes(inspector) == [ReasonCode.DRAINING]
-    await add_worker(pool, "w4", health='{"loop_blocked_s": 9, "blocking_job_id": "x"}')
+    await world.worker("w4", health='{"loop_blocked_s": 9, "blocking_job_id": "x"}')
     assert await codes(inspector) == [ReasonCode.LOOP_BLOCKED]
-    await add_worker(pool, "w5", running_jobs=2)
+    await world.worker("w5", running_jobs=2)
     assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
     await pool.execute("DELETE FROM scheduler_workers WHERE worker_id = 'w4'")
     assert await codes(inspector) == [ReasonCode.SLOTS_FULL]
@@ -76,21 +74,22 @@ async def test_explain_job_of_a_due_job_reads_workers_and_pauses(
 
 @pytest.mark.parametrize("health", ["[]", '{"loop_blocked_s": "x"}', "7"])
 async def test_explain_job_ignores_health_of_another_format(
-    health: str, inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    health: str, inspector: Inspector, scheduler: Scheduler, world: World
 ) -> None:
     await add_job(scheduler)
-    await add_worker(pool, health=health, names=None)
+    await world.worker(health=health, names=None)
     assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW]
 
 
 async def test_explain_job_counts_the_jobs_that_start_before(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    inspector: Inspector, scheduler: Scheduler, world: World
 ) -> None:
-    await add_worker(pool, running_jobs=2)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, priority)"
-        " SELECT 'a' || n, 'work', now() - n * interval '1 hour', CASE WHEN n % 4 = 0 THEN 1 ELSE 5 END"
-        " FROM generate_series(-20, 20) AS n"
+    await world.worker(running_jobs=2)
+    await world.jobs(
+        41,
+        "work",
+        due=lambda n: (n - 21) * HOUR,
+        priority=lambda n: 5 if (n - 21) % 4 else 1,
     )
     await add_job(scheduler)
     explanation = await inspector.explain_job("job")
@@ -100,16 +99,15 @@ async def test_explain_job_counts_the_jobs_that_start_before(
 
 
 async def test_explain_job_does_not_count_the_jobs_of_paused_tasks_that_start_before(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
-    await add_worker(
-        pool, names=["work", "held", "former_held"], settings='{"aliases": {"former_held": "held"}}'
-    )
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, function, execution_time, priority)"
-        " SELECT 'a' || n, 'any', CASE WHEN n % 2 = 0 THEN 'held' ELSE 'former_held' END,"
-        " now() - n * interval '1 hour', CASE WHEN n % 4 = 0 THEN 1 ELSE 5 END"
-        " FROM generate_series(1, 40) AS n"
+    await world.worker(names=["work", "held", "former_held"], settings='{"aliases": {"former_held": "held"}}')
+    await world.jobs(
+        40,
+        "any",
+        function=lambda n: "former_held" if n % 2 else "held",
+        due=lambda n: -n * HOUR,
+        priority=lambda n: 5 if n % 4 else 1,
     )
     await add_job(scheduler)
     assert await codes(inspector) == [ReasonCode.OUTRANKED, ReasonCode.SLOTS_FULL]
@@ -122,7 +120,7 @@ async def test_explain_job_does_not_count_the_jobs_of_paused_tasks_that_start_be
 
 
 async def test_explain_job_reads_the_limit(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
     await add_job(scheduler)
     await update(pool, "blocked_on = 'limit:api:'")
@@ -130,8 +128,8 @@ async def test_explain_job_reads_the_limit(
     await pool.execute(
         "UPDATE scheduled_jobs SET status = 'running', attempt = 1, worker_id = 'w1' WHERE job_id = 'other'"
     )
-    await pool.execute("INSERT INTO scheduler_starts VALUES ('limit:api:', 'other', 1, now(), 60)")
-    await pool.execute("INSERT INTO scheduler_starts VALUES ('limit:api:', 'gone', 1, now(), 60)")
+    await world.start("limit:api:", "other", keep_s=60)
+    await world.start("limit:api:", "gone", keep_s=60)
     (reason,) = [each for each in (await inspector.explain_job("job")).reasons if each.code == "LIMIT"]
     assert reason.text == "waits for the limit 'api': 1 running of at most 2, 2 started"
     (reason,) = [each for each in (await Inspector(pool).explain_job("job")).reasons if each.code == "LIMIT"]
@@ -170,19 +168,23 @@ async def test_explain_job_states_that_a_limit_spreads_its_starts(
 
 
 async def test_explain_job_reads_the_jobs_that_it_waits_for(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    inspector: Inspector, scheduler: Scheduler, world: World
 ) -> None:
     await add_job(scheduler, "first", delay=HOUR)
     await scheduler.enqueue(work, job_id="job", after=["first"])
-    await pool.execute("INSERT INTO scheduler_after (parent_id, child_id) VALUES ('gone', 'job')")
+    await world.edge("gone", "job")
     reasons = (await inspector.explain_job("job")).reasons
     assert reasons[0].text == "waits for 2 jobs: 'first' (pending), 'gone' (does not exist)"
 
 
 async def test_explain_job_names_the_session_that_locks_its_row(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    inspector: Inspector,
+    scheduler: Scheduler,
+    pool: asyncpg.Pool,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    await add_worker(pool)
+    await world.worker()
     await add_job(scheduler)
     async with pool.acquire() as other, other.transaction():
         await other.execute("SELECT FROM scheduled_jobs WHERE job_id = 'job' FOR UPDATE")
@@ -196,9 +198,9 @@ async def test_explain_job_names_the_session_that_locks_its_row(
 
 @pytest.mark.parametrize("key", [7, -7, 2**62 + 5, -(2**63)])
 async def test_explain_job_names_the_session_that_holds_its_advisory_lock(
-    key: int, inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    key: int, inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
-    await add_worker(pool)
+    await world.worker()
     await add_job(scheduler)
     await update(pool, f"lock_key = {key}")
     async with pool.acquire() as other, other.transaction():
@@ -208,9 +210,9 @@ async def test_explain_job_names_the_session_that_holds_its_advisory_lock(
 
 
 async def test_explain_job_of_a_running_job_reads_its_worker(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
-    await add_worker(pool)
+    await world.worker()
     await add_job(scheduler)
     await update(
         pool, "status = 'running', attempt = 1, worker_id = 'w1', lease_until = now() + interval '1 minute'"
@@ -228,10 +230,10 @@ async def test_explain_job_of_a_running_job_reads_its_worker(
 
 
 async def test_explain_job_finds_a_pause_of_another_name_of_its_task(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
     settings = '{"aliases": {"periodic_work": "work", "former_work": "work"}}'
-    await add_worker(pool, names=["work", "periodic_work", "former_work"], settings=settings)
+    await world.worker(names=["work", "periodic_work", "former_work"], settings=settings)
     await add_job(scheduler)
     await update(pool, "job_name = 'periodic_work', execution_time = execution_time - interval '1 hour'")
     late = ("LATE",)
@@ -250,9 +252,9 @@ async def test_explain_job_finds_a_pause_of_another_name_of_its_task(
 
 
 async def test_explain_job_reads_its_schedule(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool
+    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
-    await add_worker(pool)
+    await world.worker()
     await add_job(scheduler)
     await update(pool, """options = '{"schedule_id": "daily"}'""")
     assert await codes(inspector) == [ReasonCode.SHOULD_RUN_NOW, ReasonCode.SCHEDULE_UNKNOWN]
@@ -266,9 +268,13 @@ async def test_explain_job_reads_its_schedule(
 
 
 async def test_explain_job_of_an_expired_job_reads_what_used_the_slots(
-    inspector: Inspector, scheduler: Scheduler, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    inspector: Inspector,
+    scheduler: Scheduler,
+    pool: asyncpg.Pool,
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    await add_worker(pool)
+    await world.worker()
     now: datetime = await pool.fetchval("SELECT now()")
     for batch, (name, minutes) in enumerate(
         (("report", 5), ("before", 60), ("report", 6), ("late", 3), ("after", -1)), 1

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -35,13 +34,12 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, request
-from tests.inspect.workers import add_worker
 from tests.support.prometheus import Exposition
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR, MINUTE, SECOND, World
 
 C = "pg_scheduler_cluster_"
 TASK = "bank.transfer"
-HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 async def part() -> None:
@@ -50,7 +48,7 @@ async def part() -> None:
 
 
 @dataclass
-class World:
+class ExpectedWorld(World):
     """A database that a test fills.
 
     Attributes:
@@ -58,7 +56,6 @@ class World:
         schedules: The states that schedules have, by id.
     """
 
-    pool: asyncpg.Pool
     scheduler: Scheduler
     stack: AsyncExitStack
     states: dict[str, str] = field(default_factory=dict)
@@ -66,16 +63,8 @@ class World:
 
     async def worker(self, worker_id: str = "w1", **columns: Any) -> None:
         """Add a worker that claims the jobs of the task."""
-        await add_worker(
-            self.pool, worker_id, **{"names": [TASK], "max_concurrent_jobs": 25, "running_jobs": 0, **columns}
-        )
-
-    async def dead_worker(self) -> None:
-        """Add a worker whose lease has expired."""
-        await self.worker("dead")
-        await self.pool.execute(
-            "UPDATE scheduler_workers SET lease_until = now() - interval '3 hours' WHERE worker_id = 'dead'"
-        )
+        defaults = {"names": [TASK], "max_concurrent_jobs": 25, "running_jobs": 0}
+        await super().worker(worker_id, **{**defaults, **columns})
 
     async def count(self, **outcomes: int) -> None:
         """Count attempts of the task by outcome, as a worker does."""
@@ -83,31 +72,10 @@ class World:
         figures = JobFigures(started=sum(ended), ended=ended)
         assert await Store(Connections(self.pool)).statistics.add("w1", 1, {TASK: figures})
 
-    async def job(
-        self, state: str, *, name: str = TASK, due: timedelta = timedelta(), blocked_on: str | None = None
-    ) -> None:
-        """Add a pending job, whose id is the state that it is expected to have."""
-        await self.pool.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
-            " VALUES ($1, $2, now() + $3::interval, $4)",
-            state,
-            name,
-            due,
-            blocked_on,
-        )
-        self.states[state] = state
-
-    async def ended_job(self, job_id: str, status: str) -> None:
-        """Add a job that has ended."""
-        await self.pool.execute(
-            "INSERT INTO scheduled_jobs"
-            " (job_id, job_name, execution_time, status, finished_at, error_message)"
-            " VALUES ($1, $2, now(), $3, now(), 'no')",
-            job_id,
-            TASK,
-            status,
-        )
-        self.states[job_id] = status
+    async def job(self, job_id: str = "due", name: str = TASK, **columns: Any) -> None:
+        """Add a job; the id of a pending one is the state that it is expected to have."""
+        await super().job(job_id, name, **columns)
+        self.states[job_id] = columns.get("status", job_id)
 
     async def schedule(self, state: str, change: str = "") -> None:
         """Add a schedule, whose id is the state that it is expected to have, and change its row."""
@@ -136,106 +104,106 @@ class World:
 # -- worlds: what is built, and the codes of the findings because of which not all is well ------------------
 
 
-async def nothing_at_all(world: World) -> None:
+async def nothing_at_all(world: ExpectedWorld) -> None:
     """Leave the database as a migration leaves it."""
 
 
-async def one_worker(world: World) -> None:
+async def one_worker(world: ExpectedWorld) -> None:
     await world.worker()
-    await world.job("due", due=-timedelta(seconds=5))
+    await world.job("due", due=-5 * SECOND)
     await world.count(completed=1000)
 
 
-async def all_attempts_lost(world: World) -> None:
+async def all_attempts_lost(world: ExpectedWorld) -> None:
     await world.worker()
     await world.count(lost=1000)
 
 
-async def all_jobs_expired(world: World) -> None:
+async def all_jobs_expired(world: ExpectedWorld) -> None:
     await world.worker()
     await world.count(expired=1000)
-    await world.ended_job("of-the-thousand", "expired")
+    await world.job("of-the-thousand", status="expired")
 
 
-async def all_attempts_retried(world: World) -> None:
+async def all_attempts_retried(world: ExpectedWorld) -> None:
     await world.worker()
     await world.count(retried=1000)
     await world.job("scheduled", due=HOUR)
 
 
-async def half_failed(world: World) -> None:
+async def half_failed(world: ExpectedWorld) -> None:
     await world.worker()
     await world.count(completed=500, failed=500, snoozed=3000, released=100)
-    await world.ended_job("of-the-half", "failed")
+    await world.job("of-the-half", status="failed")
 
 
-async def half_failed_and_were_retried(world: World) -> None:
+async def half_failed_and_were_retried(world: ExpectedWorld) -> None:
     await world.worker()
     await world.count(completed=500, retried=480, lost=20, skipped=4000)
 
 
-async def few_failed(world: World) -> None:
+async def few_failed(world: ExpectedWorld) -> None:
     await world.worker()
     await world.count(completed=1000, failed=2, retried=2, cancelled=100)
 
 
-async def jobs_wait_late(world: World) -> None:
+async def jobs_wait_late(world: ExpectedWorld) -> None:
     await world.worker(running_jobs=25)
     await world.job("due", due=-10 * MINUTE)
 
 
-async def paused_and_overdue(world: World) -> None:
+async def paused_and_overdue(world: ExpectedWorld) -> None:
     await world.worker()
     await world.job("due", due=-10 * MINUTE)
     await world.scheduler.tasks.pause(TASK, note="the bank is down")
 
 
-async def draining(world: World) -> None:
+async def draining(world: ExpectedWorld) -> None:
     await world.worker(wanted="drain", state="draining", running_jobs=1)
     await world.job("due", due=-10 * MINUTE)
 
 
-async def one_of_two_drains(world: World) -> None:
+async def one_of_two_drains(world: ExpectedWorld) -> None:
     await world.worker()
     await world.worker("w2", wanted="drain", state="draining", names=["bank.old"], running_jobs=1)
-    await world.job("due", name="bank.old", due=-timedelta(seconds=5))
+    await world.job("due", name="bank.old", due=-5 * SECOND)
 
 
-async def a_dead_worker(world: World) -> None:
+async def a_dead_worker(world: ExpectedWorld) -> None:
     await world.worker()
-    await world.dead_worker()
+    await world.worker("dead", lease=-3 * HOUR)
 
 
-async def no_worker_is_left(world: World) -> None:
-    await world.dead_worker()
+async def no_worker_is_left(world: ExpectedWorld) -> None:
+    await world.worker("dead", lease=-3 * HOUR)
     await world.job("due", due=-10 * MINUTE)
 
 
-async def a_full_limit(world: World) -> None:
+async def a_full_limit(world: ExpectedWorld) -> None:
     limit = {"task": TASK, "name": "bank", "max_running": 1}
-    await world.worker(settings=json.dumps({"limits": [limit]}))
+    await world.worker(settings={"limits": [limit]})
     await world.job("blocked", due=-10 * MINUTE, blocked_on="limit:bank")
 
 
-async def a_share_that_starves(world: World) -> None:
-    await world.worker(settings=json.dumps({"shares": [{"task": TASK, "name": "tenants"}]}))
+async def a_share_that_starves(world: ExpectedWorld) -> None:
+    await world.worker(settings={"shares": [{"task": TASK, "name": "tenants"}]})
     await world.job("blocked", due=-10 * MINUTE, blocked_on="share:tenants:acme")
 
 
-async def an_unknown_name(world: World) -> None:
+async def an_unknown_name(world: ExpectedWorld) -> None:
     await world.worker()
     await world.job("due", name="bank.renamed", due=-10 * MINUTE)
 
 
-async def a_paused_unknown_name(world: World) -> None:
+async def a_paused_unknown_name(world: ExpectedWorld) -> None:
     await world.worker()
     await world.job("due", name="bank.renamed", due=-10 * MINUTE)
     await world.scheduler.tasks.pause("bank.renamed")
 
 
-async def schedules_that_fail(world: World) -> None:
+async def schedules_that_fail(world: ExpectedWorld) -> None:
     await world.worker()
-    await world.ended_job("newest", "expired")
+    await world.job("newest", status="expired")
     await world.schedule("active")
     await world.schedule("failing", "last_job_id = 'newest'")
     await world.schedule("paused", "last_job_id = 'newest', paused_at = now()")
@@ -243,39 +211,39 @@ async def schedules_that_fail(world: World) -> None:
     await world.schedule("retired", "retired_at = now(), next_fire_at = now() - interval '1 hour'")
 
 
-async def an_overdue_schedule(world: World) -> None:
+async def an_overdue_schedule(world: ExpectedWorld) -> None:
     await world.worker()
     await world.schedule("overdue", "next_fire_at = now() - interval '1 hour'")
 
 
-async def a_pause_that_should_have_ended(world: World) -> None:
+async def a_pause_that_should_have_ended(world: ExpectedWorld) -> None:
     await world.worker()
     change = "paused_at = now() - interval '2 hours', paused_until = now() - interval '1 hour'"
     await world.schedule("overdue", change)
 
 
-async def a_job_that_sleeps(world: World) -> None:
+async def a_job_that_sleeps(world: ExpectedWorld) -> None:
     async def work() -> None:
         await current_job().steps.sleep("night", HOUR)
 
     await world.run_job(work, "scheduled")
 
 
-async def a_job_that_waits_for_a_signal(world: World) -> None:
+async def a_job_that_waits_for_a_signal(world: ExpectedWorld) -> None:
     async def work() -> None:
         await current_job().steps.wait("approval")
 
     await world.run_job(work, "scheduled")
 
 
-async def a_job_that_waits_for_a_child(world: World) -> None:
+async def a_job_that_waits_for_a_child(world: ExpectedWorld) -> None:
     async def work() -> None:
         await current_job().steps.child("part", call(part))
 
     await world.run_job(work, "blocked")
 
 
-WORLDS: dict[Callable[[World], Awaitable[None]], Sequence[str]] = {
+WORLDS: dict[Callable[[ExpectedWorld], Awaitable[None]], Sequence[str]] = {
     nothing_at_all: ["WORKER-NONE"],
     one_worker: [],
     all_attempts_lost: ["FAILING"],
@@ -359,11 +327,11 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 
 @pytest.fixture
-async def world(pool: asyncpg.Pool, stack: AsyncExitStack) -> World:
-    return World(pool, Scheduler(pool), stack)
+async def world(pool: asyncpg.Pool, stack: AsyncExitStack) -> ExpectedWorld:
+    return ExpectedWorld(pool, Scheduler(pool), stack)
 
 
-def app_of(world: World) -> Any:
+def app_of(world: ExpectedWorld) -> Any:
     return dashboard(world.scheduler, authorize=lambda _: Access("ada"))
 
 
@@ -371,7 +339,7 @@ async def page(app: Any, path: str) -> Any:
     return (await request(app, path, headers=JSON)).data
 
 
-async def ask(world: World, terminal: Terminal) -> Voices:
+async def ask(world: ExpectedWorld, terminal: Terminal) -> Voices:
     """Ask every front end."""
     inspector, app = Inspector(world.scheduler), app_of(world)
     findings = problems_of((await inspector.doctor(only=STATUS_CODES)).findings)
@@ -395,10 +363,10 @@ async def ask(world: World, terminal: Terminal) -> Voices:
 
 @pytest.mark.parametrize("build", WORLDS, ids=lambda build: build.__name__)
 async def test_front_ends_agree(
-    world: World,
+    world: ExpectedWorld,
     dsn: str,
     capsys: pytest.CaptureFixture[str],
-    build: Callable[[World], Awaitable[None]],
+    build: Callable[[ExpectedWorld], Awaitable[None]],
 ) -> None:
     await build(world)
     told = await ask(world, Terminal(dsn, capsys))
@@ -473,7 +441,7 @@ def agree_on_workers(told: Voices) -> None:
     assert ("1 draining" in workers) == (states["draining"] == 1)
 
 
-async def agree_on_jobs(world: World, told: Voices) -> None:
+async def agree_on_jobs(world: ExpectedWorld, told: Voices) -> None:
     """A job has the state of its badge in searches too, and the numbers of the tabs are those of the jobs."""
     inspector, app = Inspector(world.scheduler), app_of(world)
     for job_id, state in world.states.items():
@@ -487,7 +455,7 @@ async def agree_on_jobs(world: World, told: Voices) -> None:
     assert counts["blocked"] == told.overview["blocked"] == told.total("jobs_blocked", "on")
 
 
-async def agree_on_schedules(world: World, told: Voices) -> None:
+async def agree_on_schedules(world: ExpectedWorld, told: Voices) -> None:
     """A schedule is in the tab that its badge names, the numbers of the tabs add up, and alerts know it."""
     assert {each["schedule_id"]: each["state"] for each in told.schedules["items"]} == world.schedules
     counts, app = told.schedules["counts"], app_of(world)
@@ -506,7 +474,7 @@ async def agree_on_schedules(world: World, told: Voices) -> None:
     assert ("SCHED-OVERDUE" in told.codes) == ("overdue" in world.schedules.values())
 
 
-async def test_page_of_a_job_has_the_failure_rate_of_its_task(world: World) -> None:
+async def test_page_of_a_job_has_the_failure_rate_of_its_task(world: ExpectedWorld) -> None:
     await world.worker()
     await world.count(completed=12, failed=6, retried=8, snoozed=10, lost=4)
     await world.job("scheduled", due=HOUR)

@@ -16,9 +16,9 @@ from pg_scheduler.inspect.errors import fingerprint_of, group_errors, normalized
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import rounded
 from pg_scheduler.scheduler.store import Store
-from tests.inspect.workers import add_worker
 from tests.support.cases import each_case
 from tests.support.catalogues import clear_registrations
+from tests.support.world import HOUR, MINUTE, World
 
 NAMES = "pg_scheduler.inspect.store.inspections"
 BLOCKED = "pg_scheduler.inspect.store.limits"
@@ -29,30 +29,17 @@ async def inspector(pool: asyncpg.Pool) -> Inspector:
     return Inspector(pool)
 
 
-async def add_jobs(pool: asyncpg.Pool, count: int, columns: str, values: str) -> None:
-    await pool.execute(
-        f"INSERT INTO scheduled_jobs (job_id, {columns}) SELECT gen_random_uuid(), {values}"
-        f" FROM generate_series(1, {count}) AS n"
-    )
-
-
-async def fill(pool: asyncpg.Pool) -> None:
+async def fill(world: World) -> None:
     """Insert seven due jobs, two running ones, three blocked ones, and future ones."""
-    columns = "job_name, function, execution_time, priority"
-    await add_jobs(pool, 4, columns, "'daily', 'report', now() - n * interval '1 hour', 8")
-    await add_jobs(pool, 3, columns, "'mail', NULL, now() - n * interval '1 minute', 1")
-    await add_jobs(pool, 9, columns, "'mail', NULL, now() + n * interval '1 minute', 1")
-    await add_jobs(
-        pool, 2, f"{columns}, status, worker_id, attempt", "'mail', NULL, now(), 5, 'running', 'w1', 1"
-    )
-    await add_jobs(pool, 3, f"{columns}, blocked_on", "'mail', NULL, now(), 5, 'limit:api:' || n % 2")
+    await world.jobs(4, "daily", function="report", due=lambda n: -n * HOUR, priority=8)
+    await world.jobs(3, "mail", due=lambda n: -n * MINUTE, priority=1)
+    await world.jobs(9, "mail", due=lambda n: n * MINUTE, priority=1)
+    await world.jobs(2, "mail", status="running")
+    await world.jobs(3, "mail", blocked_on=lambda n: f"limit:api:{n % 2}")
 
 
-async def test_name_whose_jobs_all_run_has_no_oldest_due_job(
-    inspector: Inspector, pool: asyncpg.Pool
-) -> None:
-    columns = "job_name, execution_time, status, worker_id, attempt"
-    await add_jobs(pool, 2, columns, "'busy', now(), 'running', 'w1', 1")
+async def test_name_whose_jobs_all_run_has_no_oldest_due_job(inspector: Inspector, world: World) -> None:
+    await world.jobs(2, "busy", status="running")
     (name,) = (await inspector.backlog()).names
     assert (name.name, name.due, name.running, name.oldest_due_at) == ("busy", 0, 2, None)
     (task,) = (await inspector.tasks()).items
@@ -60,10 +47,10 @@ async def test_name_whose_jobs_all_run_has_no_oldest_due_job(
 
 
 async def test_backlog_counts_due_jobs_by_name_and_blocked_jobs(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool)
-    await add_worker(pool, names=["mail", "other"])
+    await fill(world)
+    await world.worker(names=["mail", "other"])
     backlog = await inspector.backlog()
     assert [(each.name, each.due, each.running, each.workers) for each in backlog.names] == [
         ("report", 4, 0, 0),
@@ -75,14 +62,14 @@ async def test_backlog_counts_due_jobs_by_name_and_blocked_jobs(
     assert (backlog.due, backlog.due_estimate, backlog.is_capped) == (7, 7, False)
     assert (backlog.blocked, backlog.is_blocked_capped) == ({"limit:api:1": 2, "limit:api:0": 1}, False)
     assert backlog.summary == "7 due jobs of 2 names, 3 blocked"
-    await add_worker(pool, "w2", names=None)
+    await world.worker("w2", names=None)
     assert [each.workers for each in (await inspector.backlog()).names] == [None, None]
 
 
 async def test_backlog_states_its_bounds(
-    inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    inspector: Inspector, pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await fill(pool)
+    await fill(world)
     await pool.execute("ANALYZE scheduled_jobs")
     monkeypatch.setattr(f"{NAMES}.MAX_BACKLOG_ROWS", 4)
     monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_ROWS", 2)
@@ -107,10 +94,10 @@ async def test_backlog_and_tasks_of_an_empty_table(inspector: Inspector) -> None
 
 
 async def test_tasks_lists_names_with_workers_jobs_or_pauses(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    await fill(pool)
-    await add_worker(pool, names=["mail", "idle"])
+    await fill(world)
+    await world.worker(names=["mail", "idle"])
     await Store(Connections(pool)).pauses.pause("paused", None, "outage", "ada")
     states = {state.name: state for state in (await inspector.tasks()).items}
     assert list(states) == ["idle", "mail", "paused", "report"]
@@ -125,7 +112,7 @@ async def test_tasks_lists_names_with_workers_jobs_or_pauses(
 
 
 async def test_alias_of_a_task_is_listed_only_while_it_has_jobs(
-    inspector: Inspector, pool: asyncpg.Pool
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
     async def send() -> None: ...
 
@@ -140,17 +127,15 @@ async def test_alias_of_a_task_is_listed_only_while_it_has_jobs(
         assert not {name for name in listed if name == "overview.mail" or name.endswith("<locals>.send")}
         figures = await read_cluster(InspectionStore(Store(Connections(pool))))
         assert "overview.mail" not in figures.claimed
-        await add_worker(pool, settings='{"aliases": ["nonsense"]}')
+        await world.worker(settings='{"aliases": ["nonsense"]}')
         assert "work" in [state.name for state in (await inspector.tasks()).items]
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('old', 'overview.mail', now())"
-    )
+    await world.job("old", "overview.mail")
     assert "overview.mail" in [state.name for state in (await inspector.tasks()).items]
 
 
-async def test_running_workers_and_totals(inspector: Inspector, pool: asyncpg.Pool) -> None:
-    await fill(pool)
-    await add_worker(pool)
+async def test_running_workers_and_totals(inspector: Inspector, pool: asyncpg.Pool, world: World) -> None:
+    await fill(world)
+    await world.worker()
     assert len((await inspector.running()).items) == 2
     assert [worker.worker_id for worker in await inspector.workers()] == ["w1"]
     await pool.execute("VACUUM ANALYZE scheduled_jobs")
@@ -160,14 +145,21 @@ async def test_running_workers_and_totals(inspector: Inspector, pool: asyncpg.Po
     assert (await inspector.totals()).unsuccessful is None
 
 
-FAILED = "job_name, execution_time, status, finished_at, error_message"
+async def add_errors(world: World) -> None:
+    """Add errors that only differ by a number, and others of the same task."""
+    await world.jobs(
+        30,
+        "mail",
+        status="failed",
+        ended=lambda n: -n * MINUTE,
+        error_message="TimeoutError: after {} s".format,
+    )
+    await world.jobs(2, "mail", status="expired", ended=-2 * HOUR, error_message="not started")
 
 
-async def test_error_groups_ignore_numbers_and_ids(inspector: Inspector, pool: asyncpg.Pool) -> None:
-    values = "'mail', now(), 'failed', now() - n * interval '1 minute', 'TimeoutError: after ' || n || ' s'"
-    await add_jobs(pool, 30, FAILED, values)
-    await add_jobs(pool, 2, FAILED, "'mail', now(), 'expired', now() - interval '2 hours', 'not started'")
-    await add_jobs(pool, 1, FAILED, "'report', now(), 'failed', now(), 'TimeoutError: after 7 s'")
+async def test_error_groups_ignore_numbers_and_ids(inspector: Inspector, world: World) -> None:
+    await add_errors(world)
+    await world.jobs(1, "report", status="failed", error_message="TimeoutError: after 7 s")
     groups = await inspector.error_groups()
     assert [(group.job_name, group.text, group.count) for group in groups.items] == [
         ("report", "TimeoutError: after # s", 1),
@@ -188,9 +180,11 @@ async def test_error_groups_ignore_numbers_and_ids(inspector: Inspector, pool: a
     assert (recent.searched, recent.since, recent.is_complete) == (31, since, True)
 
 
-async def test_error_groups_state_their_bounds(pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_groups_state_their_bounds(
+    pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pg_scheduler.inspect.errors.CHUNK_ROWS", 10)
-    await add_jobs(pool, 35, FAILED, "'mail', now(), 'failed', now() - n * interval '1 minute', 'no'")
+    await world.jobs(35, "mail", status="failed", ended=lambda n: -n * MINUTE)
     store = InspectionStore(Store(Connections(pool)))
 
     async def groups(*times: float, rows: int = 20_000) -> Any:
@@ -216,13 +210,11 @@ async def test_error_groups_reject_mistakes(inspector: Inspector, pool: asyncpg.
 
 
 async def test_error_groups_are_found_by_id_without_their_index(
-    inspector: Inspector, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    inspector: Inspector, pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pg_scheduler.inspect.errors.CHUNK_ROWS", 10)
-    values = "'mail', now(), 'failed', now() - n * interval '1 minute', 'TimeoutError: after ' || n || ' s'"
-    await add_jobs(pool, 30, FAILED, values)
-    await add_jobs(pool, 2, FAILED, "'mail', now(), 'expired', now() - interval '2 hours', 'not started'")
-    await add_jobs(pool, 5, FAILED, "'mail', now(), 'completed', now(), NULL")
+    await add_errors(world)
+    await world.jobs(5, "mail", status="completed")
     by_index = await inspector.error_groups()
     since = datetime.now(UTC) - timedelta(hours=1)
     recent = await inspector.error_groups(since=since)

@@ -13,22 +13,20 @@ from pg_scheduler.facts.schedule_state import SCHEDULE_STATES
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.schedules import ScheduleList, list_schedules, next_after_pause
 from pg_scheduler.triggers import Cron, Every
+from tests.support.world import World
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-async def scheduler(pool: asyncpg.Pool) -> Scheduler:
+async def scheduler(pool: asyncpg.Pool, world: World) -> Scheduler:
     """Add a schedule in each state, and one that has finished."""
     scheduler = Scheduler(pool)
     for name in ("active", "failing", "finished", "overdue", "paused"):
         task = "billing.charge" if name == "failing" else "mail.send"
         await scheduler.schedules.add(task, Every(timedelta(hours=1)), schedule_id=name)
     await scheduler.schedules.pause("paused", note="too loud")
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at)"
-        " VALUES ('last', 'billing.charge', now(), 'failed', now())"
-    )
+    await world.job("last", "billing.charge", status="failed")
     for schedule_id, change in (
         ("failing", "last_job_id = 'last'"),
         ("finished", "finished_at = now(), next_fire_at = NULL, failures = 3"),

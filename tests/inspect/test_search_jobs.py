@@ -22,6 +22,7 @@ from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.queue.prepare import new_job_id
 from pg_scheduler.scheduler.store import Store
 from tests.support.cases import each_case
+from tests.support.world import World
 
 JOBS = 3_000
 FILL = """
@@ -151,15 +152,12 @@ async def test_search_returns_the_newest_jobs_first(
 
 @pytest.mark.parametrize("where", ["", "status:completed", "status:completed,running"])
 async def test_list_of_jobs_begins_with_the_newest_generated_id(
-    where: str, inspector: Inspector, pool: asyncpg.Pool
+    where: str, inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
     generated = [new_job_id() for _ in range(5)]
     others = ["schedule:b", "schedule:a", "order 7", "1", "0", " "]
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at)"
-        " SELECT id, 'name', now(), 'completed', now() FROM unnest($1::text[]) AS id",
-        [*generated, *others],
-    )
+    ids = [*generated, *others]
+    await world.jobs(len(ids), "name", job_id=lambda n: ids[n - 1], status="completed")
     await pool.execute("VACUUM ANALYZE scheduled_jobs")
     for limit in (1, 4, 50):
         jobs, _ = await read_all(inspector, where, limit)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import asyncpg
@@ -12,48 +12,47 @@ from pg_scheduler import Scheduler, Share
 from pg_scheduler.inspect import Inspector, ReadSettings
 from pg_scheduler.inspect.limits import LimitList
 from pg_scheduler.worker.reporter import settings_of
-from tests.inspect.workers import add_worker
-
-WAITING = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)
-    SELECT $1 || ':wait:' || n, 'export', now(), $1 FROM generate_series(1, $2::integer) AS n
-"""
-MOVED = """
-    WITH job AS (
-        INSERT INTO scheduled_jobs (
-            job_id, job_name, execution_time, status, blocked_on, finished_at, worker_id, attempt
-        )
-        VALUES ($1 || ':' || $2, 'export', now() + $3::float8 * interval '1 s', $2, $4,
-            CASE WHEN $2 = 'completed' THEN now() END, CASE WHEN $2 = 'running' THEN 'w1' END, 1)
-        RETURNING job_id
-    )
-    INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s) SELECT $1, job_id, 0, now(), 1e9 FROM job
-"""
-TURN = "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s) VALUES ($1, '', 0, '2030-01-02Z', 0)"
+from tests.support.world import MINUTE, SECOND, World
 
 
-async def fill(pool: asyncpg.Pool) -> None:
+async def add_waiting(world: World, key: str, count: int) -> None:
+    """Add jobs that wait for a limit or share."""
+    await world.jobs(count, "export", job_id=(key + ":wait:{}").format, blocked_on=key)
+
+
+async def add_moved(
+    world: World, key: str, status: str, due: timedelta = -SECOND, blocked_on: str | None = None
+) -> None:
+    """Add a job that has had its turn."""
+    job_id = f"{key}:{status}"
+    await world.job(job_id, "export", status=status, due=due, blocked_on=blocked_on, attempt=1)
+    await world.start(key, job_id, attempt=0, keep_s=1e9)
+
+
+async def fill(world: World) -> None:
     """Add two shares: one of two tasks with three tenants, and one that no live worker declares."""
     shares = [{"task": "export", "name": "exports"}, {"task": "import", "name": "exports"}]
-    await add_worker(pool, settings=json.dumps({"shares": [*shares, {"task": "mail", "name": "mail"}, 7]}))
-    await pool.execute(WAITING, "share:exports:acme", 3)
-    await pool.execute(WAITING, "share:exports:beta", 5)
-    await pool.execute(WAITING, "share:former:x:y", 1)
-    await pool.execute(WAITING, "limit:exports:acme", 2)
-    for key, status, due_s, blocked_on in (
-        ("acme", "running", -1.0, None),
-        ("cid", "pending", 1.0, None),  # moved ahead of its time
-        ("cid", "running", -1.0, None),
-        ("acme", "completed", -1.0, None),
-        ("beta", "pending", 60.0, None),  # waits for a retry
+    await world.worker(settings={"shares": [*shares, {"task": "mail", "name": "mail"}, 7]})
+    await add_waiting(world, "share:exports:acme", 3)
+    await add_waiting(world, "share:exports:beta", 5)
+    await add_waiting(world, "share:former:x:y", 1)
+    await add_waiting(world, "limit:exports:acme", 2)
+    for key, status, due, blocked_on in (
+        ("acme", "running", -SECOND, None),
+        ("cid", "pending", SECOND, None),  # moved ahead of its time
+        ("cid", "running", -SECOND, None),
+        ("acme", "completed", -SECOND, None),
+        ("beta", "pending", MINUTE, None),  # waits for a retry
     ):
-        await pool.execute(MOVED, f"share:exports:{key}", status, due_s, blocked_on)
-    await pool.execute(TURN, "fed:exports:acme")
+        await add_moved(world, f"share:exports:{key}", status, due, blocked_on)
+    await world.start("fed:exports:acme", "", attempt=0, at=datetime(2030, 1, 2, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("is_bounded", [False, True])
-async def test_shares_have_their_tenants_and_jobs(pool: asyncpg.Pool, *, is_bounded: bool) -> None:
-    await fill(pool)
+async def test_shares_have_their_tenants_and_jobs(
+    pool: asyncpg.Pool, world: World, *, is_bounded: bool
+) -> None:
+    await fill(world)
     inspector = Inspector(pool, read_settings=ReadSettings() if is_bounded else None)
     found = await inspector.shares()
     assert [(each.name, each.tasks, each.tenants, each.waiting, each.in_flight) for each in found.items] == [
@@ -66,8 +65,8 @@ async def test_shares_have_their_tenants_and_jobs(pool: asyncpg.Pool, *, is_boun
     assert not found.is_waiting_capped
 
 
-async def test_tenants_are_those_with_most_waiting_jobs_first(pool: asyncpg.Pool) -> None:
-    await fill(pool)
+async def test_tenants_are_those_with_most_waiting_jobs_first(pool: asyncpg.Pool, world: World) -> None:
+    await fill(world)
     inspector = Inspector(pool)
     found = await inspector.tenants("exports")
     assert [(each.key, each.waiting, each.in_flight) for each in found.items] == [
@@ -83,25 +82,29 @@ async def test_tenants_are_those_with_most_waiting_jobs_first(pool: asyncpg.Pool
     assert (await inspector.tenants("nothing")).items == []
 
 
-async def test_job_that_waits_for_a_limit_after_its_turn_is_in_flight(pool: asyncpg.Pool) -> None:
+async def test_job_that_waits_for_a_limit_after_its_turn_is_in_flight(
+    pool: asyncpg.Pool, world: World
+) -> None:
     for blocked_on, status in (("limit:a:", "pending"), ("share:s:t", "pending")):
         await pool.execute("DELETE FROM scheduled_jobs")
         await pool.execute("DELETE FROM scheduler_starts")
-        await pool.execute(MOVED, "share:s:t", status, -1.0, blocked_on)
+        await add_moved(world, "share:s:t", status, blocked_on=blocked_on)
         (tenant,) = (await Inspector(pool).tenants("s")).items
         is_limited = blocked_on.startswith("limit")
         assert (tenant.waiting, tenant.in_flight) == ((0, 1) if is_limited else (1, 0))
 
 
-async def test_job_that_waits_for_children_after_its_turn_is_not_in_flight(pool: asyncpg.Pool) -> None:
-    await pool.execute(MOVED, "share:s:t", "running", -1.0, None)
-    await pool.execute(MOVED, "share:s:t", "pending", -1.0, "after")
+async def test_job_that_waits_for_children_after_its_turn_is_not_in_flight(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await add_moved(world, "share:s:t", "running")
+    await add_moved(world, "share:s:t", "pending", blocked_on="after")
     (tenant,) = (await Inspector(pool).tenants("s")).items
     assert (tenant.waiting, tenant.in_flight) == (0, 1)
 
 
-async def test_tenant_of_the_empty_text_is_found(pool: asyncpg.Pool) -> None:
-    await pool.execute(WAITING, "share:s:", 2)
+async def test_tenant_of_the_empty_text_is_found(pool: asyncpg.Pool, world: World) -> None:
+    await add_waiting(world, "share:s:", 2)
     (tenant,) = (await Inspector(pool).tenants("s")).items
     assert (tenant.key, tenant.waiting) == ("", 2)
     (share,) = (await Inspector(pool).shares()).items
@@ -109,9 +112,9 @@ async def test_tenant_of_the_empty_text_is_found(pool: asyncpg.Pool) -> None:
 
 
 async def test_counts_that_stopped_at_a_bound_are_announced(
-    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await fill(pool)
+    await fill(world)
     monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_WAITING_ROWS", 12)  # 3 of each tenant
     found = await Inspector(pool).tenants("exports")
     assert {each.key: each.waiting for each in found.items}["beta"] < 5
@@ -141,7 +144,7 @@ async def test_worker_reports_the_shares_of_its_tasks(pool: asyncpg.Pool) -> Non
     assert [each["task"] for each in shares].count("shares.export") == 1
 
 
-async def test_limits_do_not_contain_shares(pool: asyncpg.Pool) -> None:
-    await fill(pool)
+async def test_limits_do_not_contain_shares(pool: asyncpg.Pool, world: World) -> None:
+    await fill(world)
     limits: LimitList = await Inspector(pool).limits()
     assert limits.items == []

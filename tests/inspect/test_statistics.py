@@ -13,9 +13,8 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import Inspector, ReasonCode
 from pg_scheduler.scheduler.store import Store
-from tests.inspect.workers import add_worker
+from tests.support.world import MINUTE, SECOND, World
 
-MINUTE = timedelta(minutes=1)
 SIZE = len(BOUNDS) + 1
 
 
@@ -30,11 +29,11 @@ def figures(started: int) -> JobFigures:
     return JobFigures(0, started, (started, *[0] * 8), lasting(60.0, started), lasting(0.1, started))
 
 
-async def add(pool: asyncpg.Pool, at: datetime, **jobs: JobFigures) -> None:
+async def add(world: World, at: datetime, **jobs: JobFigures) -> None:
     """Write figures as a worker does at an instant."""
-    store = Store(Connections(pool), clock=FakeClock(at))
+    store = Store(Connections(world.pool), clock=FakeClock(at))
     worker_id = f"at {at}"
-    await add_worker(pool, worker_id)
+    await world.worker(worker_id)
     assert await store.statistics.add(worker_id, 1, jobs)
 
 
@@ -43,11 +42,11 @@ async def now_of(pool: asyncpg.Pool) -> datetime:
     return now
 
 
-async def test_statistics_are_those_of_the_period_by_name_and_time(pool: asyncpg.Pool) -> None:
+async def test_statistics_are_those_of_the_period_by_name_and_time(pool: asyncpg.Pool, world: World) -> None:
     now = await now_of(pool)
-    await add(pool, now, mail=figures(3), report=figures(1))
-    await add(pool, now - 30 * MINUTE, mail=figures(4))
-    await add(pool, now - 90 * MINUTE, mail=figures(5))
+    await add(world, now, mail=figures(3), report=figures(1))
+    await add(world, now - 30 * MINUTE, mail=figures(4))
+    await add(world, now - 90 * MINUTE, mail=figures(5))
     inspector = Inspector(pool)
     found = await inspector.statistics()
     assert found.is_complete
@@ -61,13 +60,13 @@ async def test_statistics_are_those_of_the_period_by_name_and_time(pool: asyncpg
 
 
 async def test_statistics_by_time_are_added_up_by_the_database(
-    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = await now_of(pool)
     last = Histogram((*[0] * (SIZE - 1), 7), 3.5)
     rare = JobFigures(1, 2, (*[0] * 8, 3), last, last)  # the last element of each array
     for started, hours in enumerate((0, 1, 2, 4, 6), 1):  # rows merge at full spans: the ages differ by more
-        await add(pool, now - hours * 60 * MINUTE, mail=figures(started), report=rare)
+        await add(world, now - hours * 60 * MINUTE, mail=figures(started), report=rare)
     store = Store(Connections(pool))
     assert await store.statistics.fold(60, 600, 3 / 24, 99) == 4
     assert await store.statistics.fold(600, 3600, 4.5 / 24, 99) == 2
@@ -92,40 +91,40 @@ async def test_statistics_by_time_are_added_up_by_the_database(
         await inspector.statistics_by_time(timedelta(days=91))
 
 
-async def test_workers_that_count_nothing_are_stated(pool: asyncpg.Pool) -> None:
+async def test_workers_that_count_nothing_are_stated(pool: asyncpg.Pool, world: World) -> None:
     inspector = Inspector(pool)
-    await add_worker(pool, "silent", settings='{"statistics": false}')
+    await world.worker("silent", settings='{"statistics": false}')
     text = "statistics are off (statistics=False): silent on host"
     assert (await inspector.statistics()).uncounted == text
     assert (await inspector.statistics_by_time()).uncounted == text
     status = await inspector.status()
     assert next(each.text for each in status.areas if each.area == "results").endswith(f"; {text}")
     await pool.execute("UPDATE scheduler_workers SET lease_until = now() - interval '1 s'")
-    await add_worker(pool, "counting", settings='{"statistics": true}')
+    await world.worker("counting", settings='{"statistics": true}')
     assert (await inspector.statistics()).uncounted is None
 
 
-async def test_merged_rows_belong_to_the_period_in_which_they_end(pool: asyncpg.Pool) -> None:
+async def test_merged_rows_belong_to_the_period_in_which_they_end(pool: asyncpg.Pool, world: World) -> None:
     now = await now_of(pool)
-    await add(pool, now - 3 * timedelta(hours=1), mail=figures(2))
+    await add(world, now - 3 * timedelta(hours=1), mail=figures(2))
     await Store(Connections(pool)).statistics.fold(60, 600, 0.0, 9)
     (row,) = (await Inspector(pool).statistics(timedelta(hours=4))).rows
     assert (row.span, row.job_name, row.figures) == (10 * MINUTE, "mail", figures(2))
 
 
 async def test_oldest_rows_are_left_out_at_the_bound(
-    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = await now_of(pool)
     monkeypatch.setattr("pg_scheduler.inspect.statistics.MAX_STATISTICS_ROWS", 2)
     for minutes in range(3):
-        await add(pool, now - minutes * 5 * MINUTE, mail=figures(minutes + 1))
+        await add(world, now - minutes * 5 * MINUTE, mail=figures(minutes + 1))
     found = await Inspector(pool).statistics()
     assert (found.is_complete, found.total().started) == (False, 1 + 2)
 
 
-async def test_elements_of_a_later_release_are_left_out(pool: asyncpg.Pool) -> None:
-    await add(pool, await now_of(pool), mail=figures(2))
+async def test_elements_of_a_later_release_are_left_out(pool: asyncpg.Pool, world: World) -> None:
+    await add(world, await now_of(pool), mail=figures(2))
     await pool.execute(
         "UPDATE scheduler_stats SET counts = counts || 7::bigint, sums = sums || 1.5::float8,"
         " run_hist = run_hist || 9, late_hist = late_hist || 9"
@@ -133,9 +132,11 @@ async def test_elements_of_a_later_release_are_left_out(pool: asyncpg.Pool) -> N
     assert (await Inspector(pool).statistics()).total() == figures(2)
 
 
-async def test_rows_of_an_earlier_release_with_fewer_elements_are_read_and_added(pool: asyncpg.Pool) -> None:
+async def test_rows_of_an_earlier_release_with_fewer_elements_are_read_and_added(
+    pool: asyncpg.Pool, world: World
+) -> None:
     now = await now_of(pool)
-    await add(pool, now, mail=figures(2), report=figures(3))
+    await add(world, now, mail=figures(2), report=figures(3))
     await pool.execute(
         "UPDATE scheduler_stats SET counts = counts[:8], sums = sums[:1], run_hist = run_hist[:40],"
         " late_hist = late_hist[:20] WHERE job_name = 'mail'"
@@ -144,7 +145,7 @@ async def test_rows_of_an_earlier_release_with_fewer_elements_are_read_and_added
     inspector = Inspector(pool)
     assert (await inspector.statistics()).by_name() == {"mail": short, "report": figures(3)}
     assert (await inspector.statistics_by_time()).total() == JobFigures.added(short, figures(3))
-    await add(pool, now + timedelta(seconds=1), mail=figures(1))
+    await add(world, now + timedelta(seconds=1), mail=figures(1))
     assert (await inspector.statistics(names=["mail"])).total() == JobFigures.added(short, figures(1))
 
 
@@ -164,27 +165,24 @@ async def test_wrong_periods_and_names_are_rejected(
         await Inspector(pool).statistics(**arguments)
 
 
-async def test_explanation_of_a_running_job_compares_it_with_others_of_its_name(pool: asyncpg.Pool) -> None:
-    await add(pool, await now_of(pool), mail=figures(20))
-    await add_worker(pool, "w1")
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt,"
-        " started_at, lease_until)"
-        " VALUES ('a', 'mail', now(), 'running', 'w1', 1, now(), now() + interval '1 minute')"
-    )
+async def test_explanation_of_a_running_job_compares_it_with_others_of_its_name(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await add(world, await now_of(pool), mail=figures(20))
+    await world.worker("w1")
+    await world.job("a", "mail", status="running")
     explanation = await Inspector(pool).explain_job("a")
     assert explanation.reasons[0].code is ReasonCode.RUNNING
     assert "95 % of the attempts take at most 59 s" in explanation.reasons[0].text
 
 
-async def test_estimate_of_a_waiting_job_follows_from_the_rate_of_starts(pool: asyncpg.Pool) -> None:
+async def test_estimate_of_a_waiting_job_follows_from_the_rate_of_starts(
+    pool: asyncpg.Pool, world: World
+) -> None:
     now = await now_of(pool)
-    await add(pool, now - 2 * MINUTE, mail=figures(120))
-    await add_worker(pool, "w1", running_jobs=2, names=["mail"])
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " SELECT 'job-' || n, 'mail', now() - interval '1 s' * (50 - n) FROM generate_series(1, 30) AS n"
-    )
+    await add(world, now - 2 * MINUTE, mail=figures(120))
+    await world.worker("w1", running_jobs=2, names=["mail"])
+    await world.jobs(30, "mail", job_id="job-{}".format, due=lambda n: (n - 50) * SECOND)
     explanation = await Inspector(pool).explain_job("job-30")
     assert explanation.reasons[0].code is ReasonCode.SLOTS_FULL
     assert explanation.eta is not None

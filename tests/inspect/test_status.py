@@ -22,7 +22,7 @@ from pg_scheduler.inspect.store.inspections import BacklogRow
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.worker_report import ReportedHealth
-from tests.inspect.workers import add_worker
+from tests.support.world import World
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -147,12 +147,12 @@ def test_codes_of_areas_are_distinct() -> None:
     assert {"LATE", "WORKER-NONE", "FAILING"} <= {code.value for code in FindingCode} & set(codes)
 
 
-async def test_status_of_a_database_is_read(pool: asyncpg.Pool) -> None:
+async def test_status_of_a_database_is_read(pool: asyncpg.Pool, world: World) -> None:
     inspector = Inspector(pool)
     without = await inspector.status()
     assert without.severity is Severity.ERROR
     assert without.sentences[0].startswith("WORKER-NONE: no live worker runs jobs; start a worker")
-    await add_worker(pool, state="running")
+    await world.worker(state="running")
     status = await inspector.status()
     assert status.sentences == ("All is well: 1 worker, 1 of 2 slots busy, nothing late.",)
     assert [each.area for each in status.areas] == list(AREAS)
@@ -172,7 +172,7 @@ async def test_status_makes_its_checks_where_jobs_run_and_not_on_the_read_pool(
     search_path = {"search_path": "copied"}
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2, server_settings=search_path) as copied:
         await Scheduler(copied).initialize_db()
-        await add_worker(copied)
+        await World(copied).worker()
         scheduler = Scheduler(pool)
         await scheduler.schedule_job("status.late", datetime.now(UTC) - timedelta(hours=1), {}, job_id="late")
         inspector = Inspector(scheduler, read_pool=copied)

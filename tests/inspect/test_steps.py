@@ -15,13 +15,9 @@ from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.timeline import timeline_of
 from pg_scheduler.testing import TestScheduler
 from tests.support.codecs import KeyedCodec
+from tests.support.world import DAY, SECOND, World
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-DAY = timedelta(days=1)
-STEP = """
-    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
-    VALUES ('order', $1, $2, $3::text::jsonb, 1, $4, $4)
-"""
 
 
 async def quote(order: int) -> dict[str, Any]:
@@ -106,11 +102,12 @@ async def test_signal_of_null_has_not_timed_out(kit: TestScheduler) -> None:
 
 
 async def test_step_of_any_kind_is_shown_and_passed_results_come_last(
-    kit: TestScheduler, pool: asyncpg.Pool
+    kit: TestScheduler, pool: asyncpg.Pool, world: World
 ) -> None:
     await enqueue(kit, "wait_for_ever")
     for name, kind, seconds in (("result:ab", "result", -5), ("label", "child", 5), ("later", "other", 9)):
-        await pool.execute(STEP, name, kind, '{"a": [1]}', START + timedelta(seconds=seconds))
+        at = START + seconds * SECOND
+        await world.step("order", name, kind, value={"a": [1]}, started=at, ended=at)
     await pool.execute("UPDATE scheduler_steps SET ended_at = NULL, value = NULL WHERE name = 'label'")
     assert list((await states(Inspector(kit.scheduler))).items()) == [
         ("approval", ("signal", "waiting", None)),
@@ -120,19 +117,19 @@ async def test_step_of_any_kind_is_shown_and_passed_results_come_last(
     ]
 
 
-async def test_large_values_are_read_by_name_only(kit: TestScheduler, pool: asyncpg.Pool) -> None:
+async def test_large_values_are_read_by_name_only(kit: TestScheduler, world: World) -> None:
     await enqueue(kit, "wait_for_ever")
     inspector = Inspector(kit.scheduler)
-    values = {"plain": f'"{"".join(map(chr, range(0x100, 0x800)))}"', "compressed": f'"{"x" * 100_000}"'}
+    values = {"plain": "".join(map(chr, range(0x100, 0x800))), "compressed": "x" * 100_000}
     for name, value in values.items():
-        await pool.execute(STEP, name, "step", value, START)
+        await world.step("order", name, value=value)
     for name, value in values.items():
         (row,) = [each for each in (await inspector.steps("order")).items if each.name == name]
         assert row.value is None
         assert row.no_value_reason is not None
         assert row.no_value_reason.endswith(f"read it alone: pg-scheduler jobs steps order {name}")
         (row,) = (await inspector.steps("order", name=name)).items
-        assert (row.value, row.no_value_reason) == (value[1:-1], None)
+        assert (row.value, row.no_value_reason) == (value, None)
     assert (await inspector.steps("order", name="nothing")).items == []
 
 
@@ -148,12 +145,9 @@ async def test_steps_of_a_job_that_is_not_marked_belong_to_an_earlier_one(
         await Inspector(kit.scheduler).steps("order", name="")
 
 
-async def test_steps_beyond_the_bound_are_announced(kit: TestScheduler, pool: asyncpg.Pool) -> None:
+async def test_steps_beyond_the_bound_are_announced(kit: TestScheduler, world: World) -> None:
     await enqueue(kit, "wait_for_ever")
-    await pool.execute(
-        "INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)"
-        " SELECT 'order', 'result:' || n, 'result', 0, now() FROM generate_series(1, 1001) AS n"
-    )
+    await world.step("order", "result:{}".format, "result", count=1001, attempt=0, ended=None)
     found = await Inspector(kit.scheduler).steps("order")
     assert (found.items[0].name, len(found.items), found.summary) == ("approval", 1000, "1,000+ steps")
 

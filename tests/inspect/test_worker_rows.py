@@ -25,8 +25,8 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, request
-from tests.inspect.workers import add_worker
 from tests.support.worker import PATIENCE
+from tests.support.world import DAY, HOUR, World
 
 TASK: Final = "rows.work"
 LIMIT: Final = "rows.limit"
@@ -137,21 +137,20 @@ def with_value(report: Report, path: tuple[str | int, ...], text: str | None) ->
     return json.dumps(document).replace(json.dumps(mark), text or "")
 
 
-async def write_rows(pool: asyncpg.Pool, report: tuple[Report, Report], text: str | None) -> int:
+async def write_rows(world: World, report: tuple[Report, Report], text: str | None) -> int:
     """Write the row of a worker for each value that it reports, and return how many there are."""
     health, settings = report
     whole = json.dumps(dict(health)), json.dumps(dict(settings))
     rows: list[tuple[str | None, str | None]] = [(text, whole[1]), (whole[0], text), (text, text)]
     rows += [(with_value(health, path, text), whole[1]) for path in paths_of(dict(health))]
     rows += [(whole[0], with_value(settings, path, text)) for path in paths_of(dict(settings))]
-    for number, columns in enumerate(rows):
-        await add_worker(pool, f"w{number}", names=[TASK], health=columns[0], settings=columns[1])
+    # The readers take longer than a lease where other tests run at the same time, and the doctor judges
+    # neither the first seconds of a worker, nor one without a heartbeat.
+    times = {"started": -DAY, "lease": HOUR}
+    for number, (health_text, settings_text) in enumerate(rows):
+        await world.worker(f"w{number}", names=[TASK], health=health_text, settings=settings_text, **times)
     for number, names in enumerate(([], [None], [None, TASK], [[TASK, None]], [["a"], ["b"]])):
-        await add_worker(pool, f"names{number}", names=names, health=whole[0], settings=whole[1])
-    # The readers take longer than a lease where other tests run at the same time.
-    await pool.execute("UPDATE scheduler_workers SET lease_until = now() + interval '1 hour'")
-    # The doctor judges neither the first seconds of a worker, nor one without a heartbeat.
-    await pool.execute("UPDATE scheduler_workers SET started_at = now() - interval '1 day'")
+        await world.worker(f"names{number}", names=names, health=whole[0], settings=whole[1], **times)
     return len(rows)
 
 
@@ -204,14 +203,14 @@ async def ask_metrics(inspector: Inspector) -> Faults:
 @pytest.mark.slow
 @pytest.mark.parametrize("value", VALUES)
 async def test_every_reader_accepts_every_report_of_a_worker(
-    pool: asyncpg.Pool,
+    world: World,
     dsn: str,
     report: tuple[Report, Report],
     capsys: pytest.CaptureFixture[str],
     value: str,
 ) -> None:
-    assert await write_rows(pool, report, VALUES[value]) > 100
-    scheduler = Scheduler(pool)
+    assert await write_rows(world, report, VALUES[value]) > 100
+    scheduler = Scheduler(world.pool)
     scheduler.register(work, name=TASK)
     await scheduler.enqueue(call(work, 1), job_id="job")
     inspector = Inspector(scheduler)

@@ -18,8 +18,8 @@ from pg_scheduler import Scheduler, current_job
 from pg_scheduler.database.queries import load_queries
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.migrate import migrate, verify
-from tests.inspect.workers import add_worker
 from tests.migrations.dump import CHECKED_IN, describe
+from tests.support.world import World
 
 LEGACY = Path(__file__).with_name("legacy.py")
 WAITING_ARGS = [1, 2.5, "žluť", None, True, [1, {"deep": []}]]
@@ -169,7 +169,7 @@ async def test_migrated_backlog_of_0_2_is_claimed_with_hot_updates_only(
         f" FROM generate_series(1, {BACKLOG}) AS n"
     )
     await migrate(connection)
-    await add_worker(connection, "w1")
+    await World(connection).worker("w1")  # type: ignore[arg-type] # a connection is enough
     statement = load_queries("public")["exchange_jobs"].text
     since, after = [None] * 4, [""] * 4
     hot = "SELECT pg_stat_get_xact_tuples_hot_updated('scheduled_jobs'::regclass)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -18,10 +18,10 @@ from pg_scheduler.inspect.store.doctor import TableRow
 from pg_scheduler.telemetry import cluster
 from pg_scheduler.telemetry.cluster import ClusterCollector
 from pg_scheduler.triggers import Every
-from tests.inspect.workers import add_worker
 from tests.support.logs import records_of
 from tests.support.prometheus import Exposition, promtool
 from tests.support.worker import PATIENCE
+from tests.support.world import DAY, HOUR, MINUTE, SECOND, World
 from tools.chaos.proxy import Proxy
 
 C = "pg_scheduler_cluster_"
@@ -66,13 +66,6 @@ async def scrape_anew(pool: asyncpg.Pool, **options: Any) -> Exposition:
     return await scrape(ClusterCollector(Inspector(pool, **options)))
 
 
-async def add_jobs(pool: asyncpg.Pool, count: int, columns: str, values: str) -> None:
-    await pool.execute(
-        f"INSERT INTO scheduled_jobs (job_id, {columns}) SELECT gen_random_uuid(), {values}"
-        f" FROM generate_series(1, {count}) AS n"
-    )
-
-
 async def add_totals(pool: asyncpg.Pool, name: str, completed: int) -> None:
     counts = [completed, completed, completed, *([0] * (len(OUTCOMES) - 1))]
     buckets = [completed, *([0] * len(BOUNDS))]
@@ -83,10 +76,10 @@ async def add_totals(pool: asyncpg.Pool, name: str, completed: int) -> None:
 
 @pytest.mark.slow
 async def test_exposition_has_every_documented_family_and_no_other(
-    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "MIN_UPDATES", 1)
-    await add_jobs(pool, 3, "job_name, execution_time", "'cluster.due', now()")
+    await world.jobs(3, "cluster.due")
     await pool.execute("ANALYZE scheduled_jobs")
     await pool.execute("UPDATE scheduled_jobs SET crash_count = crash_count")
     async with asyncio.timeout(PATIENCE):
@@ -101,19 +94,18 @@ async def test_exposition_has_every_documented_family_and_no_other(
     assert found[C + "jobs_finished_estimate"] == 0
 
 
-async def test_jobs_are_counted_by_the_name_that_a_worker_must_claim(pool: asyncpg.Pool) -> None:
-    columns = "job_name, function, execution_time"
-    await add_jobs(pool, 4, columns, "'daily', 'report', now() - n * interval '1 hour'")
-    await add_jobs(pool, 3, columns, "'mail', NULL, now() - n * interval '1 minute'")
-    await add_jobs(pool, 2, columns, "'mail', NULL, now() + interval '1 day'")
-    columns = "job_name, execution_time, blocked_on"
-    await add_jobs(pool, 3, columns, "'mail', now(), 'limit:stripe:customer-' || n")
-    await add_jobs(pool, 2, columns, "'mail', now(), 'after'")
-    await add_jobs(pool, 2, columns, "'mail', now(), 'share:mails:customer-' || n")
-    columns = "job_name, execution_time, status, finished_at, error_message"
-    await add_jobs(pool, 2, columns, "'mail', now(), 'failed', now(), 'quarantined: 3 workers died'")
-    await add_jobs(pool, 3, columns, "'mail', now(), 'failed', now(), 'ValueError: quarantined: no'")
-    await add_worker(pool, names=["mail", "idle"], running_jobs=1, max_concurrent_jobs=2)
+async def test_jobs_are_counted_by_the_name_that_a_worker_must_claim(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await world.jobs(4, "daily", function="report", due=lambda n: -n * HOUR)
+    await world.jobs(3, "mail", due=lambda n: -n * MINUTE)
+    await world.jobs(2, "mail", due=DAY)
+    await world.jobs(3, "mail", blocked_on="limit:stripe:customer-{}".format)
+    await world.jobs(2, "mail", blocked_on="after")
+    await world.jobs(2, "mail", blocked_on="share:mails:customer-{}".format)
+    await world.jobs(2, "mail", status="failed", error_message="quarantined: 3 workers died")
+    await world.jobs(3, "mail", status="failed", error_message="ValueError: quarantined: no")
+    await world.worker(names=["mail", "idle"], running_jobs=1, max_concurrent_jobs=2)
     await Scheduler(pool).tasks.pause("mail")
     found = await scrape_anew(pool)
     assert found.by(C + "jobs_due", "job_name") == {"report": 4, "mail": 3, "idle": 0}
@@ -136,42 +128,40 @@ async def test_jobs_are_counted_by_the_name_that_a_worker_must_claim(pool: async
 
 
 async def test_counting_due_jobs_states_that_it_stopped(
-    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 5)
-    await add_jobs(pool, 7, "job_name, execution_time", "'cluster.due', now()")
+    await world.jobs(7, "cluster.due")
     found = await scrape_anew(pool)
     assert found[C + "jobs_due_capped"] == 1
     assert found.by(C + "jobs_due", "job_name") == {"cluster.due": 5}
 
 
-async def test_workers_that_run_jobs_are_counted_by_state(pool: asyncpg.Pool) -> None:
-    await add_worker(pool, "w1")
-    await add_worker(pool, "w2", wanted="drain")
-    await add_worker(pool, "w3")
-    await add_worker(pool, "w4", role="scheduler")
-    await pool.execute("UPDATE scheduler_workers SET lease_until = now() WHERE worker_id = 'w3'")
+async def test_workers_that_run_jobs_are_counted_by_state(pool: asyncpg.Pool, world: World) -> None:
+    await world.worker("w1")
+    await world.worker("w2", wanted="drain")
+    await world.worker("w3", lease=-SECOND)
+    await world.worker("w4", role="scheduler")
     found = await scrape_anew(pool)
     assert found.by(C + "workers", "state") == {"alive": 1, "draining": 1, "dead": 1}
 
 
-async def test_last_death_of_a_worker_is_that_of_its_record(pool: asyncpg.Pool) -> None:
-    add = "INSERT INTO scheduler_audit (at, actor, via, action, subject) VALUES ($1, '', 'worker', $2, 'w1')"
+async def test_last_death_of_a_worker_is_that_of_its_record(pool: asyncpg.Pool, world: World) -> None:
     now = await pool.fetchval("SELECT now()")
     assert (await scrape_anew(pool))[f"{C}last_death_timestamp_seconds"] == 0
-    await pool.execute(add, now - timedelta(hours=2), "declare_dead")
-    await pool.execute(add, now, "pause_task")
+    await world.audit("declare_dead", "w1", at=now - 2 * HOUR)
+    await world.audit("pause_task", "w1", at=now)
     assert (await scrape_anew(pool))[f"{C}last_death_timestamp_seconds"] == 0
-    await pool.execute(add, now - timedelta(minutes=9), "declare_dead")
-    await pool.execute(add, now - timedelta(minutes=5), "declare_dead")
+    await world.audit("declare_dead", "w1", at=now - 9 * MINUTE)
+    await world.audit("declare_dead", "w1", at=now - 5 * MINUTE)
     died_at = (await scrape_anew(pool))[f"{C}last_death_timestamp_seconds"]
-    assert died_at == pytest.approx((now - timedelta(minutes=5)).timestamp())
+    assert died_at == pytest.approx((now - 5 * MINUTE).timestamp())
 
 
-async def test_no_name_is_unknown_while_no_worker_reports_names(pool: asyncpg.Pool) -> None:
-    await add_jobs(pool, 1, "job_name, execution_time", "'cluster.due', now()")
+async def test_no_name_is_unknown_while_no_worker_reports_names(pool: asyncpg.Pool, world: World) -> None:
+    await world.jobs(1, "cluster.due")
     assert (await scrape_anew(pool)).by(C + "jobs_unknown_name", "job_name") == {}
-    await add_worker(pool, names=None)
+    await world.worker(names=None)
     assert (await scrape_anew(pool)).by(C + "jobs_unknown_name", "job_name") == {}
 
 
@@ -225,11 +215,11 @@ async def test_names_beyond_the_limit_are_other_and_no_counter_decreases(
 
 
 async def test_scrapes_within_ten_seconds_get_the_same_answer(
-    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collector = ClusterCollector(Inspector(pool))
     first = await scrape(collector)
-    await add_jobs(pool, 1, "job_name, execution_time", "'cluster.due', now()")
+    await world.jobs(1, "cluster.due")
     assert (await scrape(collector)).text == first.text
     monkeypatch.setattr(cluster, "MAX_AGE_S", 0)
     assert (await scrape(collector)).by(C + "jobs_due", "job_name") == {"cluster.due": 1}

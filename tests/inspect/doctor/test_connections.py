@@ -15,7 +15,7 @@ from pg_scheduler.inspect.store.server import ConnectionRow
 from pg_scheduler.triggers import Every
 from tests.cluster.bouncer import bouncer, find_program
 from tests.inspect.doctor.support import examine, find, subjects
-from tests.inspect.workers import add_worker
+from tests.support.world import World
 
 PROBES = (FindingCode.LISTEN_NO_DELIVERY, FindingCode.POOLER)
 
@@ -105,8 +105,8 @@ async def test_pool_of_one_connection_cannot_be_probed(dsn: str) -> None:
     assert "single connection" in diagnosis.not_made[0].reason
 
 
-async def test_small_pool_is_found_until_it_has_room_for_locks(pool: asyncpg.Pool) -> None:
-    await add_worker(pool, health='{"pool": {"size": 1, "idle": 1, "max": 3}}')
+async def test_small_pool_is_found_until_it_has_room_for_locks(pool: asyncpg.Pool, world: World) -> None:
+    await world.worker(health='{"pool": {"size": 1, "idle": 1, "max": 3}}')
     finding = await find(pool, FindingCode.POOL_SMALL)
     assert (finding.severity, finding.subject) == (Severity.WARNING, "w1")
     assert finding.remedy == "max_size=4, and more if jobs use the same pool"
@@ -121,10 +121,12 @@ async def test_small_pool_is_found_until_it_has_room_for_locks(pool: asyncpg.Poo
     assert await subjects(pool, FindingCode.POOL_SMALL) == []
 
 
-async def test_pools_that_exceed_the_server_are_found_until_they_are_smaller(pool: asyncpg.Pool) -> None:
-    await add_worker(pool, health='{"pool": {"max": 5}}')
+async def test_pools_that_exceed_the_server_are_found_until_they_are_smaller(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await world.worker(health='{"pool": {"max": 5}}')
     assert await subjects(pool, FindingCode.CONNECTIONS) == []
-    await add_worker(pool, "w2", health='{"pool": {"max": 100000}}')
+    await world.worker("w2", health='{"pool": {"max": 100000}}')
     finding = await find(pool, FindingCode.CONNECTIONS)
     assert "2 live workers may open 100007 connections" in finding.evidence
     assert " for ordinary roles, of which " in finding.evidence

@@ -18,7 +18,7 @@ from pg_scheduler.inspect.doctor.database import (
 from pg_scheduler.inspect.store.server import HolderRow, Ping
 from pg_scheduler.scheduler.store import Store
 from tests.inspect.doctor.support import examine, find, subjects, until
-from tests.inspect.workers import add_worker
+from tests.support.world import World
 from tools.chaos.proxy import Proxy
 
 
@@ -80,18 +80,22 @@ async def test_clock_of_this_machine_is_compared_with_that_of_the_server(pool: a
 
 
 @pytest.mark.parametrize(("offset_s", "words"), [(600.2, "10 min ahead of"), (-600.2, "10 min behind")])
-async def test_worker_whose_clock_differs_is_named(pool: asyncpg.Pool, offset_s: float, words: str) -> None:
-    await add_worker(pool, health='{"clock_offset_s": 0.4}')
-    await add_worker(pool, "w2", health='{"clock_offset_s": "x"}')
+async def test_worker_whose_clock_differs_is_named(
+    pool: asyncpg.Pool, world: World, offset_s: float, words: str
+) -> None:
+    await world.worker(health='{"clock_offset_s": 0.4}')
+    await world.worker("w2", health='{"clock_offset_s": "x"}')
     assert await subjects(pool, FindingCode.CLOCK, clock_s=30) == []
-    await add_worker(pool, "w3", health=f'{{"clock_offset_s": {offset_s}}}')
+    await world.worker("w3", health=f'{{"clock_offset_s": {offset_s}}}')
     finding = await find(pool, FindingCode.CLOCK, clock_s=30)
     assert finding.subject == "w3"
     assert f"{words} that of the server" in finding.evidence
 
 
-async def test_heartbeat_in_the_future_is_found_until_leases_restart(pool: asyncpg.Pool) -> None:
-    await add_worker(pool)
+async def test_heartbeat_in_the_future_is_found_until_leases_restart(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await world.worker()
     assert await subjects(pool, FindingCode.CLOCK, clock_s=30) == []
     await pool.execute(
         "UPDATE scheduler_workers "

@@ -12,8 +12,8 @@ from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import CHECKS
 from pg_scheduler.inspect.store.grants import Role, grant_statements
 from tests.inspect.doctor.support import examine
-from tests.inspect.workers import add_worker
 from tests.support.statements import Statements
+from tests.support.world import HOUR, World
 
 
 def test_each_code_belongs_to_one_check_and_has_advice() -> None:
@@ -63,12 +63,11 @@ async def test_check_that_the_role_may_not_make_is_listed(pool: asyncpg.Pool, ds
     assert "permission denied for table scheduler_migrations" in unmade.reason
 
 
-async def test_role_of_the_exporter_makes_the_checks_of_what_it_reads(pool: asyncpg.Pool, dsn: str) -> None:
-    await add_worker(pool, "w1", wanted="drain", state="draining", running_jobs=1)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " SELECT n, 'doctor.read', now() + interval '1 h' FROM generate_series(1, 500) AS n"
-    )
+async def test_role_of_the_exporter_makes_the_checks_of_what_it_reads(
+    pool: asyncpg.Pool, world: World, dsn: str
+) -> None:
+    await world.worker("w1", wanted="drain", state="draining", running_jobs=1)
+    await world.jobs(500, "doctor.read", due=HOUR)
     size = await pool.fetchval("SELECT pg_table_size('scheduled_jobs')")
     role = f"doctor_{await pool.fetchval('SELECT current_database()')}"
     await pool.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'x'")
@@ -102,8 +101,8 @@ async def test_statement_that_the_server_cancels_is_listed_as_not_made(pool: asy
     assert diagnosis.not_made[0].reason.startswith("the server cancelled it: ")
 
 
-async def test_examination_reads_once_what_several_checks_judge(pool: asyncpg.Pool, dsn: str) -> None:
-    await add_worker(pool, "w1", wanted="drain", state="draining")
+async def test_examination_reads_once_what_several_checks_judge(world: World, dsn: str) -> None:
+    await world.worker("w1", wanted="drain", state="draining")
     statements = Statements()
     async with asyncpg.create_pool(dsn, min_size=1, max_size=2, init=statements.listen) as own:
         await examine(own)

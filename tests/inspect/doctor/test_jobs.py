@@ -24,8 +24,8 @@ from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.scheduler.store import Store
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
-from tests.inspect.workers import add_worker
 from tests.support.worker import Gate
+from tests.support.world import World
 
 
 async def work() -> None: ...
@@ -47,8 +47,8 @@ async def test_late_jobs_are_found_until_a_slot_is_free(pool: asyncpg.Pool, make
     await until(pool, FindingCode.LATE, [], late_s=0)
 
 
-async def test_late_jobs_with_free_slots_are_to_be_explained(pool: asyncpg.Pool) -> None:
-    await add_worker(pool, names=["doctor.free"])
+async def test_late_jobs_with_free_slots_are_to_be_explained(pool: asyncpg.Pool, world: World) -> None:
+    await world.worker(names=["doctor.free"])
     due = datetime.now(UTC) - timedelta(minutes=5)
     scheduler = Scheduler(pool)
     await scheduler.schedule_job("doctor.free", due, {}, misfire_grace_time=None)
@@ -64,8 +64,8 @@ async def test_late_jobs_with_free_slots_are_to_be_explained(pool: asyncpg.Pool)
     assert await subjects(pool, FindingCode.LATE) == []
 
 
-async def test_late_job_names_what_runs_and_what_was_due_before(pool: asyncpg.Pool) -> None:
-    await add_worker(pool, names=["doctor.first", "doctor.second"], running_jobs=2)
+async def test_late_job_names_what_runs_and_what_was_due_before(pool: asyncpg.Pool, world: World) -> None:
+    await world.worker(names=["doctor.first", "doctor.second"], running_jobs=2)
     scheduler, due = Scheduler(pool), datetime.now(UTC) - timedelta(minutes=9)
     for job_id, name in (("a", "doctor.first"), ("b", "doctor.first"), ("c", "doctor.second")):
         await scheduler.schedule_job(name, due, {}, job_id=job_id, misfire_grace_time=None)
@@ -84,10 +84,10 @@ async def test_late_job_names_what_runs_and_what_was_due_before(pool: asyncpg.Po
 
 
 async def test_numbers_of_due_jobs_are_marked_if_counting_stopped(
-    pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+    pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pg_scheduler.inspect.store.inspections.MAX_BACKLOG_ROWS", 4)
-    await add_worker(pool, names=["doctor.first", "doctor.second"])
+    await world.worker(names=["doctor.first", "doctor.second"])
     scheduler, due = Scheduler(pool), datetime.now(UTC) - timedelta(minutes=9)
     for name in ("first", "second", "unknown", "unknown", "unknown"):
         await scheduler.schedule_job(f"doctor.{name}", due, {}, misfire_grace_time=None)
@@ -124,13 +124,12 @@ async def test_unknown_name_is_found_until_a_worker_declares_it_as_an_alias(
 
 async def test_remedy_of_an_unknown_name_suggests_neither_an_alias_nor_a_name_that_is_little_alike(
     pool: asyncpg.Pool,
+    world: World,
 ) -> None:
     names = ["transcode", "media.transcode", "shop.fraud.score"]
     settings = json.dumps({"aliases": {"shop.fraud.score": "media.transcode"}})
-    await add_worker(pool, names=names, settings=settings)
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('1', 'fraud.score', now())"
-    )
+    await world.worker(names=names, settings=settings)
+    await world.job("1", "fraud.score")
     finding = await find(pool, FindingCode.NAME_UNKNOWN)
     assert finding.remedy == "import the module of the function in a worker"
 
@@ -184,9 +183,9 @@ async def test_failing_name_is_found_until_its_attempts_complete(pool: asyncpg.P
 
 @pytest.mark.parametrize("outcome", ["retried", "lost"])
 async def test_task_whose_attempts_all_fail_is_found_although_its_jobs_are_retried(
-    pool: asyncpg.Pool, outcome: str
+    pool: asyncpg.Pool, world: World, outcome: str
 ) -> None:
-    await add_worker(pool)
+    await world.worker()
     counts = {"completed": 500, outcome: 500, "snoozed": 4000}
     assert await Store(Connections(pool)).statistics.add("w1", 1, {"doctor.bank": figures(**counts)})
     finding = await find(pool, FindingCode.FAILING)
@@ -194,8 +193,10 @@ async def test_task_whose_attempts_all_fail_is_found_although_its_jobs_are_retri
     assert finding.remedy == "pg-scheduler jobs list name:doctor.bank, then pg-scheduler jobs show its id"
 
 
-async def test_expired_jobs_are_found_although_none_of_their_attempts_failed(pool: asyncpg.Pool) -> None:
-    await add_worker(pool)
+async def test_expired_jobs_are_found_although_none_of_their_attempts_failed(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await world.worker()
     assert await Store(Connections(pool)).statistics.add("w1", 1, {"doctor.late": figures(expired=3)})
     finding = await find(pool, FindingCode.JOBS_EXPIRED)
     assert finding.evidence == "3 jobs of 'doctor.late' expired in the last 15 minutes"
@@ -205,8 +206,8 @@ async def test_expired_jobs_are_found_although_none_of_their_attempts_failed(poo
     assert {area.area: area.severity for area in status.areas}["results"] == Severity.WARNING
 
 
-async def test_failures_are_compared_with_those_of_the_week_before(pool: asyncpg.Pool) -> None:
-    await add_worker(pool)
+async def test_failures_are_compared_with_those_of_the_week_before(pool: asyncpg.Pool, world: World) -> None:
+    await world.worker()
 
     async def count(batch: int, ago: timedelta, **outcomes: int) -> None:
         store = Store(Connections(pool), clock=FakeClock(datetime.now(UTC) - ago))
@@ -243,8 +244,10 @@ def test_name_that_always_failed_as_often_is_no_finding() -> None:
     assert len(list(judge_failures([FailingRow("x", 5, 11, 5, 100, 1000, 9.0)], 5, 0.1))) == 1
 
 
-async def test_lasting_outage_remains_a_finding_of_doctor_and_status(pool: asyncpg.Pool) -> None:
-    await add_worker(pool)
+async def test_lasting_outage_remains_a_finding_of_doctor_and_status(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await world.worker()
     earlier = Store(Connections(pool), clock=FakeClock(datetime.now(UTC) - timedelta(hours=1)))
     assert await earlier.statistics.add("w1", 1, {"doctor.outage": figures(completed=5, failed=900)})
     statistics = Store(Connections(pool)).statistics

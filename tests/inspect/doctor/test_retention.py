@@ -19,8 +19,8 @@ from pg_scheduler.scheduler.store import Store
 from tests.docs.snippets import ROOT
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import examine, find, subjects
-from tests.inspect.workers import add_worker
 from tests.support.cases import each_case
+from tests.support.world import World
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 FAIL = (
@@ -42,7 +42,7 @@ async def test_old_failed_jobs_are_found_until_the_vacuum_runs(pool: asyncpg.Poo
     assert await subjects(pool, FindingCode.RETENTION) == []
 
 
-async def test_jobs_that_are_kept_without_limit_are_no_finding(pool: asyncpg.Pool) -> None:
+async def test_jobs_that_are_kept_without_limit_are_no_finding(pool: asyncpg.Pool, world: World) -> None:
     await Scheduler(pool).schedule_job("doctor.old", datetime.now(UTC), {})
     await pool.execute(FAIL)
     for number, settings in enumerate(
@@ -52,7 +52,7 @@ async def test_jobs_that_are_kept_without_limit_are_no_finding(pool: asyncpg.Poo
             '{"vacuum_enabled": true, "vacuum": [1]}',
         )
     ):
-        await add_worker(pool, f"w{number}", settings=settings)
+        await world.worker(f"w{number}", settings=settings)
     assert await subjects(pool, FindingCode.RETENTION) == []
 
 
@@ -67,28 +67,26 @@ async def test_age_is_not_examined_without_its_index(pool: asyncpg.Pool) -> None
     assert "scheduled_jobs_unsuccessful" in unmade.reason
 
 
-async def fill(pool: asyncpg.Pool, jobs: int) -> int:
+async def fill(world: World, jobs: int) -> int:
     """Store completed jobs; return the size of the table."""
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at) "
-        "SELECT n::text, 'doctor.grows', now(), 'completed', now() FROM generate_series(1, $1::integer) AS n",
-        jobs,
-    )
-    size: int = await pool.fetchval("SELECT pg_table_size('scheduled_jobs')")
+    await world.jobs(jobs, "doctor.grows", status="completed")
+    size: int = await world.pool.fetchval("SELECT pg_table_size('scheduled_jobs')")
     return size
 
 
-async def count(pool: asyncpg.Pool, ago: timedelta, jobs: int) -> None:
+async def count(world: World, ago: timedelta, jobs: int) -> None:
     """Count jobs that completed so long ago."""
-    await add_worker(pool, "counter")
-    store = Store(Connections(pool), clock=FakeClock(datetime.now(UTC) - ago))
+    await world.worker("counter")
+    store = Store(Connections(world.pool), clock=FakeClock(datetime.now(UTC) - ago))
     figures = JobFigures(started=jobs, ended=(jobs, *[0] * (len(OUTCOMES) - 1)))
     assert await store.statistics.add("counter", 1, {"doctor.grows": figures})
 
 
-async def test_growing_table_is_found_until_a_worker_deletes_its_jobs(pool: asyncpg.Pool, make: Make) -> None:
-    size = await fill(pool, 2000)
-    await count(pool, timedelta(days=4), 2000)
+async def test_growing_table_is_found_until_a_worker_deletes_its_jobs(
+    pool: asyncpg.Pool, world: World, make: Make
+) -> None:
+    size = await fill(world, 2000)
+    await count(world, timedelta(days=4), 2000)
     await pool.execute("ANALYZE scheduled_jobs")
     keeping = await make(vacuum_enabled=False)
     finding = await find(pool, FindingCode.RETENTION, table_bytes=2 * size)
@@ -103,8 +101,8 @@ async def test_growing_table_is_found_until_a_worker_deletes_its_jobs(pool: asyn
     assert await subjects(pool, FindingCode.RETENTION, table_bytes=2 * size) == []
 
 
-async def test_unknown_growth_is_listed_with_its_reason(pool: asyncpg.Pool, make: Make) -> None:
-    size = await fill(pool, 2000)
+async def test_unknown_growth_is_listed_with_its_reason(pool: asyncpg.Pool, world: World, make: Make) -> None:
+    size = await fill(world, 2000)
 
     async def reason() -> str:
         (unmade,) = (await examine(pool, FindingCode.RETENTION, table_bytes=2 * size)).not_made
@@ -118,7 +116,7 @@ async def test_unknown_growth_is_listed_with_its_reason(pool: asyncpg.Pool, make
     await silent.shutdown()
     await make()
     assert await reason() == "statistics of a day are needed; there are 0 ms"
-    await count(pool, timedelta(days=2), 10)
+    await count(world, timedelta(days=2), 10)
     assert await reason() == (
         "the server does not know the number of its rows; execute ANALYZE scheduled_jobs"
     )
@@ -171,16 +169,13 @@ def test_policy_that_keeps_a_number_of_jobs_counts_as_no_growth() -> None:
 
 async def test_steps_of_jobs_that_sql_deleted_are_found_until_these_are_deleted_too(
     pool: asyncpg.Pool,
+    world: World,
 ) -> None:
     for job_id in ("deleted", "overwritten", "marked"):
         await Scheduler(pool).schedule_job("doctor.steps", datetime.now(UTC), {}, job_id=job_id)
-    await pool.execute(
-        "UPDATE scheduled_jobs SET options = '{\"steps\": 1}' WHERE job_id = 'marked';"
-        "INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)"
-        " SELECT job_id, 'page-' || number, 'step', 1, now()"
-        " FROM scheduled_jobs, generate_series(1, 2) AS number;"
-        "DELETE FROM scheduled_jobs WHERE job_id = 'deleted'"
-    )
+        await world.step(job_id, "page-{}".format, count=2)
+    await pool.execute("UPDATE scheduled_jobs SET options = '{\"steps\": 1}' WHERE job_id = 'marked'")
+    await pool.execute("DELETE FROM scheduled_jobs WHERE job_id = 'deleted'")
     finding = await find(pool, FindingCode.STEPS_ORPHANED)
     assert finding.severity is Severity.WARNING
     assert finding.evidence == (

@@ -15,6 +15,7 @@ from pg_scheduler.errors import SchemaMismatchError
 from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.migrate import build_indexes, migrate
 from tests.inspect.doctor.support import examine, find, subjects
+from tests.support.world import World
 
 INDEX = "scheduled_jobs_unsuccessful"
 CLAIM = "scheduled_jobs_claim"
@@ -110,11 +111,11 @@ async def test_missing_index_is_found_until_it_is_built(pool: asyncpg.Pool) -> N
     assert await subjects(pool, FindingCode.INDEX_MISSING) == []
 
 
-async def test_invalid_index_of_the_user_is_found_until_it_is_rebuilt(pool: asyncpg.Pool) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) "
-        "VALUES ('a', 'x', now()), ('b', 'x', now())"
-    )
+async def test_invalid_index_of_the_user_is_found_until_it_is_rebuilt(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    for job_id in ("a", "b"):
+        await world.job(job_id, "x")
     with pytest.raises(asyncpg.UniqueViolationError):
         await pool.execute('CREATE UNIQUE INDEX CONCURRENTLY "Own" ON scheduled_jobs (job_name)')
     finding = await find(pool, FindingCode.INDEX_INVALID)

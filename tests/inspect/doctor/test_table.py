@@ -9,6 +9,7 @@ from pg_scheduler.inspect import FindingCode, Severity
 from pg_scheduler.inspect.doctor.table import judge_autovacuum, judge_hot
 from pg_scheduler.inspect.store.doctor import IndexRow, SettingRow
 from tests.inspect.doctor.support import examine, find, subjects, until
+from tests.support.world import World
 
 
 @pytest.mark.parametrize(
@@ -55,12 +56,9 @@ def test_brin_index_is_a_finding_only_before_postgresql_16() -> None:
 
 
 @pytest.mark.slow
-async def test_dead_rows_are_found_until_the_table_is_vacuumed(pool: asyncpg.Pool) -> None:
+async def test_dead_rows_are_found_until_the_table_is_vacuumed(pool: asyncpg.Pool, world: World) -> None:
     await pool.execute("ALTER TABLE scheduled_jobs SET (autovacuum_enabled = off)")
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) "
-        "SELECT n::text, 'x', now() FROM generate_series(1, 30) AS n"
-    )
+    await world.jobs(30, "x")
     await pool.execute("DELETE FROM scheduled_jobs")
     await until(pool, FindingCode.BLOAT, ["scheduled_jobs"], dead_rows=20)
     assert await subjects(pool, FindingCode.BLOAT) == []
@@ -89,15 +87,13 @@ async def test_storage_settings_that_were_reset_are_found_until_they_are_set(poo
 @pytest.mark.slow
 async def test_scale_factor_is_found_while_it_delays_the_vacuum_of_a_table_with_finished_jobs(
     pool: asyncpg.Pool,
+    world: World,
 ) -> None:
     await pool.execute(
         "ALTER TABLE scheduled_jobs "
         "SET (autovacuum_vacuum_scale_factor = 0.2, autovacuum_vacuum_threshold = 50)"
     )
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at) "
-        "SELECT n::text, 'x', now(), 'completed', now() FROM generate_series(1, 1000) AS n"
-    )
+    await world.jobs(1000, "x", status="completed")
     await until(pool, FindingCode.AUTOVACUUM, ["scheduled_jobs"], dead_rows=249)
     assert await subjects(pool, FindingCode.AUTOVACUUM, dead_rows=250) == []
     finding = await find(pool, FindingCode.AUTOVACUUM, dead_rows=249)
@@ -118,11 +114,13 @@ def test_server_without_autovacuum_is_an_error() -> None:
     assert (finding.severity, finding.subject) == (Severity.ERROR, "autovacuum")
 
 
-async def test_age_of_unfrozen_rows_is_found_until_the_table_is_frozen(pool: asyncpg.Pool) -> None:
+async def test_age_of_unfrozen_rows_is_found_until_the_table_is_frozen(
+    pool: asyncpg.Pool, world: World
+) -> None:
     assert await subjects(pool, FindingCode.WRAPAROUND) == []
     for table in await pool.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'public'"):
         await pool.execute(f"VACUUM (FREEZE) {table[0]}")
-    await pool.execute("INSERT INTO scheduler_tasks (name, paused_at, actor) VALUES ('x', now(), 'ada')")
+    await world.paused_task("x")
     before = await pool.fetchval("SELECT age(relfrozenxid) FROM pg_class WHERE relname = 'scheduler_tasks'")
     assert "scheduler_tasks" in await subjects(pool, FindingCode.WRAPAROUND, freeze_age=before - 1)
     for _ in range(5):
@@ -132,8 +130,10 @@ async def test_age_of_unfrozen_rows_is_found_until_the_table_is_frozen(pool: asy
     assert "scheduler_tasks" not in after
 
 
-async def test_age_of_unfrozen_multixacts_is_found_until_the_table_is_frozen(pool: asyncpg.Pool) -> None:
-    await pool.execute("INSERT INTO scheduler_tasks (name, paused_at, actor) VALUES ('x', now(), 'ada')")
+async def test_age_of_unfrozen_multixacts_is_found_until_the_table_is_frozen(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await world.paused_task("x")
     for _ in range(3):
         async with pool.acquire() as one, pool.acquire() as other, one.transaction(), other.transaction():
             for each in (one, other):

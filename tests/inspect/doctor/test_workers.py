@@ -21,9 +21,9 @@ from pg_scheduler.inspect.doctor.workers import judge_connections
 from pg_scheduler.triggers.zones import data_version
 from tests.inspect.doctor.conftest import Make
 from tests.inspect.doctor.support import beat, examine, find, subjects, until
-from tests.inspect.workers import add_worker
 from tests.support.catalogues import clear_registrations
 from tests.support.worker import PATIENCE, Gate, Recorder
+from tests.support.world import World
 
 KILLED = "UPDATE scheduler_workers SET lease_until = now() - interval '1 hour' WHERE worker_id = 'w1'"
 
@@ -41,18 +41,22 @@ def restored_logger() -> Iterator[logging.Logger]:
         logging.getLogger(name).disabled = was_disabled
 
 
-async def test_missing_workers_are_found_until_one_starts(pool: asyncpg.Pool, make: Make) -> None:
+async def test_missing_workers_are_found_until_one_starts(
+    pool: asyncpg.Pool, world: World, make: Make
+) -> None:
     finding = await find(pool, FindingCode.WORKER_NONE)
     assert (finding.severity, finding.remedy) == (Severity.ERROR, "start a worker")
-    await add_worker(pool, role="scheduler")
+    await world.worker(role="scheduler")
     assert "the roles scheduler" in (await find(pool, FindingCode.WORKER_NONE)).evidence
     await make()
     assert await subjects(pool, FindingCode.WORKER_NONE) == []
 
 
 @pytest.mark.slow
-async def test_dead_worker_is_found_until_a_live_one_reclaims_it(pool: asyncpg.Pool, make: Make) -> None:
-    await add_worker(pool, running_jobs=3)
+async def test_dead_worker_is_found_until_a_live_one_reclaims_it(
+    pool: asyncpg.Pool, world: World, make: Make
+) -> None:
+    await world.worker(running_jobs=3)
     assert await subjects(pool, FindingCode.WORKER_DEAD) == []
     await pool.execute(KILLED)
     finding = await find(pool, FindingCode.WORKER_DEAD)
@@ -66,11 +70,12 @@ async def test_dead_worker_is_found_until_a_live_one_reclaims_it(pool: asyncpg.P
     await until(pool, FindingCode.WORKER_DEAD, [])
 
 
-async def test_workers_of_different_versions_releases_and_settings_are_found(pool: asyncpg.Pool) -> None:
+async def test_workers_of_different_versions_releases_and_settings_are_found(
+    pool: asyncpg.Pool, world: World
+) -> None:
     old = {"metadata": '{"release": "1"}', "settings": '{"lease_seconds": 60, "same": 1}'}
-    await add_worker(pool, "w1", version="1.0", hostname="a", **old)
-    await add_worker(
-        pool,
+    await world.worker("w1", version="1.0", hostname="a", **old)
+    await world.worker(
         "w2",
         version="1.1",
         hostname="b",
@@ -90,13 +95,13 @@ async def test_workers_of_different_versions_releases_and_settings_are_found(poo
 
 
 async def test_workers_with_different_time_zone_data_are_found_until_they_have_the_same(
-    pool: asyncpg.Pool, make: Make
+    pool: asyncpg.Pool, world: World, make: Make
 ) -> None:
     scheduler = await make()
     (own,) = await scheduler.workers()
     assert own.settings["tzdata"] == data_version(), "reported at registration"
-    await add_worker(pool, "old", hostname="a", settings='{"tzdata": "2009a"}')
-    await add_worker(pool, "silent", hostname="b", settings='{"tzdata": null}')
+    await world.worker("old", hostname="a", settings='{"tzdata": "2009a"}')
+    await world.worker("silent", hostname="b", settings='{"tzdata": null}')
     await pool.execute(
         'UPDATE scheduler_workers SET settings = \'{"tzdata": "2025b"}\' WHERE worker_id = $1', own.worker_id
     )
@@ -165,7 +170,7 @@ async def test_worker_that_drains_for_an_hour_is_found_until_it_resumes(
 
 
 async def test_late_jobs_are_found_while_every_worker_of_their_name_drains(
-    pool: asyncpg.Pool, dsn: str, make: Make
+    pool: asyncpg.Pool, world: World, dsn: str, make: Make
 ) -> None:
     async def job() -> None: ...
 
@@ -187,7 +192,7 @@ async def test_late_jobs_are_found_while_every_worker_of_their_name_drains(
     assert {area.area: area.severity for area in status.areas}["workers"] == Severity.ERROR
     resume = "pg-scheduler workers resume --all"
     assert (await find(pool, FindingCode.WORKER_DRAINING)).remedy == f"{resume}, or start a worker"
-    await add_worker(pool, "other", names=["doctor.other"])
+    await world.worker("other", names=["doctor.other"])
     finding = await find(pool, FindingCode.WORKER_DRAINING)
     assert finding.remedy == f"pg-scheduler workers resume {scheduler.worker_id}, or start a worker"
     assert await subjects(pool, FindingCode.LATE) == []
@@ -195,8 +200,10 @@ async def test_late_jobs_are_found_while_every_worker_of_their_name_drains(
     await until(pool, FindingCode.WORKER_DRAINING, [])
 
 
-async def test_worker_without_a_record_of_its_drain_is_found_once_it_runs_no_job(pool: asyncpg.Pool) -> None:
-    await add_worker(pool, wanted="drain", state="draining", running_jobs=1)
+async def test_worker_without_a_record_of_its_drain_is_found_once_it_runs_no_job(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await world.worker(wanted="drain", state="draining", running_jobs=1)
     assert await subjects(pool, FindingCode.WORKER_DRAINING) == []
     await pool.execute("UPDATE scheduler_workers SET running_jobs = 0")
     assert await subjects(pool, FindingCode.WORKER_DRAINING) == ["w1"]
@@ -235,8 +242,8 @@ async def test_job_that_blocked_the_event_loop_is_named_until_it_runs_in_a_threa
     assert await subjects(pool, FindingCode.LOOP_BLOCKED) == []
 
 
-async def test_event_loop_that_is_blocked_now_is_found_with_its_job(pool: asyncpg.Pool) -> None:
-    await add_worker(pool, health='{"loop_blocked_s": 40, "blocking_job_id": "a", "blocking_job_name": "x"}')
+async def test_event_loop_that_is_blocked_now_is_found_with_its_job(pool: asyncpg.Pool, world: World) -> None:
+    await world.worker(health='{"loop_blocked_s": 40, "blocking_job_id": "a", "blocking_job_name": "x"}')
     finding = await find(pool, FindingCode.LOOP_BLOCKED)
     assert finding.evidence == "the event loop of w1 on host has been blocked for 40 s by job 'a' ('x')"
 
@@ -249,9 +256,9 @@ async def test_event_loop_that_is_blocked_now_is_found_with_its_job(pool: asyncp
     ],
 )
 async def test_block_outside_of_jobs_is_found_with_a_remedy_for_the_application(
-    pool: asyncpg.Pool, health: str
+    pool: asyncpg.Pool, world: World, health: str
 ) -> None:
-    await add_worker(pool, health=health)
+    await world.worker(health=health)
     finding = await find(pool, FindingCode.LOOP_BLOCKED)
     assert finding.evidence.endswith(", not by a job")
     remedy = finding.remedy or ""
@@ -274,8 +281,10 @@ async def test_disabled_logger_is_warned_of_at_the_start_and_found(
         await make()
 
 
-async def test_blocked_event_loop_is_found_until_a_heartbeat_is_on_time(pool: asyncpg.Pool) -> None:
-    await add_worker(pool, health='{"loop_lag_s": 12.5}')
+async def test_blocked_event_loop_is_found_until_a_heartbeat_is_on_time(
+    pool: asyncpg.Pool, world: World
+) -> None:
+    await world.worker(health='{"loop_lag_s": 12.5}')
     finding = await find(pool, FindingCode.LOOP_BLOCKED)
     assert "w1 on host was blocked for 12 s" in finding.evidence
     assert await subjects(pool, FindingCode.LOOP_BLOCKED, loop_lag_s=13) == []
@@ -283,9 +292,9 @@ async def test_blocked_event_loop_is_found_until_a_heartbeat_is_on_time(pool: as
     assert await subjects(pool, FindingCode.LOOP_BLOCKED) == []
 
 
-async def test_unusual_rows_of_workers_are_tolerated(pool: asyncpg.Pool) -> None:
-    await add_worker(pool, "w1", health="[1]", settings="3", metadata="7")
-    await add_worker(pool, "w2", health='{"loop_lag_s": "x", "pool": 3, "is_listening": 7}', settings="{}")
+async def test_unusual_rows_of_workers_are_tolerated(pool: asyncpg.Pool, world: World) -> None:
+    await world.worker("w1", health="[1]", settings="3", metadata="7")
+    await world.worker("w2", health='{"loop_lag_s": "x", "pool": 3, "is_listening": 7}', settings="{}")
     diagnosis = await examine(pool)
     assert not [each for each in diagnosis.findings if each.code.startswith("WORKER")]
 
