@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import jsonschema
@@ -11,7 +12,7 @@ import pytest
 
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run, schema
-from tests.conftest import Connection, run_on
+from tests.support.world import World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
 
@@ -20,16 +21,15 @@ GOLDEN = Path(__file__).with_name("golden")
 def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Run a command on a database with two records."""
 
-    async def fill(connection: Connection) -> None:
-        await connection.execute("""
-            INSERT INTO scheduler_audit (at, actor, via, action, subject, details) VALUES
-                ('2026-11-20T10:00Z', 'ada@db-1', 'cli', 'cancel_jobs', NULL,
-                 '{"where": "status:pending name:mail.*", "count": 500, "host": "db-1"}'),
-                ('2026-11-21T10:00Z', 'pod-7', 'code', 'update_schedule', 'nightly-report',
-                 '{"release": "v7"}')
-        """)
+    async def fill(world: World) -> None:
+        search = {"where": "status:pending name:mail.*", "count": 500, "host": "db-1"}
+        first, last = (datetime(2026, 11, day, 10, tzinfo=UTC) for day in (20, 21))
+        await world.audit("cancel_jobs", at=first, actor="ada@db-1", details=search)
+        await world.audit(
+            "update_schedule", "nightly-report", at=last, actor="pod-7", via="code", details={"release": "v7"}
+        )
 
-    run_on(dsn, fill)
+    populate(dsn, fill)
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
     return call

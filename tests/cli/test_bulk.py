@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,11 @@ from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
+from tests.support.world import SECOND, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
-FILL = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)
-    SELECT $2 || lpad(n::text, 5, '0'), 'mail.send', '2099-01-01Z'::timestamptz + n * interval '1 second', $3,
-        CASE WHEN $3 <> 'pending' THEN '2026-01-01Z'::timestamptz - n * interval '1 second' END,
-        CASE WHEN $3 = 'failed' THEN 'SMTPError: no answer after ' || n || ' s' END
-    FROM generate_series(1, $1::integer) AS n
-"""
+DUE = datetime(2099, 1, 1, tzinfo=UTC)
+ENDED = datetime(2026, 1, 1, tzinfo=UTC)
 
 Fill = Callable[..., None]
 Query = Callable[[str], Any]
@@ -42,11 +39,21 @@ def fill(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Fill:
     monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
 
     def insert(count: int, status: str = "pending", prefix: str = "mail:") -> None:
-        async def run(connection: Connection) -> None:
-            await connection.execute(FILL, count, prefix, status)
-            await connection.execute("VACUUM ANALYZE scheduled_jobs")
+        async def add(world: World) -> None:
+            columns: dict[str, Any] = {} if status == "pending" else {"ended": lambda n: ENDED - n * SECOND}
+            if status == "failed":
+                columns["error_message"] = "SMTPError: no answer after {} s".format
+            await world.jobs(
+                count,
+                "mail.send",
+                job_id=lambda n: f"{prefix}{n:05}",
+                status=status,
+                due=lambda n: DUE + n * SECOND,
+                **columns,
+            )
+            await world.pool.execute("VACUUM ANALYZE scheduled_jobs")
 
-        run_on(dsn, run)
+        populate(dsn, add)
 
     return insert
 
@@ -263,15 +270,15 @@ def test_group_of_errors_is_printed_and_retried(call: Run, fill: Fill, query: Qu
     assert "pg-scheduler jobs errors" in unknown.err
 
 
-def test_jobs_are_retried_from_a_stored_step(call: Run, fill: Fill, query: Query) -> None:
+def test_jobs_are_retried_from_a_stored_step(call: Run, dsn: str, fill: Fill, query: Query) -> None:
     fill(2, "failed")
-    query("""
-        WITH marked AS (UPDATE scheduled_jobs SET options = '{"steps": 1}' WHERE job_id = 'mail:00001')
-        INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
-        SELECT 'mail:00001', name, 'step', '1', 1, now() + at * interval '1 s', now()
-        FROM (VALUES ('quote', 1), ('charge', 2), ('ship', 3)) AS step (name, at)
-        RETURNING 1
-    """)
+    query("UPDATE scheduled_jobs SET options = '{\"steps\": 1}' WHERE job_id = 'mail:00001'")
+
+    async def add_steps(world: World) -> None:
+        for number, name in enumerate(("quote", "charge", "ship")):
+            await world.step("mail:00001", name, value=1, started=number * SECOND)
+
+    populate(dsn, add_steps)
     ran = call("jobs", "retry", "mail:00001", "mail:00002", "--from", "charge")
     assert (ran.code, [line["result"] for line in ran.lines]) == (ExitCode.REFUSED, ["retried", "refused"])
     assert "from a step only if they have stored it" in ran.err

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -15,25 +17,23 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import DeployCode
 from pg_scheduler.triggers import Every
 from tests.cli.conftest import Ran, Read, Run, schema
-from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
+from tests.support.world import World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
 JOBS = "tests.cli.worker_jobs"
 HOSTILE = "\x1b[31mx"
+Fill = Callable[[World], Coroutine[Any, Any, None]]
 
 
-def insert(dsn: str, *jobs: tuple[str, str, str]) -> None:
+def insert(dsn: str, *jobs: tuple[str, str, list[str]]) -> None:
     """Insert jobs with ids, names and arguments."""
 
-    async def execute(connection: Connection) -> None:
-        await connection.executemany(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)"
-            " VALUES ($1, $2, now(), jsonb_build_object('args', $3::text::jsonb))",
-            jobs,
-        )
+    async def fill(world: World) -> None:
+        for job_id, name, args in jobs:
+            await world.job(job_id, name, task_data={"args": args})
 
-    run_on(dsn, execute)
+    populate(dsn, fill)
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ra
     """Run a command on a database with jobs of which some do not fit."""
     insert(
         dsn,
-        ("1", "cliworker.write", '["/tmp/x"]'),
-        ("2", "cliworker.old", "[]"),
-        ("3", "shop.gone", "[]"),
-        ("4", "shop.gone", "[]"),
+        ("1", "cliworker.write", ["/tmp/x"]),
+        ("2", "cliworker.old", []),
+        ("3", "shop.gone", []),
+        ("4", "shop.gone", []),
     )
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     monkeypatch.setattr("tests.cli.worker_jobs.DSN", dsn, raising=True)
@@ -90,43 +90,51 @@ def test_exit_code_is_1_from_the_severity_of_fail_on(on: Callable[..., Ran]) -> 
     assert on("check", JOBS, "--name", "cliworker.old").code == ExitCode.NEGATIVE
 
 
-STEP = """
-    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, started_at, ended_at)
-    VALUES ('1', '{name}', 'step', '{value}', 1, now(), now())
-"""
-FITS = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data, options)
-    VALUES ('1', 'clichecked.order', now(), '{"args": [7]}', '{"steps": 1}')
-"""
+async def add_order(world: World, steps: Sequence[dict[str, Any]] = (), **columns: Any) -> None:
+    """Add a job that fits, except for these columns, with stored steps."""
+    order = {"job_id": "1", "name": "clichecked.order", "task_data": {"args": [7]}, "options": {"steps": 1}}
+    await world.job(**{**order, **columns})
+    for step in steps:
+        await world.step("1", **step)
+
+
+async def rename_task(world: World) -> None:
+    """Let the schedule have a task that does not exist."""
+    await world.pool.execute("UPDATE scheduler_schedules SET task = 'clichecked.gone'")
+
+
+async def add_two_orders(world: World) -> None:
+    """Add a job more than is examined."""
+    await add_order(world)
+    await add_order(world, job_id="2")
 
 
 @pytest.mark.parametrize(
-    ("code", "statements", "exits"),
+    ("code", "fill", "exits"),
     [
-        (DeployCode.NAME_UNKNOWN, [FITS.replace("order", "gone")], (1, 1)),
-        (DeployCode.ARGUMENTS, [FITS.replace("[7]", "[]")], (1, 1)),
-        (DeployCode.KEY, [FITS.replace("7", "700")], (1, 1)),
-        (DeployCode.SCHEDULE, ["UPDATE scheduler_schedules SET task = 'clichecked.gone'"], (1, 1)),
-        (DeployCode.STEP_TYPE, [FITS, STEP.format(name="quote", value='"seven"')], (1, 1)),
+        (DeployCode.NAME_UNKNOWN, partial(add_order, name="clichecked.gone"), (1, 1)),
+        (DeployCode.ARGUMENTS, partial(add_order, task_data={"args": []}), (1, 1)),
+        (DeployCode.KEY, partial(add_order, task_data={"args": [700]}), (1, 1)),
+        (DeployCode.SCHEDULE, rename_task, (1, 1)),
+        (DeployCode.STEP_TYPE, partial(add_order, steps=[{"name": "quote", "value": "seven"}]), (1, 1)),
         (
             DeployCode.STEP_KIND,
-            [FITS, STEP.format(name="quote", value="7").replace("'step'", "'sleep'")],
+            partial(add_order, steps=[{"name": "quote", "value": 7, "kind": "sleep"}]),
             (1, 1),
         ),
-        (DeployCode.STEP_GONE, [FITS, STEP.format(name="quota", value="7")], (0, 1)),
-        (DeployCode.NOT_EXAMINED, [FITS, FITS.replace("'1'", "'2'")], (0, 1)),
-        (DeployCode.VERSION, [FITS, STEP.format(name="quote", value="7")], (0, 0)),
+        (DeployCode.STEP_GONE, partial(add_order, steps=[{"name": "quota", "value": 7}]), (0, 1)),
+        (DeployCode.NOT_EXAMINED, add_two_orders, (0, 1)),
+        (DeployCode.VERSION, partial(add_order, steps=[{"name": "quote", "value": 7}]), (0, 0)),
     ],
     ids=lambda each: each if isinstance(each, DeployCode) else "",
 )
 def test_each_finding_has_the_exit_code_of_its_severity(  # noqa: PLR0917 - fixtures
-    call: Run, dsn: str, read: Read, code: DeployCode, statements: list[str], exits: tuple[int, int]
+    call: Run, dsn: str, read: Read, code: DeployCode, fill: Fill, exits: tuple[int, int]
 ) -> None:
     async def prepare(scheduler: Scheduler) -> None:
         hour = Every(timedelta(hours=1))
         await scheduler.schedules.add("clichecked.order", hour, schedule_id="hourly", args=(7,))
-        for statement in statements:
-            await scheduler.db_pool.execute(statement)
+        await fill(World(scheduler.db_pool))
 
     read(prepare)
     command = ["check", "tests.cli.checked_jobs", "--dsn", dsn, "--name", "clichecked.*", "--most", "1"]
@@ -183,7 +191,7 @@ def test_unavailable_database_exits_with_5_and_one_without_tables_with_6(
 
 
 def test_names_of_jobs_do_not_reach_the_terminal_as_they_are(on: Callable[..., Ran], dsn: str) -> None:
-    insert(dsn, (HOSTILE, HOSTILE, "[]"))
+    insert(dsn, (HOSTILE, HOSTILE, []))
     ran = on("check", JOBS, "-o", "wide")
     assert "\\x1b[31mx" in ran.out
     assert "\x1b" not in ran.out + ran.err

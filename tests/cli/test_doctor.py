@@ -16,6 +16,7 @@ from pg_scheduler.inspect.store.grants import Role, grant_statements
 from pg_scheduler.inspect.store.senders import sender_script
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
+from tests.support.world import HOUR, populate
 
 GOLDEN = Path(__file__).with_name("golden")
 HOSTILE = "\x1b[31mx'; rm"
@@ -139,15 +140,8 @@ def test_unknown_code_or_severity_is_a_usage_error(call: Run, arguments: tuple[s
 def test_names_in_findings_reach_neither_the_terminal_nor_the_shell_unquoted(
     on: Callable[..., Ran], dsn: str
 ) -> None:
-    async def add(connection: Connection) -> None:
-        await connection.execute(
-            "INSERT INTO scheduled_jobs "
-            "(job_id, job_name, execution_time, status, worker_id, attempt, lease_until) "
-            "VALUES ($1, $1, now(), 'running', 'w1', 1, now() - interval '1 hour')",
-            HOSTILE,
-        )
 
-    run_on(dsn, add)
+    populate(dsn, lambda world: world.job(HOSTILE, HOSTILE, status="running", lease_until=-HOUR))
     ran = on("doctor", "--only", "STUCK", "-o", "table")
     assert "\x1b" not in ran.out + ran.err
     (finding,) = on("doctor", "--only", "STUCK").checked("finding")

@@ -16,22 +16,16 @@ import pytest
 from pg_scheduler.cli import errors
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Run
-from tests.conftest import Connection, run_on
 from tests.support.prometheus import Exposition, promtool
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR, populate
 
 
 @pytest.fixture
 def started(dsn: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start an exporter; its process and its URL."""
 
-    async def fill(connection: Connection) -> None:
-        await connection.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-            " VALUES ('a', 'exported.job', now() - interval '1 h')"
-        )
-
-    run_on(dsn, fill)
+    populate(dsn, lambda world: world.job("a", "exported.job", due=-HOUR))
     command = [sys.executable, "-m", "pg_scheduler", "exporter", "--port", "0"]
     environment = {**os.environ, "PG_SCHEDULER_DSN": dsn}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:

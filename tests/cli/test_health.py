@@ -13,13 +13,7 @@ from pg_scheduler.base.health import Health, HealthCheck
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.telemetry.probes import serve_health
 from tests.cli.conftest import Ran, Run, schema
-from tests.conftest import Connection, run_on
-
-ALIVE = """
-INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, started_at, last_beat,
-    lease_until)
-VALUES ($1, $2, 7, '1.0', 25, now(), now(), now() + $3::float8 * interval '1 h')
-"""
+from tests.support.world import HOUR, World, populate
 
 
 class Source:
@@ -69,18 +63,16 @@ def test_wrong_options_exit_with_2(call: Run, options: tuple[str, ...]) -> None:
 
 
 def test_rows_of_this_machine_decide(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def add(connection: Connection) -> None:
-        await connection.execute(ALIVE, "w2", platform.node(), 1.0)
 
-    async def add_others(connection: Connection) -> None:
-        await connection.execute(ALIVE, "w0", "another", 1.0)
-        await connection.execute(ALIVE, "w1", platform.node(), -1.0)
+    async def add_others(world: World) -> None:
+        await world.worker("w0", hostname="another", lease=HOUR)
+        await world.worker("w1", hostname=platform.node(), lease=-HOUR)
 
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     assert document(call("health"))["text"] == f"no worker runs on {platform.node()}"
-    run_on(dsn, add_others)
+    populate(dsn, add_others)
     assert call("health", "--self").code == ExitCode.NEGATIVE
-    run_on(dsn, add)
+    populate(dsn, lambda world: world.worker("w2", hostname=platform.node(), lease=HOUR))
     ran = call("health")
     assert (ran.code, document(ran)["is_ok"]) == (0, True)
     assert "1 of 2 workers" in str(document(ran)["text"])

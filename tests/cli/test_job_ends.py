@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -24,13 +24,12 @@ from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR, World, populate
 
 SESSIONS = (
     "SELECT count(*) FROM pg_stat_activity"
     " WHERE application_name = 'pg_scheduler cli' AND datname = current_database()"
 )
-
-HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -155,13 +154,9 @@ class TestAdd:
         assert abs(soon - now) < HOUR
         assert HOUR < later - now < 3 * HOUR
 
-    def test_name_that_no_worker_claims_is_stated(self, on: Run, execute: Callable[[str], None]) -> None:
+    def test_name_that_no_worker_claims_is_stated(self, on: Run, dsn: str) -> None:
         assert "no worker is alive" in on("jobs", "add", "mail.send").err
-        execute(
-            "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, "
-            "running_jobs, names, started_at, last_beat, lease_until) "
-            "VALUES ('w', 'h', 1, '1', 2, 0, '{mail.send}', now(), now(), now() + interval '1 hour')"
-        )
+        populate(dsn, lambda world: world.worker("w", names=["mail.send"], lease=HOUR))
         assert (
             "no live worker reports the options of the task 'mail.send'" in on("jobs", "add", "mail.send").err
         )
@@ -269,14 +264,15 @@ class TestWait:
 
 
 class TestExport:
-    FILL = """
-        INSERT INTO scheduled_jobs (job_id, job_name, execution_time, task_data)
-        SELECT 'j' || n, E'\\x1b"x",\\n', '2099-01-01Z'::timestamptz, '{"kwargs": {"secret": "s3cr3t"}}'
-        FROM generate_series(1, 1201) AS n
-    """
+    @staticmethod
+    async def fill(world: World) -> None:
+        """Add more jobs than a page has, with a name that controls a terminal."""
+        due = datetime(2099, 1, 1, tzinfo=UTC)
+        secret = {"kwargs": {"secret": "s3cr3t"}}
+        await world.jobs(1201, '\x1b"x",\n', job_id="j{}".format, due=due, task_data=secret)
 
-    def test_every_job_is_written_in_pages(self, on: Run, execute: Callable[[str], None]) -> None:
-        execute(self.FILL)
+    def test_every_job_is_written_in_pages(self, on: Run, dsn: str) -> None:
+        populate(dsn, self.fill)
         ran = on("jobs", "export", "status:pending")
         assert (ran.code, len({line["job_id"] for line in ran.lines})) == (0, 1201)
         jsonschema.validate(ran.lines[-1], schema("job"))
@@ -288,8 +284,8 @@ class TestExport:
         assert "s3cr3t" not in on("jobs", "export", "--no-arguments").out
         assert len(on("jobs", "export", "-o", "ids").out.splitlines()) == 1201
 
-    def test_limit_leaves_a_position_that_continues(self, on: Run, execute: Callable[[str], None]) -> None:
-        execute(self.FILL)
+    def test_limit_leaves_a_position_that_continues(self, on: Run, dsn: str) -> None:
+        populate(dsn, self.fill)
         first = on("jobs", "export", "--limit", "700", "-o", "ids")
         after = first.err.rpartition("--after '")[2].rstrip("'\n")
         rest = on("jobs", "export", "--after", after, "-o", "ids")
@@ -311,8 +307,8 @@ class TestExport:
         assert "--after is no position of this search: 'x'; pass the one that the command printed" in ran.err
 
     @pytest.mark.slow
-    def test_closed_pipe_is_no_error(self, on: Run, execute: Callable[[str], None]) -> None:
-        execute(self.FILL)
+    def test_closed_pipe_is_no_error(self, on: Run, dsn: str) -> None:
+        populate(dsn, self.fill)
         command = f"'{sys.executable}' -m pg_scheduler jobs export | head -1; echo ${{PIPESTATUS[0]}}"
         piped = subprocess.run(
             ["bash", "-c", command],

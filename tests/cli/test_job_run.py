@@ -22,6 +22,7 @@ from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR, populate
 
 JOBS = "tests.cli.worker_jobs"
 FAR = datetime(2099, 1, 1, tzinfo=UTC)
@@ -111,11 +112,7 @@ def test_running_blocked_and_unknown_jobs_are_refused(on: Callable[..., Ran], ds
 
 
 def test_job_whose_cancelled_attempt_still_runs_is_refused(on: Callable[..., Ran], dsn: str) -> None:
-    execute(
-        dsn,
-        "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, started_at,"
-        " last_beat, lease_until) VALUES ('w1', 'h', 1, '1', 1, now(), now(), now() + interval '1 h')",
-    )
+    populate(dsn, lambda world: world.worker(lease=HOUR))
     execute(
         dsn,
         "UPDATE scheduled_jobs SET status = 'cancelled', attempt = 1, finished_at = now(), worker_id = 'w1', "

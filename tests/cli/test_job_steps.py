@@ -4,44 +4,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run, schema
-from tests.conftest import Connection, run_on
+from tests.support.world import HOUR, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
-INSERT = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, created_at, attempt, options)
-    VALUES ('order:7', 'shop.order', '2099-01-09T00:00:00Z', '2026-01-01T00:00:00Z', 2, '{"steps": 1}'),
-        ('plain', 'shop.order', '2099-01-09T00:00:00Z', '2026-01-01T00:00:00Z', 0, NULL);
-    INSERT INTO scheduler_steps (job_id, name, kind, value, attempt, until, started_at, ended_at)
-    SELECT 'order:7', name, kind, value::jsonb, attempt, until::timestamptz, started_at::timestamptz,
-        CASE WHEN is_over THEN started_at::timestamptz + interval '1 h' END
-    FROM (VALUES
-        ('charge', 'step', '{"id": "pay-1", "note": "' || repeat('long ', 30) || '"}', 1, NULL, '2026-01-02',
-            true),
-        ('lines', 'cursor', '3', 1, NULL, '2026-01-03', true),
-        ('cool-off', 'sleep', NULL, 1, '2026-01-05Z', '2026-01-04', true),
-        ('late', 'signal', NULL, 1, '2026-01-06Z', '2026-01-05', true),
-        ('approval', 'signal', NULL, 2, '2099-01-09Z', '2026-01-06', false),
-        ('scan', 'step', '"' || repeat('x', 100000) || '"', 2, NULL, '2026-01-07', true)
-    ) AS step (name, kind, value, attempt, until, started_at, is_over);
-"""
+
+
+def day(number: int, year: int = 2026) -> datetime:
+    """Return a day of January."""
+    return datetime(year, 1, number, tzinfo=UTC)
 
 
 @pytest.fixture
 def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Run a command on a database with a job that has stored steps, and one that has not."""
 
-    async def fill(connection: Connection) -> None:
-        await connection.execute("SET TIME ZONE 'UTC'")
-        await connection.execute(INSERT)
+    async def fill(world: World) -> None:
+        planned = {"due": day(9, 2099), "created_at": day(1)}
+        await world.job("order:7", "shop.order", attempt=2, options={"steps": 1}, **planned)
+        await world.job("plain", "shop.order", **planned)
+        bill = {"id": "pay-1", "note": "long " * 30}
+        steps: list[tuple[datetime, str, str, dict[str, Any]]] = [
+            (day(2), "charge", "step", {"value": bill}),
+            (day(3), "lines", "cursor", {"value": 3}),
+            (day(4), "cool-off", "sleep", {"until": day(5)}),
+            (day(5), "late", "signal", {"until": day(6)}),
+            (day(6), "approval", "signal", {"until": day(9, 2099), "ended": None, "attempt": 2}),
+            (day(7), "scan", "step", {"value": "x" * 100_000, "attempt": 2}),
+        ]
+        for started, name, kind, columns in steps:
+            await world.step(
+                "order:7", name, kind, **{"started": started, "ended": started + HOUR, **columns}
+            )
 
-    run_on(dsn, fill)
+    populate(dsn, fill)
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
     return call

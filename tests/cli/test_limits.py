@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,10 @@ import pytest
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Ran, Run
 from tests.conftest import Connection, run_on
+from tests.support.world import DAY, HOUR, SECOND, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
-WORKER = """
-INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, settings, started_at,
-    last_beat, lease_until)
-VALUES ($1, 'host', 7, '1', 25, $2, now(), now(), now() + $3::float8 * interval '1 h')
-"""
+CAPACITY = {"names": None, "max_concurrent_jobs": 25, "running_jobs": 0}
 LIMITS = [
     {
         "task": "charge",
@@ -58,28 +56,24 @@ def execute(dsn: str, statement: str) -> None:
 def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Run a command on a database with two limits, running attempts and blocked jobs."""
 
-    async def fill(connection: Connection) -> None:
-        for name, limits, hours in (("w1", LIMITS, 1.0), ("w2", [], 0.0)):
-            settings = json.dumps({"limits": limits, "other": 1})
-            await connection.execute(WORKER, name, settings, hours)
-        await connection.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, worker_id, attempt)"
-            " SELECT 'run:' || n, 'charge', now(), 'running', 'w1', 1 FROM generate_series(1, 2) AS n"
-        )
-        await connection.execute(
-            "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-            " VALUES ('limit:stripe:', 'run:1', 1, now(), 0), ('limit:stripe:', 'run:2', 1, now(), 0),"
-            " ('limit:account:ada', 'run:1', 1, now(), 600), ('limit:account:ada', 'old', 1, now(), 600),"
-            " ('limit:account:cid', 'run:2', 1, now(), 0), ('limit:accounts:dan', 'run:2', 1, now(), 0),"
-            " ('limit:account:past', 'old', 1, '2020-01-01Z', 1)"
-        )
-        await connection.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
-            " SELECT 'wait:' || n, 'charge', now(), 'limit:account:' || (ARRAY ['ada', 'bob'])[1 + n / 4]"
-            " FROM generate_series(1, 5) AS n"
-        )
+    async def fill(world: World) -> None:
+        await world.worker("w1", settings={"limits": LIMITS, "other": 1}, lease=HOUR, **CAPACITY)
+        await world.worker("w2", settings={"limits": [], "other": 1}, lease=-SECOND, **CAPACITY)
+        await world.jobs(2, "charge", job_id="run:{}".format, status="running")
+        for key, job_id, keep_s in (
+            ("stripe:", "run:1", 0),
+            ("stripe:", "run:2", 0),
+            ("account:ada", "run:1", 600),
+            ("account:ada", "old", 600),
+            ("account:cid", "run:2", 0),
+            ("accounts:dan", "run:2", 0),
+        ):
+            await world.start(f"limit:{key}", job_id, keep_s=keep_s)
+        await world.start("limit:account:past", "old", at=-DAY, keep_s=1)
+        for number, key in enumerate(("ada", "ada", "ada", "bob", "bob"), 1):
+            await world.job(f"wait:{number}", "charge", blocked_on=f"limit:account:{key}")
 
-    run_on(dsn, fill)
+    populate(dsn, fill)
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     return call
 
@@ -134,11 +128,7 @@ def test_key_in_use_is_shown_while_no_job_waits(on: Callable[..., Ran], dsn: str
 
 
 def test_keys_beyond_the_bound_are_announced(on: Callable[..., Ran], dsn: str) -> None:
-    execute(
-        dsn,
-        "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-        " SELECT 'limit:account:key' || n, 'run:2', 1, now(), 0 FROM generate_series(1, 300) AS n",
-    )
+    populate(dsn, lambda world: world.start("limit:account:key{}".format, "run:2", count=300))
     ran = on("limits", "show", "account", "-o", "json")
     document = json.loads(ran.out)
     assert (len(document["items"]), document["is_capped"]) == (200, True)
@@ -169,24 +159,15 @@ def test_limit_table_fits_the_width(
 def shared(on: Callable[..., Ran], dsn: str) -> Callable[..., Ran]:
     """Run a command on a database that also has two shares."""
 
-    async def fill(connection: Connection) -> None:
+    async def fill(world: World) -> None:
         shares = [{"task": "export", "name": "exports"}, {"task": "mail", "name": "mail"}]
-        await connection.execute(WORKER, "w3", json.dumps({"shares": shares}), 1.0)
+        await world.worker("w3", settings={"shares": shares}, lease=HOUR, **CAPACITY)
         for tenant, jobs in (("acme", 3), ("beta", 1)):
-            await connection.execute(
-                "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)"
-                " SELECT $1 || n, 'export', now(), 'share:exports:' || $1"
-                " FROM generate_series(1, $2::integer) AS n",
-                tenant,
-                jobs,
-            )
-        await connection.execute(
-            "INSERT INTO scheduler_starts (key, job_id, attempt, at, keep_s)"
-            " VALUES ('share:exports:beta', 'run:1', 0, now(), 1e9),"
-            " ('fed:exports:beta', '', 0, '2026-01-02Z', 0)"
-        )
+            await world.jobs(jobs, "export", blocked_on=f"share:exports:{tenant}")
+        await world.start("share:exports:beta", "run:1", attempt=0, keep_s=1e9)
+        await world.start("fed:exports:beta", "", attempt=0, at=datetime(2026, 1, 2, tzinfo=UTC))
 
-    run_on(dsn, fill)
+    populate(dsn, fill)
     return on
 
 

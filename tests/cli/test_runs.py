@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -23,13 +24,9 @@ from pg_scheduler.inspect.store.bulk_runs import START
 from tests.cli.conftest import Ran, Run
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
+from tests.support.world import World
 
 JOBS = BulkJobs(verb="cancel", where="status:pending name:runs.*")
-FILL = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time)
-    SELECT 'runs:' || lpad(n::text, 5, '0'), 'runs.probe', '2099-01-01Z'
-    FROM generate_series(1, 700) AS n
-"""
 
 Command = Callable[..., Coroutine[Any, Any, Ran]]
 
@@ -46,8 +43,8 @@ def command(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Command:
 
 
 @pytest.fixture
-async def inspector(pool: asyncpg.Pool) -> Inspector:
-    await pool.execute(FILL)
+async def inspector(pool: asyncpg.Pool, world: World) -> Inspector:
+    await world.jobs(700, "runs.probe", job_id="runs:{:05}".format, due=datetime(2099, 1, 1, tzinfo=UTC))
     return Inspector(Scheduler(pool))
 
 

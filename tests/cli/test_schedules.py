@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-import asyncpg
 import jsonschema
 import pytest
 
@@ -15,6 +14,7 @@ from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.triggers import Cron
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
+from tests.support.world import HOUR, World, populate
 
 START = datetime(2099, 1, 1, tzinfo=UTC)
 
@@ -23,19 +23,15 @@ START = datetime(2099, 1, 1, tzinfo=UTC)
 def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Run a command on a database with two schedules and a worker."""
 
-    async def fill(connection: Connection) -> None:
-        pool = await asyncpg.create_pool(dsn, min_size=1, max_size=2)
-        scheduler = Scheduler(pool)
+    async def fill(world: World) -> None:
+        scheduler = Scheduler(world.pool)
         for name in ("daily", "report"):
             await scheduler.schedules.add("reports.send", Cron("30 2 * * *"), schedule_id=name, start=START)
-        await pool.close()
-        await connection.execute(
-            "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, "
-            "started_at, last_beat, lease_until) "
-            "VALUES ('w1', 'host', 7, '1.0', 25, now(), now(), now() + interval '1 h')"
+        await world.worker(
+            names=None, pid=7, version="1.0", max_concurrent_jobs=25, running_jobs=0, lease=HOUR
         )
 
-    run_on(dsn, fill)
+    populate(dsn, fill)
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
     return call

@@ -22,13 +22,9 @@ from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
+from tests.support.world import HOUR, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
-WORKER = """
-INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, running_jobs, names,
-    state, started_at, last_beat, lease_until)
-VALUES ('w1', 'host', 7, '1.0', 25, 3, ARRAY ['mail.send'], 'running', now(), now(), now() + interval '1 h')
-"""
 FIGURES = """
 INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)
 SELECT date_trunc('minute', now()) - minutes * interval '1 minute', 60, name,
@@ -47,6 +43,10 @@ def execute(dsn: str, *statements: str) -> None:
     run_on(dsn, run)
 
 
+async def add_worker(world: World) -> None:
+    await world.worker(names=["mail.send"], max_concurrent_jobs=25, running_jobs=3, lease=HOUR)
+
+
 @pytest.fixture
 def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
@@ -59,7 +59,7 @@ def test_strict_status_exits_with_1_while_no_worker_runs(on: Callable[..., Ran],
     assert ran.code == ExitCode.NEGATIVE
     assert "WORKER-NONE: no live worker runs jobs; start a worker" in ran.err
     assert on("status").code == 0
-    execute(dsn, WORKER)
+    populate(dsn, add_worker)
     ran = on("status", "--strict")
     assert ran.code == 0
     assert "All is well: 1 worker, 3 of 25 slots busy, nothing late." in ran.err
@@ -70,7 +70,7 @@ def test_strict_status_exits_with_1_while_no_worker_runs(on: Callable[..., Ran],
 
 
 def test_document_of_the_status_has_the_sentences(on: Callable[..., Ran], dsn: str) -> None:
-    execute(dsn, WORKER)
+    populate(dsn, add_worker)
     document = json.loads(on("status", "-o", "json").out)
     jsonschema.validate(document, schema("list"))
     assert document["severity"] == "ok"
@@ -81,12 +81,9 @@ def test_document_of_the_status_has_the_sentences(on: Callable[..., Ran], dsn: s
 def test_status_table_fits_the_width(
     on: Callable[..., Ran], dsn: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute(
-        dsn,
-        WORKER,
-        "INSERT INTO scheduler_tasks (name, paused_at, actor)"
-        " SELECT 'a.long.name.of.a.task.' || n, now(), 'ada@host' FROM generate_series(1, 5) AS n",
-    )
+    populate(dsn, add_worker)
+    name = "a.long.name.of.a.task.{}".format
+    populate(dsn, lambda world: world.paused_task(name, count=5, actor="ada@host"))
     monkeypatch.setenv("COLUMNS", str(width))
     lines = on("status", "-o", "table").out.splitlines()
     golden = (GOLDEN / f"status-{width}.txt").read_text(encoding="utf-8").splitlines()
@@ -172,7 +169,7 @@ def test_stats_by_name_and_by_outcome(on: Callable[..., Ran], dsn: str) -> None:
 
 
 def test_figures_state_which_workers_count_nothing(on: Callable[..., Ran], dsn: str) -> None:
-    execute(dsn, WORKER)
+    populate(dsn, add_worker)
     execute(dsn, """UPDATE scheduler_workers SET settings = '{"statistics": false}'""")
     text = "statistics are off (statistics=False): w1 on host"
     for command in (("stats",), ("stats", "--by", "outcome"), ("tasks", "list")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pg_scheduler.errors import DatabaseUnavailableError
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
 from tests.support.worker import PATIENCE, Gate
+from tests.support.world import HOUR, MINUTE, World, populate
 
 GOLDEN = Path(__file__).with_name("golden")
 NOTE = "the mail server is down until the provider has replaced a disk in the second data centre"
@@ -33,18 +35,24 @@ def execute(dsn: str, statement: str) -> None:
 @pytest.fixture
 def on(call: Run, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     """Run a command on a database with due jobs, a paused task and a worker."""
-    execute(
-        dsn,
-        """
-        INSERT INTO scheduled_jobs (job_id, job_name, execution_time, priority)
-        SELECT 'mail:' || n, 'mail.send', '2026-01-02 03:04:05Z', 5 FROM generate_series(1, 3) AS n;
-        INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, names, state,
-            health, settings, started_at, last_beat, lease_until)
-        VALUES ('w1', 'host', 7, '1.0', 25, ARRAY ['mail.send', 'report.build'], 'running',
-            '{"loop_lag_s": 0.25}', '{"limits": [{"task": "mail.send", "name": "smtp", "max_running": 2}]}',
-            '2026-01-01Z', now(), now() + interval '1 h')
-        """,
-    )
+
+    async def fill(world: World) -> None:
+        due = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+        await world.jobs(3, "mail.send", job_id="mail:{}".format, due=due)
+        await world.worker(
+            pid=7,
+            version="1.0",
+            max_concurrent_jobs=25,
+            running_jobs=0,
+            names=["mail.send", "report.build"],
+            state="running",
+            health={"loop_lag_s": 0.25},
+            settings={"limits": [{"task": "mail.send", "name": "smtp", "max_running": 2}]},
+            started=datetime(2026, 1, 1, tzinfo=UTC),
+            lease=HOUR,
+        )
+
+    populate(dsn, fill)
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
     monkeypatch.setenv("PG_SCHEDULER_TZ", "utc")
     return call
@@ -69,12 +77,11 @@ def test_task_is_paused_listed_and_resumed(on: Callable[..., Ran], dsn: str) -> 
 def test_pause_reports_the_jobs_that_would_expire(
     on: Callable[..., Ran], dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute(
-        dsn,
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, expires_at)"
-        " SELECT name || n, name, now() + n * interval '1 h', now() + n * interval '1 h' + interval '5 min'"
-        " FROM generate_series(1, 4) AS n, unnest(ARRAY ['mail.send', 'other']) AS name",
-    )
+    async def fill(world: World) -> None:
+        for name in ("mail.send", "other"):
+            await world.jobs(4, name, due=lambda n: n * HOUR, expires_at=lambda n: n * HOUR + 5 * MINUTE)
+
+    populate(dsn, fill)
 
     def pause(*options: str) -> tuple[int, bool, str]:
         ran = on("tasks", "pause", "mail.send", *options)
@@ -174,11 +181,8 @@ def test_wrong_end_of_a_pause_exits_with_2(on: Callable[..., Ran], until: str) -
 def test_task_table_fits_the_width(
     on: Callable[..., Ran], width: int, dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute(
-        dsn,
-        "INSERT INTO scheduler_tasks (name, paused_at, note, actor)"
-        f" VALUES ('mail.send', '2026-01-02Z', '{NOTE}', 'ada@host')",
-    )
+    paused = datetime(2026, 1, 2, tzinfo=UTC)
+    populate(dsn, lambda world: world.paused_task("mail.send", paused=paused, note=NOTE, actor="ada@host"))
     monkeypatch.setenv("COLUMNS", str(width))
     ran = on("tasks", "list", "-o", "table" if width == 80 else "wide")
     assert ran.out == (GOLDEN / f"tasks-{width}.txt").read_text(encoding="utf-8")

@@ -18,9 +18,9 @@ from pg_scheduler import VacuumConfig, VacuumPolicy
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.worker.reporter import _plain
 from tests.cli.conftest import Ran, Run
-from tests.conftest import Connection, run_on
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE
+from tests.support.world import DAY, HOUR, World, populate
 
 CONFIG = VacuumConfig(
     completed=VacuumPolicy.after_days(30),
@@ -29,11 +29,6 @@ CONFIG = VacuumConfig(
     expired=VacuumPolicy.never(),
     track_metrics=True,
 )
-WORKER = """
-INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, settings, started_at,
-    last_beat, lease_until)
-VALUES ($1, 'host', 7, '1', 25, $2, now(), now(), now() + interval '1 h')
-"""
 Add = Callable[..., None]
 
 
@@ -43,10 +38,8 @@ def add(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Add:
     monkeypatch.setenv("PG_SCHEDULER_DSN", dsn)
 
     def add_worker(name: str, vacuum: Any) -> None:
-        async def run(connection: Connection) -> None:
-            await connection.execute(WORKER, name, json.dumps({"vacuum": vacuum}))
-
-        run_on(dsn, run)
+        columns = {"names": None, "settings": {"vacuum": vacuum}, "lease": HOUR}
+        populate(dsn, lambda world: world.worker(name, **columns))
 
     return add_worker
 
@@ -59,16 +52,14 @@ def settings(config: VacuumConfig = CONFIG) -> dict[str, Any]:
 def on(call: Run, dsn: str, add: Add) -> Callable[..., Ran]:
     """Run a command on a database with a worker and finished jobs."""
 
-    async def fill(connection: Connection) -> None:
-        await connection.execute(
-            "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at)"
-            " SELECT status || n, 'x', now(), status, now() - n * interval '29 days'"
-            " FROM unnest(ARRAY ['completed', 'failed', 'cancelled', 'expired']) AS status,"
-            " generate_series(1, 3) AS n"
-        )
+    async def fill(world: World) -> None:
+        for status in ("completed", "failed", "cancelled", "expired"):
+            await world.jobs(
+                3, "x", job_id=(status + "{}").format, status=status, ended=lambda n: -n * 29 * DAY
+            )
 
     add("w1", settings())
-    run_on(dsn, fill)
+    populate(dsn, fill)
     return call
 
 

@@ -11,7 +11,9 @@ the engine could have written. In every column, also in those that a method take
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -161,3 +163,14 @@ def columns_of(status: str) -> dict[str, Any]:
         "finished_at": NOW if is_ended else None,
         "error_message": "no" if is_ended and status != "completed" else None,
     }
+
+
+def populate(dsn: str, fill: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    """Fill the database of a test that has no event loop."""
+
+    async def connect_and_fill() -> None:
+        async with asyncpg.create_pool(dsn, min_size=1, max_size=2) as pool:
+            await fill(World(pool))
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(connect_and_fill())
