@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncpg
 import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Page, expect
@@ -13,20 +12,13 @@ from pg_scheduler.inspect.errors import fingerprint_of
 from tests.browser.conftest import Open
 from tests.browser.shop import Shop
 from tests.browser.site import Site
+from tests.support.world import DAY, World
 
 RULES = {
     "runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"],
     "resultTypes": ["violations"],
 }
 MISSING = "/job?id=missing"
-WAIT = """
-    INSERT INTO scheduler_steps (job_id, name, kind, attempt, until, started_at)
-    VALUES ($1, 'approval', 'signal', 1, '9999-01-01Z', now())
-"""
-QUEUED = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)
-    VALUES ('queued', 'browser.export', now(), 'share:browser.exports:ada')
-"""
 UNANSWERED = "ConnectionError: the bank does not answer customer #"
 
 
@@ -65,7 +57,7 @@ async def test_no_page_violates_a_rule(
     color_scheme: str,
     width: int,
     *,
-    pool: asyncpg.Pool,
+    world: World,
     open_page: Open,
     shop: Shop,
     scheduler: Scheduler,
@@ -74,8 +66,8 @@ async def test_no_page_violates_a_rule(
 ) -> None:
     page = await open_page("/about", color_scheme=color_scheme, viewport={"width": width, "height": 900})
     await scheduler.signal(shop.waiting, "question", {"by": "ann"})
-    await pool.execute(WAIT, shop.waiting)
-    await pool.execute(QUEUED)
+    await world.step(shop.waiting, "approval", "signal", until=100 * DAY, ended=None)
+    await world.job("queued", "browser.export", blocked_on="share:browser.exports:ada")
     found = []
     for path in addresses(shop, str(scheduler.worker_id)).values():
         answer = await page.goto(site.url + path)

@@ -13,24 +13,27 @@ from pg_scheduler.events import JobCompleted
 from tests.browser.person import WAYS, Person
 from tests.browser.test_reading import heading
 from tests.support.worker import PATIENCE, Recorder
+from tests.support.world import HOUR, World
 
 FAILURES = 5000
-
-INSERT_FAILURES = """
-    INSERT INTO scheduled_jobs
-        (job_id, job_name, execution_time, status, task_data, attempt, error_message, finished_at)
-    SELECT 'old-' || n, 'browser.mail', now() - interval '1 hour', 'failed', '{"args": ["eve"]}', 1,
-        'ConnectionError: no answer', now() - interval '1 hour'
-    FROM generate_series(1, $1) AS n
-"""
 
 
 @pytest.mark.timeout(360)  # 5,000 jobs at 500 a second, twice on a slow machine
 @WAYS
 async def test_failures_are_retried_at_a_rate_stopped_and_resumed_in_another_browser(
-    person: Person, scheduler: Scheduler, pool: asyncpg.Pool
+    person: Person, scheduler: Scheduler, pool: asyncpg.Pool, world: World
 ) -> None:
-    await pool.execute(INSERT_FAILURES, FAILURES)
+    await world.jobs(
+        FAILURES,
+        "browser.mail",
+        job_id="old-{}".format,
+        status="failed",
+        due=-HOUR,
+        ended=-HOUR,
+        attempt=1,
+        error_message="ConnectionError: no answer",
+        task_data={"args": ["eve"]},
+    )
     await pool.execute("ANALYZE scheduled_jobs")
     page = await person.open("/jobs?q=status:failed")
     await person.check(page.locator("[name=row]").first)

@@ -16,6 +16,7 @@ from tests.browser.shop import Shop
 from tests.browser.site import Site
 from tests.browser.test_accessibility import violations
 from tests.browser.test_reading import heading
+from tests.support.world import HOUR, World
 
 
 @pytest.mark.parametrize("has_script", [True, False])
@@ -332,13 +333,8 @@ async def test_relative_times_go_on(open_page: Open, shop: Shop) -> None:
     await expect(probe).to_have_text(re.compile("^1[01] min ago$"))
 
 
-async def test_findings_are_counted_in_the_title_and_mark_the_icon(
-    open_page: Open, pool: asyncpg.Pool
-) -> None:
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time)"
-        " VALUES ('late', 'browser.unknown', now() - interval '1 h')"
-    )
+async def test_findings_are_counted_in_the_title_and_mark_the_icon(open_page: Open, world: World) -> None:
+    await world.job("late", "browser.unknown", due=-HOUR)
     page = await open_page("/about")
     count = page.locator("#pages [data-findings]")
     await expect(count).to_be_visible()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime
 from typing import Final, NamedTuple
 
 import asyncpg
@@ -22,6 +22,7 @@ from pg_scheduler import Scheduler
 from tests.browser.conftest import Open
 from tests.browser.fixed_demo import NOW, WORKERS, open_fixed_demo
 from tests.browser.person import job_link
+from tests.support.world import SECOND, World
 
 logger = logging.getLogger(__name__)
 
@@ -58,25 +59,6 @@ BankUnavailable: the bank does not answer for order 113
 RESULT_ID: Final = "0195c0aa-898b-7cb9-9534-9c3edbfb00aa"
 """That of a job with a result, as people paste it from a log or type it."""
 
-FAILED: Final = """
-    INSERT INTO scheduled_jobs
-        (job_id, job_name, execution_time, status, attempt, started_at, finished_at, error_message, errors,
-        task_data)
-    SELECT 'bank-' || n, 'shop.refund', $1, 'failed', 1, $1::timestamptz - interval '2 s', $1, $2,
-        jsonb_build_array(jsonb_build_object(
-            'attempt', 1, 'started_at', $1::timestamptz - interval '2 s', 'ended_at', $1,
-            'worker_id', '8e2ee8b3', 'outcome', 'error', 'error_type', 'BankUnavailable', 'message', $2::text,
-            'traceback', $3::text)),
-        jsonb_build_object('args', '[]'::jsonb, 'kwargs', jsonb_build_object('account', 110 + n, 'order', n))
-    FROM generate_series(1, 40) AS n
-"""
-COMPLETED: Final = """
-    INSERT INTO scheduled_jobs
-        (job_id, job_name, execution_time, status, attempt, started_at, finished_at, task_data)
-    VALUES ($1, 'shop.import', $2, 'completed', 1, $2, $2,
-        jsonb_build_object('args', '[]'::jsonb, 'kwargs',
-            jsonb_build_object('rows', (SELECT jsonb_agg(repeat('x', 100)) FROM generate_series(1, 2000)))))
-"""
 RESULT: Final = """
     INSERT INTO scheduler_results (job_id, status, value, attempts, finished_at, expires_at)
     VALUES ($1, 'completed', '{"rows": 2000, "rejected": [17, 40]}', 1, $2, $2::timestamptz + interval '1 h')
@@ -156,14 +138,51 @@ class Hand:
         assert await self.page.evaluate("window.scrollY") == 0
 
 
+async def add_refunds(world: World, ended: datetime) -> None:
+    """Add jobs that failed since the bank did not answer."""
+    text = "BankUnavailable: the bank does not answer for order 113"
+    error = {
+        "attempt": 1,
+        "started_at": (ended - 2 * SECOND).isoformat(),
+        "ended_at": ended.isoformat(),
+        "worker_id": "8e2ee8b3",
+        "outcome": "error",
+        "error_type": "BankUnavailable",
+        "message": text,
+        "traceback": TRACEBACK,
+    }
+    await world.jobs(
+        40,
+        "shop.refund",
+        job_id="bank-{}".format,
+        status="failed",
+        attempt=1,
+        due=ended,
+        started=ended - 2 * SECOND,
+        ended=ended,
+        error_message=text,
+        errors=[error],
+        task_data=lambda n: {"args": [], "kwargs": {"account": 110 + n, "order": n}},
+    )
+
+
 @pytest_asyncio.fixture(loop_scope="session")
-async def scheduler(pool: asyncpg.Pool) -> Scheduler:
+async def scheduler(pool: asyncpg.Pool, world: World) -> Scheduler:
     """The shop of the demo, with what its journeys look for."""
     scheduler = await open_fixed_demo(pool)
-    error = "BankUnavailable: the bank does not answer for order 113"
-    await pool.execute(FAILED, NOW - timedelta(seconds=30), error, TRACEBACK)
-    for statement in (COMPLETED, RESULT):
-        await pool.execute(statement, RESULT_ID, NOW - timedelta(seconds=90))
+    await add_refunds(world, NOW - 30 * SECOND)
+    imported_at = NOW - 90 * SECOND
+    await world.job(
+        RESULT_ID,
+        "shop.import",
+        status="completed",
+        attempt=1,
+        due=imported_at,
+        started=imported_at,
+        ended=imported_at,
+        task_data={"args": [], "kwargs": {"rows": ["x" * 100] * 2000}},
+    )
+    await pool.execute(RESULT, RESULT_ID, imported_at)
     waits_for = [await scheduler.enqueue("shop.stock", args=(n,), job_id=f"load-{n}") for n in range(5)]
     await scheduler.enqueue("shop.invoices", job_id="join", after=waits_for)
     for worker_id, release in zip(WORKERS.values(), ("2027.12", "2027.11"), strict=True):

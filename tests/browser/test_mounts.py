@@ -13,6 +13,7 @@ from tests.browser.person import job_link
 from tests.browser.site import Site, until
 from tests.browser.test_reading import heading
 from tests.dashboard.test_actions import records
+from tests.support.world import World
 
 MOUNTS = [
     ("starlette", "/jobs"),
@@ -27,17 +28,14 @@ MOUNTS = [
     ("django", "/jobs"),
 ]
 
-FAILED_JOB = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, attempt, finished_at, error_message)
-    VALUES ('charge-7', 'browser.charge', now(), 'failed', 1, now(), 'ConnectionError: no answer')
-"""
-
 
 @pytest.mark.parametrize("site", MOUNTS, indirect=True, ids=" at ".join)
 async def test_person_reads_watches_and_acts_wherever_it_is_mounted(
-    open_page: Open, site: Site, pool: asyncpg.Pool
+    open_page: Open, site: Site, pool: asyncpg.Pool, world: World
 ) -> None:
-    await pool.execute(FAILED_JOB)
+    await world.job(
+        "charge-7", "browser.charge", status="failed", attempt=1, error_message="ConnectionError: no answer"
+    )
     page = await open_page("/about")
     navigation = page.get_by_role("navigation")
     async with page.expect_response(lambda answer: "/live?" in answer.url) as streaming:

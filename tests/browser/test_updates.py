@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncpg
 from playwright.async_api import Locator, Page, expect
 
 from pg_scheduler import Scheduler
 from tests.browser.conftest import Open
 from tests.browser.shop import HOUR, Shop, mail_customer
-
-INSERT_FAILURE = """
-    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)
-    VALUES ($1, 'browser.mail', now(), 'failed', now(), $2)
-"""
+from tests.support.world import World
 
 
 def row_of(page: Page, key: str) -> Locator:
@@ -45,12 +40,13 @@ async def test_focus_goes_to_no_other_job_when_its_own_disappears(
 
 
 async def test_opened_error_stays_open_and_no_other_one_opens(
-    open_page: Open, shop: Shop, pool: asyncpg.Pool
+    open_page: Open, shop: Shop, world: World
 ) -> None:
     page = await open_page("/errors")
     details = page.locator("tbody tr", has_text="the bank does not answer").locator("details")
     await details.locator("summary").click()
-    await pool.execute(INSERT_FAILURE, "newest", "UnicodeDecodeError: not an address")
+    error = "UnicodeDecodeError: not an address"
+    await world.job("newest", "browser.mail", status="failed", error_message=error)
     await expect(page.locator("tbody tr").first).to_contain_text("UnicodeDecodeError")
     assert await page.locator("tbody details[open]").count() == 1
     await expect(details).to_have_attribute("open", "")
