@@ -122,13 +122,11 @@ def restricted(build: Callable[..., App], names: str) -> App:
 
 
 async def test_pause_of_a_task_needs_its_main_name_that_only_workers_know(
-    build: Callable[..., App], pool: asyncpg.Pool
+    build: Callable[..., App], world: World
 ) -> None:
     """The process of the dashboard has registered nothing."""
-    await add_worker(pool, names=["ops.task", "shop.alias"], settings=reported(shop_alias="ops.task"))
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time) VALUES ('a', 'shop.alias', now())"
-    )
+    await world.worker(names=["ops.task", "shop.alias"], settings=reported(shop_alias="ops.task"))
+    await world.job("a", "shop.alias")
     bob = restricted(build, "shop.*")
     assert (await send(bob, "/actions/tasks/pause?id=shop.alias")).status == 404
     root = build(authorize=lambda _: Access("root", "admin"))
@@ -144,12 +142,9 @@ async def test_pause_of_a_task_needs_its_main_name_that_only_workers_know(
     assert (reason["code"], reason["text"], reason["command"]) == ("TASK_PAUSED", "Its task is paused", None)
 
 
-async def test_holder_of_a_unique_key_is_hidden(build: Callable[..., App], pool: asyncpg.Pool) -> None:
-    await pool.execute("""
-        INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, unique_key)
-        VALUES ('secret', 'ops.task', now() + interval '1 hour', 'pending', NULL, 'key'),
-            ('old', 'shop.task', now(), 'failed', now(), 'key')
-    """)
+async def test_holder_of_a_unique_key_is_hidden(build: Callable[..., App], world: World) -> None:
+    await world.job("secret", "ops.task", unique_key="key")
+    await world.job("old", "shop.task", status="failed", unique_key="key")
     fields = {"args": "[]", "kwargs": "{}"}
     answer = await send(restricted(build, "shop.*"), "/actions/jobs/add?id=old", fields)
     assert answer.status == 409
@@ -157,15 +152,9 @@ async def test_holder_of_a_unique_key_is_hidden(build: Callable[..., App], pool:
     assert "another job has the unique key of this one" in answer.text
 
 
-async def test_errors_of_other_jobs_are_hidden_in_bulk_runs(
-    build: Callable[..., App], pool: asyncpg.Pool
-) -> None:
+async def test_errors_of_other_jobs_are_hidden_in_bulk_runs(build: Callable[..., App], world: World) -> None:
     error = "JobFailedError: job 'ops.task' failed: ValueError: a secret"
-    await pool.execute(
-        "INSERT INTO scheduled_jobs (job_id, job_name, execution_time, status, finished_at, error_message)"
-        " VALUES ('a', 'shop.task', now(), 'failed', now(), $1)",
-        error,
-    )
+    await world.job("a", "shop.task", status="failed", error_message=error)
     bob = restricted(build, "shop.*")
     (group,) = (await request(bob, "/errors?since=all", headers=JSON)).data["items"]
     retry = f"/actions/errors/retry?group={group['fingerprint']}&since=all"
