@@ -443,12 +443,15 @@ started_at = CASE WHEN step.started_at > early.now THEN step.started_at - early.
         ) END
 
 -- Positions of values in parallel arrays, by the job ids of $1.
+--
+-- A statement reads them by a scalar subquery. In a join with the table that it changes or locks, PostgreSQL would copy the
+-- whole object for each row.
 
 -- fragment: places
 SELECT jsonb_object_agg(id, n) AS of FROM unnest($1::text[]) WITH ORDINALITY AS each (id, n)
 
 -- fragment: place
-(place.of ->> job_id)::integer
+((SELECT place.of FROM place) ->> job_id)::integer
 
 -- Whether the attempt of a start runs, or was ended by hand within the last 2 seconds, so that it may still run. The
 -- history has that whatever became of the job since; a status that SQL has set is in the row only. The times keep

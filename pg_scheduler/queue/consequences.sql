@@ -43,7 +43,6 @@ LIMIT $1;
 -- Record that attempts ($1, $2 attempts) of jobs that were ended before have really ended, on worker $3.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs SET on_end = on_end - 'alive'
-FROM place
 WHERE job_id = ANY ($1)
   AND finished_at IS NOT NULL
   AND worker_id = $3

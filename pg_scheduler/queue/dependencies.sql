@@ -261,19 +261,23 @@ RETURNING job_id;
 -- Cancel jobs that wait in vain ($1), with the reasons $2. If one is running, its waiting definition is dropped.
 --
 -- The reasons name other jobs, which a reader of this one may not be allowed to see. So they are in the history only.
-WITH place AS MATERIALIZED ({places})
+-- Each row looks up its reason in an object: hundreds of thousands of jobs may wait for one, and an element of an array
+-- of texts is found by reading all those before it.
+WITH reason AS MATERIALIZED (
+    SELECT jsonb_object_agg(failed.job_id, failed.reason) AS of
+    FROM ROWS FROM (unnest($1::text[]), unnest($2::text[])) AS failed (job_id, reason)
+)
 UPDATE {schema}scheduled_jobs AS job SET
     status        = CASE WHEN status = 'pending' THEN 'cancelled' ELSE status END,
     finished_at   = CASE WHEN status = 'pending' THEN coalesce($3, {now}) END,
     error_message = CASE WHEN status = 'pending'
         THEN 'a job after which this job was to run did not complete' ELSE error_message END,
     errors        = CASE WHEN status = 'pending' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
-        || jsonb_build_object('outcome', 'parent', 'message', ($2::text[])[{place}],
+        || jsonb_build_object('outcome', 'parent', 'message', (SELECT reason.of FROM reason) ->> job.job_id,
             'ended_at', coalesce($3, {now}))) ELSE errors END,
     blocked_on    = NULL,
     options       = CASE WHEN status = 'pending' THEN {options_with_wait} ELSE options END,
     on_end        = CASE WHEN status = 'pending' THEN {on_end_with_result} ELSE on_end - 'replacement' END
-FROM place
 WHERE job_id = ANY ($1)
   AND (status = 'pending' AND coalesce(blocked_on, '') = 'after'
        OR status = 'running' AND (on_end -> 'replacement' ->> 'blocked_on') = 'after')

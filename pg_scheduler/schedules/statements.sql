@@ -316,11 +316,10 @@ UPDATE {schema}scheduler_schedules AS schedule SET (
             ($4::text[])[at.n] AS last_job_id, ($5::bigint[])[at.n] AS runs, ($6::bigint[])[at.n] AS skipped,
             ($7::bigint[])[at.n] AS missed, ($8::timestamptz[])[at.n] AS searched_from,
             ($9::text[])[at.n] AS tzdata, ($10::integer[])[at.n] > 0 AS is_finished, ($11::text[])[at.n] AS error
-        FROM (SELECT (place.of ->> schedule.schedule_id)::integer AS n OFFSET 0) AS at
+        FROM (SELECT ((SELECT place.of FROM place) ->> schedule.schedule_id)::integer AS n OFFSET 0) AS at
         OFFSET 0
     ) AS change
 )
-FROM place
 WHERE schedule_id = ANY ($1::text[])
 RETURNING schedule_id;
 

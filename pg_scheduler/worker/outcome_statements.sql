@@ -48,7 +48,6 @@ UPDATE {schema}scheduled_jobs AS job SET (
         OFFSET 0
     ) AS change
 )
-FROM place
 WHERE job_id = ANY ($1)
   AND job.status = 'running'
   AND worker_id = $8
@@ -75,7 +74,6 @@ UPDATE {schema}scheduled_jobs AS job SET
     lease_until    = NULL,
     options        = {options_object} || jsonb_build_object('suspended', jsonb_build_object(
         'attempt', job.attempt, 'steps', (($7::text[])[{place}])::jsonb))
-FROM place
 WHERE job_id = ANY ($1)
   AND job.status = 'running'
   AND worker_id = $5
@@ -126,7 +124,9 @@ WHERE job.job_id = ANY ($1) AND job.status = 'pending';
 -- route: caller
 -- Lock the rows that the outcomes of jobs ($1) change, and return the jobs of which another transaction holds one.
 --
--- Those that end ($2) change the jobs that wait for them, and their schedules. SKIP LOCKED: it waits for no row.
+-- Those that end ($2) change the jobs that wait for them, and their schedules. SKIP LOCKED: it waits for no row. The
+-- rows that are held are looked up in an object: hundreds of thousands of jobs may wait for one, and an array would be
+-- read from its begin for each.
 WITH held AS MATERIALIZED (
     SELECT job_id, on_end, options
     FROM {schema}scheduled_jobs
@@ -159,24 +159,24 @@ schedule AS MATERIALIZED (
 )
 SELECT job.job_id
 FROM {schema}scheduled_jobs AS job
-WHERE job.job_id = ANY ($1) AND job.job_id <> ALL (ARRAY (SELECT job_id FROM held))
+WHERE job.job_id = ANY ($1) AND ((SELECT jsonb_object_agg(job_id, true) FROM held) -> job.job_id) IS NULL
 UNION
 SELECT edge.parent_id
 FROM edge
 JOIN {schema}scheduled_jobs AS job ON job.job_id = edge.child_id
-WHERE edge.child_id <> ALL (ARRAY (SELECT job_id FROM child))
+WHERE ((SELECT jsonb_object_agg(job_id, true) FROM child) -> edge.child_id) IS NULL
 UNION
 SELECT planned.job_id
 FROM planned
 JOIN {schema}scheduler_schedules AS row ON row.schedule_id = planned.schedule_id
-WHERE planned.schedule_id <> ALL (ARRAY (SELECT schedule_id FROM schedule));
+WHERE ((SELECT jsonb_object_agg(schedule_id, true) FROM schedule) -> planned.schedule_id) IS NULL;
 
 -- name: already_settled
 -- route: caller
 -- Return the ids of changes ($1, $2 attempts, $3 statuses) that are in their rows: the answer was lost.
 WITH place AS MATERIALIZED ({places})
 SELECT job_id
-FROM {schema}scheduled_jobs, place
+FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1)
   AND status = ($3::text[])[{place}]
   AND worker_id = $4
@@ -196,7 +196,7 @@ SELECT job.job_id, ARRAY (
     WHERE tgrelid = job.tableoid AND tgenabled <> 'D' AND tgtype & 19 = 19
     ORDER BY tgname
 ) AS triggers
-FROM {schema}scheduled_jobs AS job, place
+FROM {schema}scheduled_jobs AS job
 WHERE job_id = ANY ($1)
   AND job.status = 'running'
   AND worker_id = $3
@@ -254,7 +254,6 @@ UPDATE {schema}scheduled_jobs SET (
                 THEN on_end -> 'replacement' -> 'on_end' ELSE jsonb_build_object() END AS own
     ) AS waiting
 )
-FROM place
 WHERE job_id = ANY ($1)
   AND status = 'running'
   AND worker_id = $3

@@ -6,7 +6,6 @@
 -- call, so that no progress waits for a lock, nor deadlocks with a statement that locks rows in another order.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs SET progress = ($3::text[])[{place}]::jsonb
-FROM place
 WHERE job_id = ANY (ARRAY (
         SELECT job_id FROM {schema}scheduled_jobs
         WHERE job_id = ANY ($1) AND status = 'running' AND worker_id = $4

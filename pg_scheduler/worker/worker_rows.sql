@@ -79,11 +79,11 @@ worker AS (
 ),
 own AS (
     SELECT job_id
-    FROM {schema}scheduled_jobs, held
+    FROM {schema}scheduled_jobs
     WHERE job_id = ANY ($2)
       AND status = 'running'
       AND worker_id = $1
-      AND attempt = (held.attempts ->> job_id)::integer
+      AND attempt = ((SELECT attempts FROM held) ->> job_id)::integer
       AND EXISTS (SELECT FROM worker)
 ),
 renewed AS (
@@ -92,11 +92,11 @@ renewed AS (
         lease_until    = (SELECT lease_until FROM worker)
     WHERE job_id = ANY (ARRAY (
         SELECT job_id
-        FROM {schema}scheduled_jobs AS job, held
+        FROM {schema}scheduled_jobs AS job
         WHERE job_id = ANY ($2)
           AND status = 'running'
           AND worker_id = $1
-          AND attempt = (held.attempts ->> job_id)::integer
+          AND attempt = ((SELECT attempts FROM held) ->> job_id)::integer
           AND EXISTS (SELECT FROM worker)
         FOR NO KEY UPDATE OF job SKIP LOCKED
     ))

@@ -348,3 +348,44 @@ async def test_job_runs_after_one_that_ends_while_the_snapshot_is_open(
         await ending
     blocked_on = "SELECT blocked_on FROM scheduled_jobs WHERE job_id = 'child'"
     assert await pool.fetchval(blocked_on) is None
+
+
+MANY_DEPENDENTS = """
+    SET session_replication_role = replica;
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)
+    SELECT 'child-' || n, 'work', '2090-01-01', 'after' FROM generate_series(1, 40000) AS n;
+    INSERT INTO scheduler_after (parent_id, child_id, definition)
+    SELECT 'parent', 'child-' || n, '' FROM generate_series(1, 40000) AS n;
+    UPDATE scheduled_jobs SET on_end = '{"child": true}' WHERE job_id = 'parent';
+    RESET session_replication_role;
+"""
+
+
+@pytest.mark.slow
+async def test_job_with_tens_of_thousands_of_dependents_is_cancelled_within_the_time_limit_of_a_call(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make()
+    await scheduler.schedule(succeed, execution_time=now() + LATER, job_id="parent")
+    await pool.execute(MANY_DEPENDENTS)
+    assert await scheduler.cancel_job("parent")
+    rows = await pool.fetch(
+        "SELECT status, errors #>> '{-1, message}' AS reason, count(*) FROM scheduled_jobs GROUP BY 1, 2"
+    )
+    reason = "job 'parent', after which this job was to run, ended as 'cancelled'"
+    assert {tuple(row) for row in rows} == {("cancelled", None, 1), ("cancelled", reason, 40000)}
+
+
+@pytest.mark.slow
+async def test_locks_of_tens_of_thousands_of_dependents_are_found_within_the_time_limit_of_a_call(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make()
+    await scheduler.schedule(succeed, execution_time=now() + LATER, job_id="parent")
+    await pool.execute(MANY_DEPENDENTS)
+    await pool.fetchval("SELECT scheduler_cancel_job('parent')")
+    consequences = scheduler._parts.store.consequences
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs WHERE job_id <> 'parent' FOR UPDATE")
+        assert await consequences.apply_lost(10) == 1
+    assert consequences.next_attempt_in() is not None

@@ -119,6 +119,47 @@ def test_paths_that_read_an_instant_try_a_format_with_fractions_of_a_second() ->
         assert {instant.strip("(") for instant in bare} <= {instant.strip("(") for instant in formatted}, name
 
 
+ROWS_COMPARED_WITH_EACH = {
+    # The jobs of one claim, and the steps of the jobs of one insert that run.
+    "exchange_jobs",
+    "claim_jobs",
+    "clear_steps",
+    # The jobs of one turn of a share.
+    "feed_shares",
+}
+TEXTS_READ_BY_PLACE = {
+    # The outcomes and the progress of the attempts of one worker.
+    "settle_jobs",
+    "settle_suspended",
+    "already_settled",
+    "write_progress",
+    # The due schedules of one turn of a planner.
+    "advance_schedules",
+}
+OBJECT_CTE = re.compile(r"(\w+) AS MATERIALIZED \(\s*SELECT (?:jsonb_object_agg|\$\d+::text::jsonb)")
+JOINED_OBJECTS = {
+    # It locks no row, so nothing is copied.
+    "admit_attempts",
+}
+
+
+def test_statements_read_many_values_of_a_row_each_in_constant_time() -> None:
+    compared, read_by_place, copied = set(), set(), set()
+    for name, query in QUERIES.items():
+        text = re.sub(r"--.*", "", query.text).replace("pg_catalog.", "")
+        if re.search(r"OPERATOR\(<>\) ALL \(ARRAY \(", text):
+            compared.add(name)
+        if re.search(r"\(\$\d+::text\[\]\)\[(?!\d)", text):
+            read_by_place.add(name)
+        # PostgreSQL copies a row of each other table for each row that it changes or locks.
+        for cte in re.findall(OBJECT_CTE, text):
+            if re.search(rf"(?<!\.)\b{cte}\.(?!\w+ FROM {cte}\))", text):
+                copied.add(name)
+    assert compared == ROWS_COMPARED_WITH_EACH
+    assert read_by_place == TEXTS_READ_BY_PLACE
+    assert copied == JOINED_OBJECTS
+
+
 def clear_caches() -> None:
     queries.load_query.cache_clear()
     queries._sources.cache_clear()
