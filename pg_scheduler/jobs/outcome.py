@@ -155,6 +155,11 @@ class RowChange:
     is_revoked: bool = False
     suspensions: tuple[Suspension, ...] = ()
 
+    @property
+    def characters(self) -> int:
+        """The length of the kept result, which the job decides. Other texts are cut."""
+        return 0 if self.kept is None else self.kept.characters
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -52,6 +52,12 @@ CONVERSIONS: Final[Mapping[type, str]] = {
 }
 """Conversions that error messages name. A datetime is a date."""
 
+MAX_JSON_BYTES: Final = 2**28 - 1
+"""The bytes that a string, a list or an object has at most in a jsonb.
+
+A statement with a larger value could exceed the 1 GiB at which PostgreSQL ends the connection.
+"""
+
 WITHOUT_NUL: Final = "remove it, or encode the text, such as with base64"
 
 _encoder: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
@@ -179,20 +185,23 @@ def check_size(task_data: str, limit: int | None) -> str:
         PayloadError: The text is larger.
     """
     if (size := size_beyond(limit, task_data)) is not None:
+        problem = f"the arguments, with metadata, have {size} bytes of JSON, more than"
+        if limit is None or size > MAX_JSON_BYTES:
+            raise PayloadError(f"{problem} the {MAX_JSON_BYTES} that PostgreSQL stores; pass an id or a path")
         raise PayloadError(
-            f"the arguments, with metadata, have {size} bytes of JSON, more than "
-            f"max_payload_bytes = {limit}; "
+            f"{problem} max_payload_bytes = {limit}; "
             "store them elsewhere and pass an id or a path, or increase max_payload_bytes="
         )
     return task_data
 
 
 def size_beyond(limit: int | None, text: str) -> int | None:
-    """Return the size of JSON in bytes of UTF-8; None if that is within the limit.
+    """Return the size of JSON in bytes of UTF-8; None if that is within the limit and can be stored.
 
     The text is escaped ASCII, so its length is at least this size.
     """
-    if limit is None or len(text) <= limit:
+    limit = MAX_JSON_BYTES if limit is None else min(limit, MAX_JSON_BYTES)
+    if len(text) <= limit:
         return None
     size = len(_to_text(json.loads(text)).encode()) if "\\u" in text else len(text)
     return size if size > limit else None

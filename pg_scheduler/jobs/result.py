@@ -20,7 +20,7 @@ from pg_scheduler.base.sqltext import storable
 from pg_scheduler.errors import PayloadError
 from pg_scheduler.jobs.codec import PayloadCodec, decode_text, encoding_of, is_encoded
 from pg_scheduler.jobs.history import to_ascii
-from pg_scheduler.jobs.payload import encode_value, object_from, size_beyond, value_from
+from pg_scheduler.jobs.payload import MAX_JSON_BYTES, encode_value, object_from, size_beyond, value_from
 from pg_scheduler.jobs.retry import naming_leaf_of
 from pg_scheduler.jobs.validation import MAX_KEEP_S
 
@@ -44,6 +44,11 @@ class KeptResult:
     value: str | None = None
     no_value_reason: str | None = None
     error: str | None = None
+
+    @property
+    def characters(self) -> int:
+        """The length of the value, the reason and the error."""
+        return sum(len(text) for text in (self.value, self.no_value_reason, self.error) if text is not None)
 
     def in_ascii(self) -> KeptResult:
         """Return what a database can store whose encoding lacks a character of the value, reason or error."""
@@ -135,11 +140,15 @@ def check_value_size(text: str, limit: int | None, verb: str = "return") -> None
 
     The verb is what to do with an id instead, for the remedy.
     """
-    if (size := size_beyond(limit, text)) is not None:
-        raise PayloadError(
-            f"the value has {size} bytes of JSON, more than max_result_bytes = {limit}; "
-            f"store it elsewhere and {verb} an id or a path, or increase max_result_bytes="
-        )
+    if (size := size_beyond(limit, text)) is None:
+        return
+    problem = f"the value has {size} bytes of JSON, more than"
+    if limit is None or size > MAX_JSON_BYTES:
+        raise PayloadError(f"{problem} the {MAX_JSON_BYTES} that PostgreSQL stores; {verb} an id or a path")
+    raise PayloadError(
+        f"{problem} max_result_bytes = {limit}; "
+        f"store it elsewhere and {verb} an id or a path, or increase max_result_bytes="
+    )
 
 
 def read_value(text: str | None, reason: str | None, codec: PayloadCodec | None) -> tuple[Any, str | None]:

@@ -37,6 +37,11 @@ class PlainJob(NamedTuple):
         """A plain job is not unique."""
         return
 
+    @property
+    def characters(self) -> int:
+        """The length of the values whose size the caller decides."""
+        return len(self.task_data)
+
     def with_id(self, job_id: str) -> PlainJob:
         """Return the job with another id."""
         return PlainJob(job_id, *self[1:])
@@ -141,6 +146,11 @@ class ExtendedJob:
     def task_data(self) -> str:
         """The arguments and the metadata."""
         return self.row.task_data
+
+    @property
+    def characters(self) -> int:
+        """The length of the values whose size the caller decides: also of the arguments of an alert."""
+        return len(self.row.task_data) + sum(len(text) for text in self.extras if text is not None)
 
     @property
     def unique_key(self) -> str | None:

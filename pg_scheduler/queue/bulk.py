@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
-from pg_scheduler.database.callers.connection import as_foreign
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import JobConflictError
@@ -22,9 +21,6 @@ from pg_scheduler.queue.writer import JobWriter, not_inserted
 
 PREPARE_BATCH: Final = 500
 """Jobs that are validated before other tasks run: some two milliseconds."""
-
-MAX_FOREIGN_CHARACTERS: Final = 8 * 2**20
-"""Characters of arguments per statement on a connection of another library, which copies them more often."""
 
 
 class BulkInserter:
@@ -58,9 +54,6 @@ class BulkInserter:
 
         ``created_at`` is the time by which some of them are due now; None if none is.
         """
-        if as_foreign(connection) is not None and jobs:
-            largest = max(len(job.task_data) for job in jobs)
-            batch_size = min(batch_size, max(1, MAX_FOREIGN_CHARACTERS // largest))
         chosen = _choose(jobs, conflict_resolution)
         dependents = [job for job in chosen if isinstance(job, ExtendedJob) and job.after]
         if dependents:

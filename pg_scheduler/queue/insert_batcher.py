@@ -23,6 +23,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, TypeAlias
 
+from pg_scheduler.base.batches import BatchRoom
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.settings import Notify
 from pg_scheduler.database.blockers import Blocker
@@ -193,10 +194,11 @@ class InsertBatcher:
 
     def _take(self) -> Batch:
         batch: Batch = {}
+        room = BatchRoom(MAX_JOBS)
         later_entries: list[tuple[AnyJob, asyncio.Future[bool]]] = []
         for job, answer in self._waiting:
             # Of two jobs with one id, the second one waits for the next statement: one inserts an id once.
-            if job.job_id in batch or len(batch) == MAX_JOBS:
+            if job.job_id in batch or not room.take(job.characters):
                 later_entries.append((job, answer))
             else:
                 batch[job.job_id] = (job, answer)

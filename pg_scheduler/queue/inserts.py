@@ -15,9 +15,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Final
 
+from pg_scheduler.base.batches import batches
 from pg_scheduler.database.callers.connection import as_foreign
 from pg_scheduler.database.faults import SuppressedChangeError, translated
 from pg_scheduler.database.queries import Route
@@ -296,8 +298,7 @@ class InsertRepository(Repository):
         jobs have the default of the column: the begin of the transaction.
         """
         if as_foreign(connection) is not None:
-            for start in range(0, len(jobs), batch_size):
-                batch = jobs[start : start + batch_size]
+            for batch in batches(jobs, batch_size, attrgetter("characters")):
                 await self.insert(batch, connection=connection, created_at=created_at)
             return
         if not jobs:
@@ -306,11 +307,11 @@ class InsertRepository(Repository):
         columns = COLUMNS if now is None else (*COLUMNS, "created_at")
         connections = self._statements.connections
         async with connections.acquire() if connection is None else nullcontext(connection) as session:
-            for start in range(0, len(jobs), batch_size):
+            for batch in batches(jobs, batch_size, attrgetter("characters")):
                 with translated():
                     await session.copy_to_table(
                         "scheduled_jobs",
-                        source=packed(jobs[start : start + batch_size], now),
+                        source=packed(batch, now),
                         columns=columns,
                         schema_name=schema,
                         format="binary",

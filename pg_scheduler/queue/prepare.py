@@ -21,7 +21,7 @@ from pg_scheduler.jobs.keys import KeyFunctionError
 from pg_scheduler.jobs.metadata import with_metadata
 from pg_scheduler.jobs.model import UNSET, JobFunction, JobPriority, TaskName, Unset
 from pg_scheduler.jobs.naming import check_name
-from pg_scheduler.jobs.payload import check_size, encode
+from pg_scheduler.jobs.payload import MAX_JSON_BYTES, check_size, encode
 from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.rows import EPOCH, AnyJob, GeneratedIdJob, PlainJob
 from pg_scheduler.jobs.task import JOB_OPTIONS, JobSpec, Task, have_common_options
@@ -64,6 +64,8 @@ class JobPreparer:
         self._codec = codec
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
+        # Escaped ASCII of this length is not too large.
+        self._checked_length = min(max_payload_bytes or MAX_JSON_BYTES, MAX_JSON_BYTES)
         self._derivations: dict[tuple[str | None, bool], _Derivation] = {}
 
     def prepare(
@@ -115,7 +117,7 @@ class JobPreparer:
             task_data = self._codec.encode_arguments(arguments, template.name)
         if spec.metadata is not None or template.metadata:
             task_data = with_metadata(task_data, template.metadata, spec.metadata, allows_trace=allows_trace)
-        if self._max_payload_bytes is not None and len(task_data) > self._max_payload_bytes:
+        if len(task_data) > self._checked_length:
             check_size(task_data, self._max_payload_bytes)
         if (job_id := spec.job_id) is None:
             row: PlainJob = GeneratedIdJob(next(ids), task_data, due, *template.columns)

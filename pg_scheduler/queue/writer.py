@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
+from pg_scheduler.base.batches import batches
 from pg_scheduler.database.faults import SuppressedChangeError
 from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Transaction
@@ -26,7 +28,10 @@ MIN_COPY_JOBS: Final = 100
 BATCH_SIZE: Final = 1000
 """Jobs per statement by default."""
 
-J = TypeVar("J")
+MAX_PLANNED: Final = 100_000
+"""Jobs of schedules per statement."""
+
+J = TypeVar("J", bound=AnyJob)
 
 
 class Kinds(NamedTuple):
@@ -233,10 +238,10 @@ class JobWriter:
         planned_at: datetime,
         message: str | None = None,
     ) -> list[Queued]:
-        """Insert the jobs of schedules: those of unique tasks one by one, all others with one statement.
+        """Insert the jobs of schedules: those of unique tasks one by one, all others together.
 
         If no task is unique and every overlap is ``Overlap.ALLOW``, no job waits for another. Then this is
-        one ``insert_extended_jobs`` and nothing else.
+        ``insert_extended_jobs`` and nothing else.
 
         Each statement that inserts a job sends the message; None for none. The commit sends it once.
 
@@ -245,9 +250,12 @@ class JobWriter:
         """
         jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
         connection = transaction.connection
-        inserted = await self._store.inserts.insert_extended(
-            jobs, message=message, connection=connection, created_at=planned_at
-        )
+        inserted: set[str] = set()
+        # One statement, unless the jobs are many or have large arguments.
+        for batch in _batches(jobs, MAX_PLANNED):
+            inserted |= await self._store.inserts.insert_extended(
+                batch, message=message, connection=connection, created_at=planned_at
+            )
         new_jobs = [[] if queue.is_unique else _linked(queue, inserted) for queue in queues]
         if dependents := [job for queue_jobs in new_jobs for job in queue_jobs if job.after]:
             await self._store.dependencies.block(dependents, transaction)
@@ -428,4 +436,5 @@ def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[Exten
 
 
 def _batches(jobs: Sequence[J], size: int) -> Iterator[Sequence[J]]:
-    return (jobs[start : start + size] for start in range(0, len(jobs), size))
+    """Divide jobs by what one statement inserts."""
+    return batches(jobs, size, attrgetter("characters"))

@@ -117,8 +117,8 @@ class Scheduler:
             loses its lease. A stopped process (SIGSTOP) keeps its jobs for as long.
         max_payload_bytes: Maximum size of the arguments of one job, as JSON in UTF-8, at least 64; None for
             the limit of the table, 16 MiB. Larger arguments are rejected when the job is scheduled.
-        max_result_bytes: Maximum size of a kept result, as JSON in UTF-8, at least 64; None for no limit. A
-            job with a larger one completes without a kept value.
+        max_result_bytes: Maximum size of a kept result, as JSON in UTF-8, at least 64; None for what
+            PostgreSQL stores, 256 MiB. A job with a larger one completes without a kept value.
         shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
             written.
         lease: How long this worker owns its jobs without a heartbeat, in seconds or as a timedelta, from
@@ -665,8 +665,8 @@ class Scheduler:
             conflict_resolution: The behaviour for ids and unique keys that exist or occur twice. RAISE
                 inserts all jobs or none. Of the jobs with one id or key, IGNORE keeps the first and REPLACE
                 the last.
-            batch_size: Jobs per statement. Each statement commits separately, except under RAISE, with
-                ``connection``, and if a job has ``after``.
+            batch_size: Jobs per statement, fewer if their arguments are large. Each statement commits
+                separately, except under RAISE, with ``connection``, and if a job has ``after``.
             connection: A connection of yours; see ``schedule()``.
             notify: With ``connection``, how workers are notified; see ``schedule()``.
 

@@ -34,6 +34,7 @@ from datetime import datetime
 from functools import partial
 from typing import ClassVar, Final, NamedTuple
 
+from pg_scheduler.base.batches import BatchRoom
 from pg_scheduler.database.blockers import Blocker
 from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, is_locked_out, is_refusal
 from pg_scheduler.database.statements import Transaction
@@ -111,7 +112,8 @@ MAX_ROWS: Final = 500
 """Schedules that one transaction plans."""
 
 TIME_LIMIT_S: Final = 0.5
-"""Seconds of computing in one transaction; the remaining schedules wait for the next one."""
+"""Seconds of computing in one transaction; the remaining schedules wait for the next one. So do those that
+follow large arguments."""
 
 BY_SCHEDULE: Final = "cancelled by the next fire time of its schedule"
 """The reason of a JobCancelled under Overlap.CANCEL."""
@@ -440,8 +442,10 @@ class Planner(Service):
     ) -> PlannedChanges:
         """Return the plans of due schedules, and the changes and events of those that cannot be planned."""
         planned = PlannedChanges()
+        room = BatchRoom(MAX_ROWS)
         began = time.monotonic()
         for row in rows:
+            plan = None
             try:
                 plan = await self._plan_row(row, now, unfinished_jobs, built_in=built_in)
             except UnknownZoneError as error:
@@ -456,7 +460,9 @@ class Planner(Service):
                 if plan is not None:
                     planned.plans.append(plan)
             await asyncio.sleep(0)
-            if time.monotonic() > began + TIME_LIMIT_S:
+            characters = 0 if plan is None else sum(job.characters for job in plan.queue.jobs)
+            # The remaining schedules wait for the next transaction.
+            if time.monotonic() > began + TIME_LIMIT_S or not room.take(characters):
                 break
         return planned
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from pg_scheduler.base.batches import BatchRoom
 from pg_scheduler.jobs.outcome import Outcome
 from pg_scheduler.jobs.rows import Claim
 
@@ -60,6 +61,11 @@ class LateGroup:
     with_consequences: bool = True
     is_refused: bool = False
     is_alone: bool = False
+
+    @property
+    def characters(self) -> int:
+        """The length of the results that its statement sends."""
+        return sum(outcome.change.characters for _, outcome in self.outcomes)
 
     @property
     def may_merge(self) -> bool:
@@ -173,11 +179,13 @@ class LateOutcomes:
         """Return the groups that have a turn now: one that is being divided, or some that wait for locks.
 
         Args:
-            size: The maximum number of outcomes, unless the first group has more.
+            size: The maximum number of outcomes, unless the first group has more. Large results make it
+                smaller.
         """
         now = time.monotonic()
         due_groups: list[LateGroup] = []
         job_ids: set[str] = set()
+        room = BatchRoom(len(self.groups))
         for group in self.groups:
             if group.due_at > now:
                 continue
@@ -190,7 +198,7 @@ class LateOutcomes:
             ):
                 continue
             # A statement writes a job once: another attempt of it has the next turn.
-            if job_ids.isdisjoint(ids):
+            if job_ids.isdisjoint(ids) and room.take(group.characters):
                 due_groups.append(group)
                 job_ids |= ids
         return due_groups

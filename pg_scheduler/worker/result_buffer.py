@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from pg_scheduler.base.batches import BatchRoom
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.events import (
@@ -32,7 +33,7 @@ class ResultBuffer:
     """Outcomes that are not yet written, with completions kept apart from the others."""
 
     batch_size = 500
-    """The maximum number of outcomes of one batch."""
+    """The maximum number of outcomes of one batch. Large results make it smaller."""
     capacity = 2000
     """Outcomes that are not written at which the claimer claims no more jobs."""
 
@@ -227,9 +228,10 @@ class ResultBuffer:
     def _take_others(self, batch: OutcomeBatch) -> None:
         """Move other outcomes into a batch, each job once."""
         outcomes: dict[str, AttemptOutcome] = {}
+        room = BatchRoom(self.batch_size)
         for claim, outcome in self._others:
             # Another attempt of the same job has its turn after this one's.
-            if claim.job_id in outcomes or len(outcomes) == self.batch_size:
+            if claim.job_id in outcomes or not room.take(outcome.change.characters):
                 break
             outcomes[claim.job_id] = (claim, outcome)
         self._in_batches[batch] = [claim for claim, _ in outcomes.values()]

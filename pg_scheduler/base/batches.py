@@ -1,0 +1,56 @@
+"""Divide what statements send into batches, by number and by size.
+
+Callers decide how large arguments and results are. PostgreSQL ends the connection of a statement of more than
+1 GiB, which would look like an outage and be repeated for ever, and a large one blocks the event loop while
+it is encoded. So what sends many values with one statement asks a ``BatchRoom`` for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+MAX_BATCH_CHARACTERS = 8 * 2**20
+"""Characters of values per batch. A larger value is sent alone."""
+
+
+class BatchRoom:
+    """The room of one batch.
+
+    Args:
+        count: The maximum number of items.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._characters = MAX_BATCH_CHARACTERS
+        self._is_empty = True
+
+    def take(self, characters: int) -> bool:
+        """Take the room of one more item of so many characters; return False if there is none.
+
+        The first item always has room.
+        """
+        if not self._is_empty and (self._count <= 0 or characters > self._characters):
+            return False
+        self._is_empty = False
+        self._count -= 1
+        self._characters -= characters
+        return True
+
+
+def batches(items: Iterable[T], count: int, characters_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield items in batches of at most so many, which have together at most ``MAX_BATCH_CHARACTERS``."""
+    batch: list[T] = []
+    room = BatchRoom(count)
+    for item in items:
+        characters = characters_of(item)
+        if not room.take(characters):
+            yield batch
+            batch, room = [], BatchRoom(count)
+            room.take(characters)
+        batch.append(item)
+    if batch:
+        yield batch

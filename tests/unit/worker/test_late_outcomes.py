@@ -1,0 +1,32 @@
+"""Late outcomes have turns together, as many as one statement may send."""
+
+from __future__ import annotations
+
+import pytest
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.jobs.outcome import Outcome, RowChange
+from pg_scheduler.jobs.result import KeptResult
+from pg_scheduler.jobs.rows import EPOCH, Claim
+from pg_scheduler.worker.late_outcomes import AttemptOutcome, LateOutcomes
+
+LENGTH = 3000
+
+
+def completion(job_id: str) -> AttemptOutcome:
+    claim = Claim(job_id, "work", "work", 1, EPOCH, "{}", 0, 0, 0, None, None)
+    kept = KeptResult(60.0, value="x" * LENGTH)
+    return claim, Outcome(RowChange(JobStatus.COMPLETED, kept=kept), None)
+
+
+def test_late_groups_with_large_results_have_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pg_scheduler.base.batches.MAX_BATCH_CHARACTERS", 3 * LENGTH)
+    late = LateOutcomes()
+    for number in range(7):
+        late.postpone([completion(f"{number}")], last_group=None)
+    late.hurry()
+    turns = []
+    while groups := late.due_groups(500):
+        turns.append(len(groups))
+        late.remove(groups)
+    assert turns == [3, 3, 1]
