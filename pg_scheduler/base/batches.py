@@ -1,8 +1,9 @@
 """Divide what statements send into batches, by number and by size.
 
 Callers decide how large arguments and results are. PostgreSQL ends the connection of a statement of more than
-1 GiB, which would look like an outage and be repeated for ever, and a large one blocks the event loop while
-it is encoded. So what sends many values with one statement asks a ``BatchRoom`` for each of them.
+1 GiB. That would look like an outage, so the statement would be repeated without an end. A large one also
+blocks the event loop while it is encoded. So what sends many values with one statement asks a ``BatchRoom``
+for each of them.
 """
 
 from __future__ import annotations

@@ -26,8 +26,11 @@ from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import object_from
 
+FIRST_PAUSE_S: Final = 0.25
+"""Seconds until a scan attends to a job of whose consequences a row was locked when it ended."""
+
 LOCKED_PAUSE_S: Final = 4.0
-"""Seconds for which a scan leaves out a job of whose consequences a row is locked."""
+"""Seconds for which a scan leaves out a job of whose consequences a row is still locked."""
 
 ORDER: Final = ("result", "child", "schedule", "fixed_delay", "on_failure")
 """The keys of ``on_end`` in the order in which their consequences are applied.
@@ -73,6 +76,8 @@ class Consequences:
         self._handlers: dict[str, Handler] = {}
         # Until when a scan leaves out a job, by the monotonic clock.
         self._pause_ends: dict[str, float] = {}
+        self.on_left: Callable[[], None] = _wake_no_one
+        """Called when consequences are left to a scan, which a worker makes soon then."""
 
     def set_handlers(self, **handlers: Handler) -> None:
         """Set what applies the consequences of these keys. The rooms that have them are joined one by one."""
@@ -120,6 +125,11 @@ class Consequences:
 
         Those that meet a lock of another transaction, or that the table refuses, are left for a later scan.
         """
+        if await self._apply(job_ids, locked_pause_s=FIRST_PAUSE_S):
+            self.on_left()
+
+    async def _apply(self, job_ids: Collection[str], *, locked_pause_s: float) -> bool:
+        """Apply consequences; return whether some are left, which a scan leaves out for some seconds."""
         locked: set[str] = set()
 
         async def run_unlocked(part: Sequence[str], transaction: Transaction) -> None:
@@ -134,10 +144,10 @@ class Consequences:
 
         errors = await self._statements.run_divided(job_ids, run_unlocked)
         now = time.monotonic()
-        self._pause_ends |= dict.fromkeys(locked, now + LOCKED_PAUSE_S)
+        self._pause_ends |= dict.fromkeys(locked, now + locked_pause_s)
         for job_id, error in errors.items():
             is_refused = is_refusal(error)
-            self._pause_ends[job_id] = now + (REFUSED_PAUSE_S if is_refused else LOCKED_PAUSE_S)
+            self._pause_ends[job_id] = now + (REFUSED_PAUSE_S if is_refused else locked_pause_s)
             if is_refused:
                 logger.error(
                     "consequences of the end of job %s refused by the table, next attempt in %s s: %s",
@@ -146,6 +156,7 @@ class Consequences:
                     describe(error),
                     extra=record_fields(job_id=job_id),
                 )
+        return bool(locked or errors)
 
     async def report_ends(
         self,
@@ -188,8 +199,12 @@ class Consequences:
         now = time.monotonic()
         self._pause_ends = {job_id: until for job_id, until in self._pause_ends.items() if until > now}
         lost = [row[0] for row in await self._statements.fetch("find_ended", limit, list(self._pause_ends))]
-        await self.apply(lost)
+        await self._apply(lost, locked_pause_s=LOCKED_PAUSE_S)
         return len(lost)
+
+
+def _wake_no_one() -> None:
+    """Leave the consequences to the next scan, where no worker has set what wakes it."""
 
 
 def _ended_job(row: Record) -> EndedJob:

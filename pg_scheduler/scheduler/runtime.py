@@ -57,6 +57,7 @@ class Runtime:
     def __init__(self, node: Node, slices: Slices) -> None:
         self.node = node
         config, store = node.config, slices.store
+        store.consequences.on_left = node.signals.end_overlooked
         progress = ProgressWriter(node)
         self.completer = Completer(node, progress)
         self.executor = self.executor_class(node, self.completer, progress)

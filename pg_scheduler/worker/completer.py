@@ -204,6 +204,8 @@ class Completer(Service):
                 self._divide(batch)
                 return
             batch.outcomes, batch.accepted = outcomes, settled.accepted
+            if not substitute.with_consequences and settled.accepted:
+                self._signals.end_overlooked()
             self._publish_refusal(claim, error, substitute.description)
             return
         self._divide(batch, pause_s=REFUSED_PAUSE_S)

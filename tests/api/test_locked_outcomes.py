@@ -13,7 +13,14 @@ import asyncpg
 import pytest
 
 from pg_scheduler import DatabaseUnavailableError, JobFailedError, current_job
-from pg_scheduler.events import JobCompleted, JobFailed, JobStarted, OutcomesDelayed, ServiceRetrying
+from pg_scheduler.events import (
+    JobCompleted,
+    JobExpired,
+    JobFailed,
+    JobStarted,
+    OutcomesDelayed,
+    ServiceRetrying,
+)
 from pg_scheduler.queue import consequences
 from pg_scheduler.triggers import Every
 from pg_scheduler.worker import late_outcomes
@@ -222,6 +229,25 @@ async def test_shutdown_ends_while_many_outcomes_wait_for_one_lock_of_a_trigger_
         with pytest.raises(DatabaseUnavailableError, match="could not be written"):
             await asyncio.wait_for(scheduler.shutdown(), PATIENCE)
     await stranger.close()
+
+
+async def test_job_continues_soon_after_one_that_expired_while_its_row_was_locked(
+    dsn: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DeadlineScanner, "interval_s", 3 * PATIENCE)
+    scheduler = make(lease=6 * PATIENCE)
+    scheduler.register(quick, name="quick")
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    # A claim finds that it has expired, and then meets the lock.
+    await scheduler.enqueue("quick", args=(1,), job_id="late", delay=1, misfire_grace_time=0)
+    await scheduler.enqueue("quick", args=(2,), job_id="waiting", after=["late"], after_outcome="ended")
+    connection = await asyncpg.connect(dsn)
+    async with connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'waiting' FOR UPDATE")
+        await seen.until(JobExpired, job_id="late")
+    await seen.until(JobCompleted, job_id="waiting")
+    await connection.close()
 
 
 async def test_worker_continues_when_many_jobs_end_that_precede_a_locked_one(
