@@ -8,7 +8,7 @@ for each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -42,16 +42,25 @@ class BatchRoom:
         return True
 
 
-def batches(items: Iterable[T], count: int, characters_of: Callable[[T], int]) -> Iterator[list[T]]:
+def batches(items: Sequence[T], count: int, characters_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
     """Yield items in batches of at most so many, which have together at most ``MAX_BATCH_CHARACTERS``."""
+    for start in range(0, len(items), count):
+        part = items[start : start + count]
+        # Nearly always a part is one batch, and to find that costs less than to ask for each item.
+        if sum(map(characters_of, part)) <= MAX_BATCH_CHARACTERS:
+            yield part
+        else:
+            yield from _divided(part, characters_of)
+
+
+def _divided(items: Sequence[T], characters_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
     batch: list[T] = []
-    room = BatchRoom(count)
+    room = BatchRoom(len(items))
     for item in items:
         characters = characters_of(item)
         if not room.take(characters):
             yield batch
-            batch, room = [], BatchRoom(count)
+            batch, room = [], BatchRoom(len(items))
             room.take(characters)
         batch.append(item)
-    if batch:
-        yield batch
+    yield batch
