@@ -451,6 +451,11 @@ class Connections:
         with translated():
             connection = await asyncpg_connection_of(source)
         await self.check_call(connection)
+        await self.check_isolation(connection)
+        return connection
+
+    async def check_isolation(self, connection: Connection) -> None:
+        """Raise ValueError if a transaction has another isolation level than READ COMMITTED."""
         with translated():
             level: str = await connection.fetchval(
                 "SELECT pg_catalog.current_setting('transaction_isolation')",
@@ -461,7 +466,6 @@ class Connections:
                 f"connection is in a transaction at the isolation level {level.upper()}; begin it at READ "
                 "COMMITTED: at any other one, two jobs that end together may not see each other's end"
             )
-        return connection
 
     @asynccontextmanager
     async def checkout_for_lock(self) -> AsyncIterator[Connection]:

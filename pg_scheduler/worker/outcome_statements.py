@@ -173,6 +173,9 @@ class ResultRepository:
 
         Returns:
             Whether it was a plain job, whose end has no consequences; None if the attempt does not hold it.
+
+        Raises:
+            ValueError: The code has set another isolation level than READ COMMITTED.
         """
         connection, result = transaction.connection, change.kept
         if result is None:
@@ -182,6 +185,8 @@ class ResultRepository:
         if is_own:
             with translated():
                 await connection.execute(TRANSACTION_SETTINGS, timeout=self._statements.call_timeout_s)
+            # The code may have begun its block by a command that sets another level.
+            await self._statements.connections.check_isolation(connection)
         changes = {(claim.job_id, claim.attempt): change}
         if result is None or f"{result.value}{result.no_value_reason}".isascii():
             return False if await self._settle_held(changes, worker_id, transaction) else None

@@ -284,13 +284,15 @@ RETURNING job_id;
 -- route: caller
 -- Complete a job in the transaction of its own code, fenced by worker ($2) and attempt; return its id.
 --
--- settle_jobs decides about a refused job: it is lost, or its end has consequences.
+-- settle_jobs decides about a refused job: it is lost, or its end has consequences. So it is at another isolation level,
+-- which the code may have set, and which the caller of this statement refuses.
 UPDATE {schema}scheduled_jobs SET
     status        = 'completed',
     finished_at   = coalesce($4, {now}),
     error_message = NULL,
     lease_until   = NULL
 WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running' AND on_end IS NULL
+  AND current_setting('transaction_isolation') = 'read committed'
 RETURNING job_id;
 
 -- name: has_committed

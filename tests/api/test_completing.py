@@ -1048,6 +1048,27 @@ async def test_completing_refuses_transactions_of_other_isolation_levels(
     assert await effects_of(pool) == []
 
 
+@pytest.mark.parametrize("is_awaited", [True, False])
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_completing_refuses_a_block_that_sets_another_isolation_level(
+    scheduler: Scheduler, seen: Recorder, pool: asyncpg.Pool, isolation: str, is_awaited: bool
+) -> None:
+    async def complete() -> None:
+        async with current_job().completing() as connection:
+            await connection.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+            await add_effect(connection)
+
+    scheduler.register(complete)
+    await scheduler.enqueue(complete, job_id="parent", delay=timedelta(hours=1))
+    if is_awaited:
+        await scheduler.enqueue(later, args=("child",), after=["parent"])
+    await scheduler.run_job_now("parent")
+    [failed] = await seen.until(JobFailed, job_id="parent")
+    assert isinstance(failed.exception, ValueError)
+    assert "begin it at READ COMMITTED" in str(failed.exception)
+    assert await effects_of(pool) == []
+
+
 async def test_completing_refuses_a_connection_without_a_transaction(
     scheduler: Scheduler, pool: asyncpg.Pool
 ) -> None:
