@@ -334,6 +334,9 @@ RETURNING schedule_id;
 -- Lock those of these jobs ($1) that have not ended, and return them: whether each waits for its first start, and
 -- whether it is locked now. One that was cancelled ends with its attempt.
 --
+-- An attempt that a limit did not admit has a number, too. If another one has begun before, the job was suspended, or
+-- its history has an entry of that attempt.
+--
 -- SKIP LOCKED: the transaction that ends a job locks the job before its schedule.
 WITH locked AS (
     SELECT job_id
@@ -342,7 +345,9 @@ WITH locked AS (
     ORDER BY job_id COLLATE "C"
     FOR NO KEY UPDATE SKIP LOCKED
 )
-SELECT job_id, status = 'pending' AND retry_count = 0 AND (attempt = 0 OR left(blocked_on, 6) = 'limit:') AS waits,
+SELECT job_id,
+    status = 'pending' AND retry_count = 0 AND (attempt = 0 OR left(blocked_on, 6) = 'limit:'
+        AND (options -> 'suspended') IS NULL AND (errors -> 0) IS NULL) AS waits,
     EXISTS (SELECT FROM locked WHERE locked.job_id = job.job_id) AS is_locked
 FROM {schema}scheduled_jobs AS job
 WHERE job_id = ANY ($1::text[]) AND (finished_at IS NULL OR {may_run_on});

@@ -52,8 +52,10 @@ from pg_scheduler.events import (
     ScheduleUpdated,
 )
 from pg_scheduler.jobs.limits import LimitNumbers
-from pg_scheduler.jobs.outcome import COMPLETE, REVOKED, Outcome
+from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, REVOKED, Outcome
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.jobs.step_values import SLEEP
+from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.jobs.task import TaskOptions
 from pg_scheduler.scheduler.schedules import Schedules
 from pg_scheduler.scheduler.store import Store
@@ -832,6 +834,32 @@ async def test_queue_one_drops_fire_times_while_a_limit_keeps_its_job_from_its_f
     await bench.plan(MINUTE)
     schedule = await bench.get()
     assert (schedule.runs, schedule.skipped) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome.suspend((Suspension(SLEEP, "nap", NOON),)),
+        RELEASE,
+        Outcome.crash("its worker died", max_crashes=None),
+        Outcome.snooze(MINUTE / 60),
+    ],
+    ids=["suspended", "released", "crashed", "snoozed"],
+)
+async def test_queue_one_enqueues_the_next_job_while_a_limit_delays_one_that_has_begun(
+    bench: Bench, outcome: Outcome
+) -> None:
+    await bench.add(Every(MINUTE), overlap=Overlap.QUEUE_ONE)
+    await bench.plan(MINUTE)
+    (begun,) = await bench.claim()
+    await bench.settle(begun, outcome)
+    bench.clock.advance(MINUTE / 2)
+    (claim,) = await bench.claim()
+    full = (("limit:x:", LimitNumbers(0, None, None)),)
+    assert await bench.parts.store.limits.admit("me", [AdmissionRequest(claim, full)], {"limit:x:": 0.0})
+    await bench.plan(MINUTE)
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.skipped) == (2, 0)
 
 
 @pytest.mark.slow
