@@ -37,6 +37,7 @@ from typing import ClassVar, Final, NamedTuple
 from pg_scheduler.base.batches import BatchRoom
 from pg_scheduler.database.blockers import Blocker
 from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, is_locked_out, is_refusal
+from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, JobConflictError
 from pg_scheduler.events import (
@@ -68,7 +69,15 @@ from pg_scheduler.schedules.statements import (
     ScheduleChange,
     ScheduleRepository,
 )
-from pg_scheduler.schedules.timing import Advance, after_insertion, is_ahead, pass_time, zone_data_of
+from pg_scheduler.schedules.timing import (
+    Advance,
+    after_insertion,
+    fire_time_job_id,
+    is_ahead,
+    pass_time,
+    with_spare,
+    zone_data_of,
+)
 from pg_scheduler.triggers.serialization import registered_kinds
 from pg_scheduler.triggers.zones import UnknownZoneError, data_version
 from pg_scheduler.worker.node import Node
@@ -312,7 +321,7 @@ class Planner(Service):
                 unfinished_jobs = (
                     await schedules.lock_last_jobs(last_job_ids, on=connection) if last_job_ids else {}
                 )
-                planned = await self._plan_rows(rows, now, unfinished_jobs, built_in=built_in)
+                planned = await self._plan_rows(rows, now, unfinished_jobs, connection, built_in=built_in)
                 due_times = (due for plan in planned.plans for due in plan.advance.due_times)
                 first_due = min(due_times, default=None)
                 # The commit of a notification takes a lock too, for which a turn is too short.
@@ -437,6 +446,7 @@ class Planner(Service):
         rows: Sequence[ScheduleRow],
         now: datetime,
         unfinished_jobs: Mapping[str, LastJob],
+        connection: Connection,
         *,
         built_in: bool,
     ) -> PlannedChanges:
@@ -447,7 +457,9 @@ class Planner(Service):
         for row in rows:
             plan = None
             try:
-                plan = await self._plan_row(row, now, unfinished_jobs, built_in=built_in)
+                plan = await self._plan_row(row, now, unfinished_jobs, connection, built_in=built_in)
+            except DatabaseUnavailableError:
+                raise
             except UnknownZoneError as error:
                 self._unknown_zones.add(row.schedule_id, row.task, error.zone)
             except Exception as error:  # noqa: BLE001 - user code: a trigger of the application, and its row
@@ -467,7 +479,13 @@ class Planner(Service):
         return planned
 
     async def _plan_row(
-        self, row: ScheduleRow, now: datetime, unfinished_jobs: Mapping[str, LastJob], *, built_in: bool
+        self,
+        row: ScheduleRow,
+        now: datetime,
+        unfinished_jobs: Mapping[str, LastJob],
+        connection: Connection,
+        *,
+        built_in: bool,
     ) -> Plan | None:
         """Return the plan of a due schedule; None to leave it to the next pass, here or on another node."""
         last_job = unfinished_jobs.get(row.last_job_id or "")
@@ -490,6 +508,8 @@ class Planner(Service):
             is_unique=builder.is_unique,
         )
         advance = search() if built_in else await search_in_own_thread(row.trigger, search)
+        if advance.spare:
+            advance = with_spare(row, advance, await self._enqueued(row, advance, connection))
         if is_ahead(row, now) and not advance.fire_times:
             self._signals.schedule_was_ahead()
             logger.warning(
@@ -510,6 +530,14 @@ class Planner(Service):
             is_unique=builder.is_unique,
         )
         return Plan(row, advance, queue)
+
+    async def _enqueued(self, row: ScheduleRow, advance: Advance, connection: Connection) -> set[datetime]:
+        """Return those fire times of a schedule whose jobs exist."""
+        ids = {
+            fire_time_job_id(row.schedule_id, fire_time, owner=row.owner): fire_time
+            for fire_time in (*advance.fire_times, *advance.spare)
+        }
+        return {ids[job_id] for job_id in await self._store.jobs.statuses_of(ids, connection=connection)}
 
 
 def _add(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -47,6 +48,8 @@ class Advance:
             enqueued, by the rules of `after_insertion()`; None if there is none. That of a `FixedDelay` is
             searched for only if it may become the next one: a search may take long, and its error pauses the
             schedule.
+        spare: Missed fire times for which no run is left, in order. They take the places of those whose jobs
+            exist already; see ``with_spare()``.
     """
 
     fire_times: tuple[datetime, ...] = ()
@@ -59,6 +62,7 @@ class Advance:
     is_finished: bool = False
     searched_from: datetime | None = None
     following: datetime | None = None
+    spare: tuple[datetime, ...] = ()
 
 
 def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger, now: datetime) -> bool:
@@ -236,10 +240,11 @@ def pass_time(
     else:
         chosen = _caught_up(row, trigger, now, first, latest) or ([] if is_missed else [latest])
     runs_left = None if row.max_runs is None else max(row.max_runs - row.runs, 0)
+    spare = chosen[runs_left:] if runs_left else []
     chosen = chosen[:runs_left]
     skipped = len(chosen) if is_busy else 0
     if is_busy:
-        chosen = []
+        chosen, spare = [], []
     is_last = runs_left is not None and len(chosen) >= runs_left
     follows_end = is_fixed_delay(trigger)
     waits = bool(chosen) and follows_end and not is_last
@@ -248,7 +253,7 @@ def pass_time(
     next_fire_at = None if is_last or waits else following
     return Advance(
         fire_times=tuple(chosen),
-        due_times=tuple(fire + jitter_of(row, fire) if row.jitter_seconds else fire for fire in chosen),
+        due_times=_due_times(row, chosen),
         last_fire_at=latest,
         next_fire_at=next_fire_at,
         skipped=skipped,
@@ -257,6 +262,28 @@ def pass_time(
         is_finished=next_fire_at is None and not waits,
         searched_from=now if follows_end else latest,
         following=following,
+        spare=tuple(spare),
+    )
+
+
+def with_spare(row: ScheduleRow, advance: Advance, enqueued: Collection[datetime]) -> Advance:
+    """Return what becomes of the fire times if jobs of some exist, as by a backfill.
+
+    Those use up no run, so the next ones become jobs in their places.
+    """
+    fire_times = list(advance.fire_times)
+    free_runs = sum(fire_time in enqueued for fire_time in fire_times)
+    for fire_time in advance.spare:
+        if not free_runs:
+            break
+        fire_times.append(fire_time)
+        free_runs -= fire_time not in enqueued
+    return replace(
+        advance,
+        fire_times=tuple(fire_times),
+        due_times=_due_times(row, fire_times),
+        missed=advance.missed - (len(fire_times) - len(advance.fire_times)),
+        spare=(),
     )
 
 
@@ -323,6 +350,11 @@ def fire_time_job_id(schedule_id: str, fire_time: datetime, *, owner: str = "api
 def job_id_prefix(schedule_id: str, owner: str) -> str:
     """Return how the ids of the jobs of a schedule begin."""
     return f"{'periodic' if owner == 'code' else 'schedule'}:{schedule_id}:"
+
+
+def _due_times(row: ScheduleRow, fire_times: Sequence[datetime]) -> tuple[datetime, ...]:
+    """Return when the jobs of fire times are due."""
+    return tuple(fire + jitter_of(row, fire) if row.jitter_seconds else fire for fire in fire_times)
 
 
 def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final
@@ -267,8 +267,13 @@ class Expected:
             return False
         return True
 
-    def plan(self, now: datetime, *, is_unfinished: bool) -> list[datetime]:
-        """Return the fire times that become jobs now. The last job of the schedule may be unfinished."""
+    def plan(
+        self, now: datetime, *, is_unfinished: bool, has_job: Callable[[datetime], bool]
+    ) -> list[datetime]:
+        """Return the fire times that become jobs now. The last job of the schedule may be unfinished.
+
+        A fire time whose job exists uses up no run.
+        """
         if self.paused_until is not None:
             if not self.keeps_fire_times:
                 self.cursor = max(self.cursor, self.paused_until - INSTANT)
@@ -278,7 +283,12 @@ class Expected:
         if due:
             self.cursor = self.last_planned = due[-1]
         if self.max_runs is not None:
-            chosen = chosen[: self.max_runs - self.runs]
+            runs_left = self.max_runs - self.runs
+            chosen = [
+                fire_time
+                for number, fire_time in enumerate(chosen)
+                if sum(not has_job(previous) for previous in chosen[:number]) < runs_left
+            ]
         self.missed += len(due) - len(chosen)
         if is_unfinished and self.options.overlap in {Overlap.SKIP, Overlap.QUEUE_ONE}:
             self.skipped += len(chosen)
@@ -382,7 +392,11 @@ class World:
             if schedule.is_finished:
                 schedule.end_pause()
                 continue
-            chosen = schedule.plan(now, is_unfinished=schedule.last_job in self.pending)
+            chosen = schedule.plan(
+                now,
+                is_unfinished=schedule.last_job in self.pending,
+                has_job=lambda fire_time, schedule=schedule: self.job_id(schedule, fire_time) in self.jobs,  # type: ignore[misc]
+            )
             job_ids = [self.job_id(schedule, fire_time) for fire_time in chosen]
             new = [job_id for job_id in job_ids if job_id not in self.jobs]
             if new and schedule.options.overlap == Overlap.CANCEL and schedule.last_job in self.pending:

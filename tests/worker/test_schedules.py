@@ -1700,6 +1700,17 @@ async def test_schedule_with_a_limit_of_runs_goes_on_after_fire_times_that_were_
     assert schedule.finished_at is not None
 
 
+async def test_last_run_is_that_of_the_next_missed_fire_time_when_one_was_backfilled(bench: Bench) -> None:
+    await bench.add(Every(MINUTE), max_runs=2, overlap=Overlap.QUEUE_ALL, catch_up=CatchUp.all())
+    await bench.plan(MINUTE)
+    await bench.schedules.backfill(KEY, NOON + 2 * MINUTE, NOON + 3 * MINUTE)
+    await bench.plan(3 * MINUTE)
+    assert await bench.minutes() == [1, 2, 3]
+    schedule = await bench.get()
+    assert (schedule.runs, schedule.missed, schedule.next_fire_at) == (2, 1, None)
+    assert schedule.finished_at is not None
+
+
 async def test_cancel_spares_the_last_job_when_the_fire_time_has_a_job_already(bench: Bench) -> None:
     await bench.add(Every(MINUTE), overlap=Overlap.CANCEL)
     await bench.schedules.backfill(KEY, NOON + MINUTE, NOON + 2 * MINUTE)
