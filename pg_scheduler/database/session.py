@@ -68,8 +68,17 @@ def check_connection(connection: object) -> Connection | None:
 
 def check_savepoints(connection: Connection) -> None:
     """Raise ValueError if asyncpg sets no savepoint in the transaction of a caller."""
-    if as_foreign(connection) is None and is_open(connection) and open_transaction(connection) is True:
+    if not can_set_savepoints(connection):
         raise ValueError(NO_SAVEPOINT)
+
+
+def can_set_savepoints(connection: Connection) -> bool:
+    """Return whether a savepoint may be set, as in a transaction that no statement of the caller began."""
+    return (
+        as_foreign(connection) is not None
+        or not is_open(connection)
+        or open_transaction(connection) is not True
+    )
 
 
 def transaction_of(connection: Connection) -> Callable[[], object] | None:

@@ -118,7 +118,7 @@ class Completions:
             error = JobLostError(claim.job_id)
             error.add_note("its function has returned before this block ended; await the task that opened it")
             raise error
-        await self._progress.write_last((claim,))
+        await self._progress.write_within(claim, transaction)
         codec = self._statements.codec
         task = self._tasks.resolve(claim.function)
         value = completion.value if task is None else task.form_of_result(completion.value)
@@ -153,6 +153,7 @@ class Completions:
         _stop_writing(attempt, completion, end=End.WRITTEN)
         if attempt.call is not None:
             attempt.call.has_completed = True
+        self._progress.drop(attempt.claim)
         for event in transaction.events:
             self._statements.publish(event)
         if not is_reported:

@@ -27,7 +27,7 @@ from pg_scheduler.database.options import (
     LOCK_TIMEOUT_MS,
     TRANSACTION_SETTINGS,
 )
-from pg_scheduler.database.session import Connection, Record, transact
+from pg_scheduler.database.session import Connection, Record, can_set_savepoints, transact
 from pg_scheduler.database.statements import Repository, Statements, Transaction
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
@@ -601,6 +601,39 @@ class ProgressRepository(Repository):
                 raise
             return await self._write_accepted(worker_id, reports, error)
 
+    async def write_own_progress(
+        self, worker_id: str, claim: Claim, progress: JobProgress, transaction: Transaction
+    ) -> None:
+        """Write the progress of an attempt in the transaction that completes its job.
+
+        What the table refuses is dropped, with a log record.
+        """
+        try:
+            if not can_set_savepoints(transaction.connection):
+                # The caller began the transaction by a statement, so an error would abort it. Each encoding
+                # has the characters of ASCII.
+                await self._write_own(worker_id, claim, progress, transaction, in_ascii=True)
+                return
+            try:
+                async with self._statements.transaction(within=transaction) as savepoint:
+                    await self._write_own(worker_id, claim, progress, savepoint, in_ascii=False)
+            except UnstorableTextError:
+                async with self._statements.transaction(within=transaction) as savepoint:
+                    await self._write_own(worker_id, claim, progress, savepoint, in_ascii=True)
+        except REFUSALS as error:
+            if not is_refusal(error):
+                raise
+            _log_refusal(claim, error)
+
+    async def _write_own(
+        self, worker_id: str, claim: Claim, progress: JobProgress, transaction: Transaction, *, in_ascii: bool
+    ) -> None:
+        text = progress_text(
+            progress, in_ascii=in_ascii, codec=self._statements.codec, job_name=claim.job_name
+        )
+        args = claim.job_id, worker_id, claim.attempt, text
+        await self._statements.fetch("write_own_progress", *args, on=transaction.connection)
+
     async def _write_accepted(
         self, worker_id: str, reports: Mapping[str, tuple[Claim, JobProgress]], error: Exception
     ) -> set[str]:
@@ -608,14 +641,7 @@ class ProgressRepository(Repository):
         items = list(reports.items())
         if len(items) == 1:
             ((job_id, (claim, _)),) = items
-            logger.error(
-                "progress of job %s (id %s, attempt %s) refused by the table: %s",
-                claim.job_name,
-                job_id,
-                claim.attempt,
-                describe(error),
-                extra=record_fields(job_id=job_id, job_name=claim.job_name, attempt=claim.attempt),
-            )
+            _log_refusal(claim, error)
             return {job_id}
         middle = len(items) // 2
         written = await self.write_progress(worker_id, dict(items[:middle]))
@@ -636,3 +662,14 @@ class ProgressRepository(Repository):
             worker_id,
         )
         return {row["job_id"] for row in rows}
+
+
+def _log_refusal(claim: Claim, error: Exception) -> None:
+    logger.error(
+        "progress of job %s (id %s, attempt %s) refused by the table: %s",
+        claim.job_name,
+        claim.job_id,
+        claim.attempt,
+        describe(error),
+        extra=record_fields(job_id=claim.job_id, job_name=claim.job_name, attempt=claim.attempt),
+    )

@@ -15,3 +15,12 @@ WHERE job_id = ANY (ARRAY (
   AND worker_id = $4
   AND attempt = ($2::integer[])[{place}]
 RETURNING job_id;
+
+-- name: write_own_progress
+-- route: caller
+-- Write the last progress ($4) of an attempt in the transaction that completes its job, fenced by worker ($2) and
+-- attempt ($3).
+--
+-- It waits for a statement of the progress writer that holds the row. That has its connection, and waits for no lock.
+UPDATE {schema}scheduled_jobs SET progress = $4::jsonb
+WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running';

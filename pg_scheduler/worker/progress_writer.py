@@ -1,7 +1,9 @@
 """Write the progress that jobs report: at most once a second, with one statement for all jobs.
 
 Only the last report of a job is kept until then. A worker whose jobs report nothing executes no statement.
-The completer writes the last report of an attempt before its outcome.
+The completer writes the last report of an attempt before its outcome. A job that completes in a transaction
+of its own code holds a connection there, so that transaction writes its last report. If it took a second
+connection of the pool, jobs that hold all of them would wait for one another.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import ClassVar, Final
 
+from pg_scheduler.database.statements import Transaction
 from pg_scheduler.events import JobProgressed
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.rows import Claim
@@ -79,6 +82,23 @@ class ProgressWriter(Service):
         if self.reports and (job_ids := [claim.job_id for claim in claims if self.has(claim)]):
             await self._write(job_ids)
 
+    async def write_within(self, claim: Claim, transaction: Transaction) -> None:
+        """Write the last report of an attempt in the transaction that completes its job.
+
+        It stays here until ``drop()``, because the transaction may be rolled back.
+        """
+        if self.reports and self.has(claim):
+            _, progress = self.reports[claim.job_id]
+            await self._progress.write_own_progress(self._worker_id, claim, progress, transaction)
+            if self._events.wants(JobProgressed):
+                transaction.events.append(_event(claim, progress))
+
+    def drop(self, claim: Claim) -> None:
+        """Drop the report of an attempt whose completion is committed."""
+        with self._changing:
+            if self.has(claim):
+                del self.reports[claim.job_id]
+
     async def _write(self, job_ids: Iterable[str]) -> None:
         async with self._writing:  # a statement in progress may hold the rows
             batch = {job_id: report for job_id in job_ids if (report := self.reports.get(job_id)) is not None}
@@ -88,16 +108,7 @@ class ProgressWriter(Service):
             self._forget(batch, written)
         if self._events.wants(JobProgressed):
             for claim, progress in (batch[job_id] for job_id in batch if job_id in written):
-                self._events.publish(
-                    JobProgressed(
-                        claim.job_id,
-                        claim.job_name,
-                        claim.attempt,
-                        done=progress.done,
-                        total=progress.total,
-                        note=progress.note,
-                    )
-                )
+                self._events.publish(_event(claim, progress))
 
     def _forget(self, batch: dict[str, tuple[Claim, JobProgress]], written: set[str]) -> None:
         """Drop what is written or never will be; keep newer reports and locked rows."""
@@ -108,3 +119,14 @@ class ProgressWriter(Service):
                 is_over = job_id in written or held.get(job_id) != claim.attempt
                 if is_over and self.reports.get(job_id) is report:
                     del self.reports[job_id]
+
+
+def _event(claim: Claim, progress: JobProgress) -> JobProgressed:
+    return JobProgressed(
+        claim.job_id,
+        claim.job_name,
+        claim.attempt,
+        done=progress.done,
+        total=progress.total,
+        note=progress.note,
+    )

@@ -139,7 +139,7 @@ async def test_alert_is_not_repeated_when_a_trigger_suppresses_changes_of_finish
 
 
 FOUND_AGAIN: Final = "A later pass finds the row again, and nothing was reported."
-FOR_PEOPLE: Final = "Only people read the row."
+FOR_PEOPLE: Final = "Only people read what is written."
 WITHIN: Final = "The method that is called looks, or the row is no result of it."
 GENERATED: Final = "The documentation names it: to look would cost each job without an id."
 OTHER_TABLE: Final = "The documentation names the tables on which no trigger may suppress a change."
@@ -176,6 +176,7 @@ UNSEEN: Final = {
     "take_over_results": OTHER_TABLE,
     "try_claim": WITHIN,
     "wait_again": OTHER_TABLE,
+    "write_own_progress": FOR_PEOPLE,
     "write_schedule": OTHER_TABLE,
 }
 """The statements that write rows and whose result a caller drops."""

@@ -314,6 +314,9 @@ STORE_CALLS: dict[str, Call] = {
     "complete_own": lambda it, conn: it.results.complete_own(
         claimed()[0], COMPLETE.change, "w1", Transaction(conn, []), is_own=True
     ),
+    "write_own_progress": lambda it, conn: it.progress.write_own_progress(
+        "w1", claimed()[0], JobProgress(1), Transaction(conn, [])
+    ),
     "transaction_id": lambda it, conn: it.results.transaction_id(conn),
     "has_committed": lambda it, _: it.results.has_committed(claimed()[0], "w1", 1),
     "keep": lambda it, conn: it.kept_results.keep({"a": KeptResult(1.0)}, conn),

@@ -99,6 +99,7 @@ clear_steps: step jobs steps
 pass_results: limited steps
 take_over_results: limited steps
 write_progress: skips jobs
+write_own_progress: call jobs
 lock_for_claims: limited jobs
 lock_due: skips
 quarantine_job: limited jobs
