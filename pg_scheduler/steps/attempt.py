@@ -329,8 +329,11 @@ class AttemptSteps(OpenSteps):
                 return replace(children, take=only)
 
     def _sleep(self, name: str, delay: float | timedelta | None, until: datetime | None) -> PendingWait:
-        if (delay is None) == (until is None):
-            raise TypeError(f"sleep {name!r} needs either a delay or until=, not both; pass one of them")
+        check_step_name(name)
+        if delay is None and until is None:
+            raise TypeError(f"sleep {name!r} has no end; pass a delay or until=")
+        if delay is not None and until is not None:
+            raise TypeError(f"sleep {name!r} has both a delay and until=; pass one of them")
         seconds = None if delay is None else check_delay("delay", delay)
         end = None if until is None else check_execution_time(until, name="until")
 

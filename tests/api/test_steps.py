@@ -787,21 +787,22 @@ async def test_a_year_of_sleeps_ends_on_time(t: TestScheduler, log: Log) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("arguments", "error", "message"),
     [
-        ({}, TypeError),
-        ({"delay": 1, "until": START}, TypeError),
-        ({"delay": -1}, ValueError),
-        ({"delay": "1"}, TypeError),
-        ({"until": START.replace(tzinfo=None)}, ValueError),
+        ({"name": 5}, TypeError, "the name of a step must be a str, not int: 5"),
+        ({}, TypeError, "sleep 'a' has no end; pass a delay or until="),
+        ({"delay": 1, "until": START}, TypeError, "sleep 'a' has both a delay and until=; pass one of them"),
+        ({"delay": -1}, ValueError, "delay"),
+        ({"delay": "1"}, TypeError, "delay"),
+        ({"until": START.replace(tzinfo=None)}, ValueError, "until"),
     ],
 )
 async def test_invalid_sleep_is_refused(
-    t: TestScheduler, arguments: dict[str, Any], error: type[Exception]
+    t: TestScheduler, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     async def remind() -> None:
-        with pytest.raises(error):
-            await current_job().steps.sleep("a", **arguments)
+        with pytest.raises(error, match=re.escape(message)):
+            await current_job().steps.sleep(**{"name": "a"} | arguments)
 
     await run(t, remind)
 
