@@ -40,7 +40,7 @@ since nothing waits for it.
 """
 
 MAX_GENERATIONS: Final = 100
-"""Jobs that end because another one ended, in a row. The scan continues with the next ones."""
+"""Jobs that end because another one ended, in a row. The commit wakes the scan, which continues."""
 
 
 class EndedJob(NamedTuple):
@@ -107,6 +107,8 @@ class Consequences:
                 if affected := [job for job in jobs if key in job.on_end]:
                     ended += await handler(affected, transaction)
             job_ids = ended
+        if job_ids:
+            await self._statements.fetch("notify_ended", on=connection)
 
     async def follow(self, job_ids: Collection[str], transaction: Transaction) -> None:
         """Apply the consequences of those jobs that a call has ended, or leave them to a service.
@@ -195,7 +197,10 @@ class Consequences:
         return max(min(self._pause_ends.values()) - time.monotonic(), 0.0)
 
     async def apply_lost(self, limit: int) -> int:
-        """Apply consequences that a crash, a lock or a change by hand left; return the number of jobs."""
+        """Apply consequences that a crash, a lock or a change by hand left; return the number of jobs.
+
+        Each of them is either done then, or left out of the next calls for some seconds.
+        """
         now = time.monotonic()
         self._pause_ends = {job_id: until for job_id, until in self._pause_ends.items() if until > now}
         lost = [row[0] for row in await self._statements.fetch("find_ended", limit, list(self._pause_ends))]

@@ -108,13 +108,16 @@ class DeadlineScanner(Service):
             )
 
     async def _apply_consequences(self) -> bool:
-        """Apply the consequences that a crash left behind; return whether there may be more."""
+        """Apply the consequences that were left to a scan; return whether there may be more.
+
+        Jobs that it ended itself may have further ones, as those of a long chain.
+        """
         consequences, limit = self._node.store.consequences, self.max_ended
         reported_count = await consequences.report_gone(
             self._node.worker_id, self._node.in_flight.unreported(), limit
         )
         applied_count = await consequences.apply_lost(limit)
-        return limit in {reported_count, applied_count}
+        return reported_count + applied_count > 0
 
     async def _repair_waiting(self) -> None:
         """Read a part of the jobs that wait for others, and correct what does not agree with other rows."""

@@ -19,6 +19,8 @@ from pg_scheduler import (
     Scheduler,
 )
 from pg_scheduler.events import Event, JobBlocked, JobCancelled
+from pg_scheduler.queue import consequences
+from pg_scheduler.worker.overdue import DeadlineScanner
 from tests.api.conftest import Make
 from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.worker import PATIENCE, Recorder, now
@@ -148,6 +150,26 @@ async def test_job_whose_parent_fails_is_cancelled_with_an_event(scheduler: Sche
     assert row.error_message == "a job after which this job was to run did not complete"
     assert row.errors[-1].message == f"job '{parent}', after which this job was to run, ended as 'failed'"
     assert cancelled == [child]
+
+
+async def test_end_of_a_long_chain_follows_its_begin_without_a_pause(
+    make: Make, ran: Ran, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consequences, "MAX_GENERATIONS", 2)
+    monkeypatch.setattr(DeadlineScanner, "interval_s", 600.0)
+    scheduler = make(lease=timedelta(hours=1))
+
+    async def work(name: str) -> None:
+        await ran.work(name)
+
+    scheduler.register(work, name="work")
+    last = await scheduler.enqueue("work", args=["bad"], max_retries=0, delay=0.5)
+    for _ in range(8):
+        last = await scheduler.enqueue("work", args=["cancelled"], after=[last])
+    await scheduler.enqueue("work", args=["last"], after=[last], after_outcome="ended")
+    await scheduler.start()
+    await ran.until("last")
+    assert ran == ["bad", "last"]
 
 
 async def test_bulk_jobs_may_wait_for_each_other_and_for_existing_ones(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
+from pg_scheduler.queue import consequences
 from tests.support.dependencies import add, child, edges, state
 from tests.support.parts import Parts
 from tests.support.store import NOW, new_job
 
 FREE = ("pending", None)
 BLOCKED = ("pending", "after")
+CANCELLED = ("cancelled", None)
 
 
 @pytest.fixture
@@ -52,6 +54,21 @@ async def test_scanner_scans_again_at_once_when_consequences_may_be_left(
     assert await scanner.run_once() > 0
     assert await state(pool, "b", "c", "y") == [FREE] * 3
     assert await edges(pool) == set()
+
+
+async def test_scanner_scans_again_at_once_until_all_of_a_chain_has_ended(
+    parts: Parts, pool: asyncpg.Pool, family: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consequences, "MAX_GENERATIONS", 1)
+    await add(parts.store, child("d", "b"))
+    await pool.execute("UPDATE scheduled_jobs SET status = 'failed', finished_at = now() WHERE job_id = 'a'")
+    scanner = parts.scanner()
+    passes = 1
+    while await scanner.run_once() == 0:
+        passes += 1
+    assert passes > 1
+    assert await state(pool, "b", "c", "d") == [CANCELLED] * 3
+    assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs WHERE on_end IS NOT NULL") == 0
 
 
 async def test_scan_corrects_jobs_that_wait_for_a_deleted_job(
