@@ -318,7 +318,9 @@ class TestScheduler(JobAssertions):
             worker = await self._worker(maintains=maintains)
             await worker.plan()
             count += await worker.run_due(bound)
-            if not worker.is_dead and not await worker.plan():  # jobs may add schedules
+            # A worker that has crashed, or has lost its lease by a blocked loop, leaves jobs to another pass.
+            is_lost = worker.is_dead or worker.renewed_at is None
+            if not is_lost and not await worker.plan():  # jobs may add schedules
                 return count
 
     async def _next_step(self, target: datetime) -> tuple[datetime, bool] | None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from pg_scheduler import DatabaseUnavailableError, JobStatus, PoolClosedError, current_job
+from pg_scheduler import DatabaseUnavailableError, JobStatus, PoolClosedError, call, current_job
 from pg_scheduler.events import JobCancelled
 from pg_scheduler.testing import TestScheduler
 from pg_scheduler.worker.worker_rows import WorkerRepository
@@ -94,6 +94,36 @@ async def test_job_runs_again_after_the_loop_was_blocked_for_too_long(pool: Pool
         await t.run_until(timedelta(hours=1))
         (row,) = t.jobs(block)
         assert (row.status, row.crash_count, t.ran(block)) == (JobStatus.COMPLETED, 1, 2)
+
+
+@pytest.mark.parametrize("name", ["plain", "step", "transaction", "child"])
+async def test_job_that_blocked_the_loop_for_too_long_runs_again_at_once(pool: Pool, name: str) -> None:
+    begins: list[datetime] = []
+
+    async def block(*_connection: object) -> None:
+        if len(begins) == 1:
+            await t.block(1000)
+
+    async def child() -> None: ...
+
+    async def work() -> None:
+        begins.append(t.now)
+        steps = current_job().steps
+        if name == "step":
+            await steps.run("a", block)
+        elif name == "transaction":
+            await steps.transaction("a", block)
+        else:
+            await block()
+        if name == "child":
+            await steps.child("a", call(child))
+
+    async with TestScheduler(pool, now=START) as t:
+        await t.scheduler.enqueue(work, misfire_grace_time=None)
+        await t.run_until(timedelta(hours=5))
+        (row,) = t.jobs(work)
+        assert row.status is JobStatus.COMPLETED
+        assert begins[:2] == [START, START + timedelta(seconds=1000)]
 
 
 async def test_scheduler_reconnects_after_it_has_lost_its_connections(pool: Pool) -> None:
