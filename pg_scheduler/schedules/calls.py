@@ -24,6 +24,7 @@ from pg_scheduler.schedules.statements import ScheduleRepository
 from pg_scheduler.schedules.timing import (
     find_next_fire,
     fire_times_between,
+    follows_last_job,
     is_ahead,
     must_retime,
     retime,
@@ -143,11 +144,20 @@ class ScheduleCalls:
         self, row: ScheduleRow, old: ScheduleRow, now: datetime, *, on: Connection
     ) -> ScheduleRow:
         """Write an edited schedule; return its row with the next fire time that it now has."""
-        if must_retime(row, old, read_trigger(row.trigger), now):
-            row = await _timed(row, now=now)
+        trigger = read_trigger(row.trigger)
+        if must_retime(row, old, trigger, now):
+            # One that had finished may go on while its last run is not over.
+            if follows_last_job(row, old, trigger) and await self._has_unfinished_job(row, on=on):
+                row = replace(row, next_fire_at=None, resume_from=None, finished_at=None)
+            else:
+                row = await _timed(row, now=now)
         row = as_edit_of(old, row, now)
         await self._schedules.write(row, _kinds(row), on=on)
         return row
+
+    async def _has_unfinished_job(self, row: ScheduleRow, *, on: Connection) -> bool:
+        job_ids = [] if row.last_job_id is None else [row.last_job_id]
+        return bool(await self._schedules.lock_last_jobs(job_ids, on=on))
 
     async def update(
         self,

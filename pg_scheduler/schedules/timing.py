@@ -74,12 +74,25 @@ def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger, now: datet
         return False
     if old.finished_at is not None or _has_run_out(row):
         return True
-    # A schedule with a fixed delay has no next fire time while its last job runs. The end of that job sets
-    # it, and finds the row by the id of the schedule.
     if old.next_fire_at is None:
-        return not (row.schedule_id == old.schedule_id and is_fixed_delay(trigger) and _follows_jobs(old))
+        return not follows_last_job(row, old, trigger)
     is_within = row.end_at is None or old.next_fire_at <= row.end_at
     return not (has_same_fire_times and is_within)
+
+
+def follows_last_job(row: ScheduleRow, old: ScheduleRow, trigger: Trigger) -> bool:
+    """Return whether the end of the last job, if that has not ended, sets the next fire time after an edit.
+
+    A schedule with a fixed delay has no next fire time while its last job runs. The end of that job finds the
+    row by the id of the schedule.
+    """
+    return (
+        old.next_fire_at is None
+        and not _has_run_out(row)
+        and row.schedule_id == old.schedule_id
+        and is_fixed_delay(trigger)
+        and _follows_jobs(old)
+    )
 
 
 def retime(

@@ -1123,6 +1123,31 @@ async def test_fixed_delay_is_not_shifted_by_other_changes(bench: Bench) -> None
     assert (await bench.get()).next_fire_at == NOON + 11 * MINUTE
 
 
+async def test_fixed_delay_counts_from_the_end_of_the_last_run_when_it_gets_more_runs(bench: Bench) -> None:
+    await bench.add(FixedDelay(MINUTE), max_runs=1)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    assert (await bench.get()).finished_at is not None
+    updated = await bench.schedules.update(KEY, max_runs=3)
+    assert (updated.next_fire_at, updated.finished_at) == (None, None)
+    await bench.plan(10 * MINUTE)
+    await bench.settle(claim, COMPLETE)
+    await bench.plan()
+    assert (await bench.get()).next_fire_at == NOON + 12 * MINUTE
+    await bench.plan(MINUTE)
+    assert await bench.minutes() == [1, 12]
+
+
+async def test_fixed_delay_counts_from_now_when_it_gets_more_runs_after_the_last_one(bench: Bench) -> None:
+    await bench.add(FixedDelay(MINUTE), max_runs=1)
+    await bench.plan(MINUTE)
+    (claim,) = await bench.claim()
+    await bench.settle(claim, COMPLETE)
+    bench.clock.advance(10 * MINUTE)
+    assert (await bench.schedules.update(KEY, max_runs=1, args=(1,))).finished_at is not None
+    assert (await bench.schedules.update(KEY, max_runs=3)).next_fire_at == NOON + 12 * MINUTE
+
+
 async def test_schedule_pauses_after_failures_in_a_row(bench: Bench, pool: asyncpg.Pool) -> None:
     await bench.add(Every(MINUTE), pause_after_failures=2)
     outcomes: list[tuple[Outcome, int]] = [
