@@ -212,8 +212,8 @@ class CurrentJob:
             NotRunningError: The job does not run in the event loop of a worker, but in a thread or process.
             RuntimeError: The block is not the first one: another one is open, or has completed the job.
             TypeError: The connection is of another kind.
-            ValueError: The connection is not in a transaction, or has another isolation level. Also at the end
-                of a block that has set one.
+            ValueError: The connection is not in a transaction, or has another isolation level. The end of a
+                block that has set one raises it too.
             ConfigurationError: The connection leads to another database.
 
         Example:

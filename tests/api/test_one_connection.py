@@ -29,7 +29,8 @@ def second_connections(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the places where a task wanted a connection while it held one, which raises there."""
     places: list[str] = []
     holders: dict[int, object] = {}
-    acquire, release = asyncpg.Pool._acquire, asyncpg.Pool.release
+    acquire: Any = asyncpg.Pool._acquire  # type: ignore[attr-defined] # acquire() and fetch() call it
+    release = asyncpg.Pool.release
 
     async def acquire_first(pool: asyncpg.Pool, timeout: float | None) -> Any:
         task = asyncio.current_task()
