@@ -117,6 +117,11 @@ AHEAD: Final = (
     "the server's clock was set back since schedule %r of %s fired; its next fire time is computed again: %s"
 )
 
+STALLED: Final = (
+    "schedule %r of %s waited for the end of its last job, which does not exist any more, as after a DELETE; "
+    "its delay begins now"
+)
+
 MAX_ROWS: Final = 500
 """Schedules that one transaction plans."""
 
@@ -240,6 +245,8 @@ class Planner(Service):
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
             if await self.declared.restore():
                 await self.declared.retire()
+            if await self._continue_stalled(plannable):
+                next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         await self._cancel_replaced()
         self.next_fire_in = next_in
         if self._signals.notifications_up.is_set:
@@ -421,6 +428,13 @@ class Planner(Service):
                     LATE, late_id, self._late_tasks.get(late_id), late_s, holders, extra=record_fields()
                 )
             raise
+
+    async def _continue_stalled(self, plannable: Plannable) -> bool:
+        """Let schedules continue whose last job is gone; return whether there were any."""
+        stalled_schedules = await self._schedules.continue_stalled(plannable)
+        for schedule_id, task in stalled_schedules:
+            logger.warning(STALLED, schedule_id, task, extra=record_fields())
+        return bool(stalled_schedules)
 
     async def _cancel_replaced(self) -> None:
         """Cancel the jobs that new ones replace, unless they are locked. Until then the new ones wait."""

@@ -269,6 +269,16 @@ class ScheduleRepository:
         rows = await self._statements.fetch("retire_schedules", *args)
         return [(row["schedule_id"], row["task"]) for row in rows]
 
+    async def continue_stalled(self, plannable: Plannable) -> list[tuple[str, str]]:
+        """Let schedules continue that wait for the end of a job that is gone; return their ids and tasks.
+
+        Args:
+            plannable: What the node can plan.
+        """
+        now = self._statements.now
+        rows = await self._statements.fetch("continue_schedules", now, plannable.declared, plannable.tasks)
+        return [(row["schedule_id"], row["task"]) for row in rows]
+
     async def read(self, schedule_ids: Collection[str]) -> dict[str, ScheduleRow]:
         """Return those of the schedules that exist, by id."""
         rows = await self._statements.fetch("read_schedules", list(schedule_ids))

@@ -228,6 +228,34 @@ WHERE schedule_id = ANY (ARRAY (
 ))
 RETURNING schedule_id, task;
 
+-- name: continue_schedules
+-- route: shared, reserved
+-- Let schedules that this process declares ($2), or whose tasks it has ($3), continue if their last jobs, for whose
+-- ends they wait, are gone or have ended before. Return them with their tasks.
+--
+-- A job may have been deleted by hand, or be missing after a restore. As after its end, the planner computes the next
+-- fire time from now. A schedule that has just changed is left to a later pass: the snapshot may lack its job.
+UPDATE {schema}scheduler_schedules SET
+    next_fire_at = coalesce($1, {now}),
+    resume_from  = coalesce($1, {now}),
+    updated_at   = coalesce($1, {now})
+WHERE schedule_id = ANY (ARRAY (
+    SELECT schedule_id
+    FROM {schema}scheduler_schedules AS schedule
+    WHERE next_fire_at IS NULL AND finished_at IS NULL AND retired_at IS NULL
+      AND CASE WHEN owner = 'code' THEN schedule_id = ANY ($2::text[]) ELSE task = ANY ($3::text[]) END
+      AND updated_at < (coalesce($1, {now}) - interval '5 s')
+      AND NOT EXISTS (
+          SELECT
+          FROM {schema}scheduled_jobs AS job
+          WHERE job.job_id = schedule.last_job_id AND (job.finished_at IS NULL OR job.on_end IS NOT NULL)
+          OFFSET 0
+      )
+    ORDER BY schedule_id
+    FOR NO KEY UPDATE SKIP LOCKED
+))
+RETURNING schedule_id, task;
+
 -- name: last_chained_run
 -- route: caller
 -- Return the time of the last pending job that pg_scheduler 0.2 planned for a schedule.

@@ -432,6 +432,7 @@ STORE_CALLS: dict[str, Call] = {
     "declared": lambda it, _: it.schedules.declared([]),
     "undeclared_modules": lambda it, _: it.schedules.undeclared_modules(["key"]),
     "declared_later": lambda it, _: it.schedules.declared_later(["key"], "me"),
+    "continue_stalled": lambda it, _: it.schedules.continue_stalled(NOTHING),
     "retire": lambda it, _: it.schedules.retire(["key"], ["app.jobs"]),
     "read": lambda it, _: it.schedules.read(["key"]),
     "declaring": lambda it, _: enter(it.schedules.declaring()),

@@ -295,6 +295,7 @@ async def use_schedules(store: Store) -> object:
     assert await store.schedules.resume("key", from_now=True) == (False, row.task)
     assert await store.schedules.declared_later(["declared"], "me") == set()
     assert await store.schedules.undeclared_modules(["declared"]) == []
+    assert await store.schedules.continue_stalled(anyone) == []
     assert await store.schedules.retire(["declared"], ["app.jobs"]) == []
     rows, seen_at = await store.schedules.declared(["key"])
     assert (set(rows), seen_at) == ({"declared", "key"}, now)

@@ -139,6 +139,7 @@ resume_schedule: call audit schedules
 due_schedules: skips
 advance_schedules: limited schedules
 retire_schedules: skips schedules
+continue_schedules: skips schedules
 note_last_job: call schedules
 lock_last_jobs: skips
 note_job_end: limited schedules

@@ -991,6 +991,23 @@ async def test_fixed_delay_counts_from_the_end_of_a_cancelled_attempt(bench: Ben
     assert (await bench.get()).next_fire_at == bench.clock.now + MINUTE
 
 
+@pytest.mark.parametrize("deletes", [True, False])
+async def test_fixed_delay_counts_from_the_next_check_when_the_last_job_was_deleted_by_hand(
+    bench: Bench, pool: asyncpg.Pool, caplog: pytest.LogCaptureFixture, deletes: bool
+) -> None:
+    await bench.add(FixedDelay(MINUTE))
+    await bench.plan(MINUTE)
+    if deletes:
+        await pool.execute("DELETE FROM scheduled_jobs")
+    bench.planner.check_fire_times()
+    await bench.plan(5 * MINUTE)
+    schedule = await bench.get()
+    assert schedule.next_fire_at == (bench.clock.now + MINUTE if deletes else None)
+    assert ("which does not exist any more" in caplog.text) == deletes
+    await bench.plan(MINUTE)
+    assert (await bench.get()).runs == 1 + deletes
+
+
 async def test_jobs_of_trigger_and_backfill_wait_for_the_last_job(bench: Bench) -> None:
     await bench.add(Every(MINUTE), overlap=Overlap.SKIP)
     await bench.plan(MINUTE)
