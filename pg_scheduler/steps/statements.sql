@@ -642,5 +642,5 @@ SELECT min(execution_time) AS due FROM woken;
 
 -- name: job_name
 -- route: pool
--- Return the name of a job.
-SELECT job_name FROM {schema}scheduled_jobs WHERE job_id = $1;
+-- Return the name of the task of a job, by which a codec encodes its signals.
+SELECT {named} FROM {schema}scheduled_jobs WHERE job_id = $1;

@@ -31,8 +31,9 @@ from pg_scheduler import (
     Unique,
     current_job,
     job,
+    periodic,
 )
-from pg_scheduler.events import Event, JobCompleted, JobFailed, JobProgressed
+from pg_scheduler.events import Event, JobCompleted, JobFailed, JobProgressed, JobSuspended
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.sync import SyncScheduler
 from pg_scheduler.testing import AsyncTestKit, TestScheduler
@@ -533,3 +534,23 @@ def test_object_that_is_no_codec_is_rejected(codec: Any, error: type[Exception],
     with pytest.raises(error) as caught:
         SyncScheduler(codec=codec)
     assert str(caught.value).startswith(message)
+
+
+async def test_signal_to_a_job_of_a_periodic_function_is_decoded_by_the_name_of_its_task(
+    make: Make,
+) -> None:
+    values = []
+
+    @periodic(every=timedelta(days=999), dedup_key="approve")
+    async def approve() -> None:
+        values.append(await current_job().steps.wait("approved"))
+
+    scheduler = make(codec=KeyedCodec("k1"))
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    job_id = await scheduler.trigger_periodic_job("approve")
+    assert job_id is not None
+    await seen.until(JobSuspended, job_id=job_id)
+    await scheduler.signal(job_id, "approved", SECRET)
+    await seen.until(JobCompleted, job_id=job_id)
+    assert values == [SECRET]

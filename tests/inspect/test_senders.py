@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 from asyncpg.pool import PoolConnectionProxy
 
-from pg_scheduler import ConfigurationError, JobStatus, Scheduler, current_job
-from pg_scheduler.events import JobSuspended
+from pg_scheduler import ConfigurationError, JobStatus, Scheduler, current_job, periodic
+from pg_scheduler.events import JobCompleted, JobSuspended
 from pg_scheduler.inspect.store.senders import MAX_VALUE_BYTES, sender_script
 from pg_scheduler.jobs.step_values import MAX_STEPS
 from tests.support.worker import PATIENCE, Recorder
@@ -22,7 +22,7 @@ from tests.support.worker import PATIENCE, Recorder
 AnyConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record] | PoolConnectionProxy[asyncpg.Record]"
 DENIED = asyncpg.InsufficientPrivilegeError
 SCHEMA = "jobs' and \"more"
-TASKS = ("shop.*", "100%")
+TASKS = ("shop.*", "100%", "tests.inspect.*")
 SIGNALS = ("approved", "stage_?", "note:*")
 
 
@@ -108,6 +108,25 @@ async def test_signal_of_a_sender_wakes_the_job_that_waits_for_it(
         result = await scheduler.get_job_result("order:7", wait=True, timeout=PATIENCE)
         assert result.unwrap() == {"by": "ann"}
         assert await call(sender, "signal", "order:7", "approved") is False
+
+
+async def test_sender_signals_and_cancels_jobs_of_periodic_functions_by_the_names_of_their_tasks(
+    owner: asyncpg.Pool, sender: AnyConnection
+) -> None:
+    @periodic(every=timedelta(days=999), dedup_key="approve")
+    async def approve() -> None:
+        await current_job().steps.wait("approved")
+
+    scheduler = Scheduler(owner, schema=SCHEMA)
+    seen = Recorder(scheduler)
+    async with scheduler:
+        ids = [await scheduler.trigger_periodic_job("approve") for _ in range(2)]
+        for job_id in ids:
+            assert job_id is not None
+            await seen.until(JobSuspended, job_id=job_id)
+        assert await call(sender, "signal", ids[0], "approved") is True
+        assert await call(sender, "cancel", ids[1]) is True
+        await seen.until(JobCompleted, job_id=ids[0])
 
 
 async def test_signal_of_a_sender_is_stored_once_before_the_wait(

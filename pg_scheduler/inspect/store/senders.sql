@@ -35,7 +35,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $send
 #variable_conflict use_variable
 BEGIN
     IF NOT EXISTS (
-        SELECT FROM {schema}scheduled_jobs AS job WHERE job.job_id = job_id AND job.job_name LIKE ANY ({tasks})
+        SELECT FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = job_id AND coalesce(job.function, job.job_name) LIKE ANY ({tasks})
     ) THEN
         RAISE EXCEPTION 'no job with the id % and a task with permission', quote_nullable(job_id)
             USING ERRCODE = 'insufficient_privilege', HINT = {hint};
@@ -53,7 +54,8 @@ DECLARE
     due timestamptz;
 BEGIN
     IF NOT EXISTS (
-        SELECT FROM {schema}scheduled_jobs AS job WHERE job.job_id = job_id AND job.job_name LIKE ANY ({tasks})
+        SELECT FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = job_id AND coalesce(job.function, job.job_name) LIKE ANY ({tasks})
     ) THEN
         RAISE EXCEPTION 'no job with the id % and a task with permission', quote_nullable(job_id)
             USING ERRCODE = 'insufficient_privilege', HINT = {hint};
