@@ -94,15 +94,18 @@ class JobPreparer:
         ids = new_job_ids(len(specs))
         jobs: list[AnyJob] = []
         previous_spec = check_kind("a job", specs[0], JobSpec)
-        due = _due_time(previous_spec, allows_now=allows_now)
+        due_time = previous_spec.execution_time
+        due = EPOCH if due_time is None and allows_now else check_execution_time(due_time)
         template = self._template(previous_spec, allows_names=allows_names)
         for spec in specs:
             # What is the same object as in the job before has been validated, and has the same template.
             if spec is not previous_spec:
-                check_kind("a job", spec, JobSpec)
-                if spec.execution_time is not previous_spec.execution_time:
-                    due = _due_time(spec, allows_now=allows_now)
-                if not _are_alike(spec, previous_spec):
+                is_alike = have_common_options(check_kind("a job", spec, JobSpec), previous_spec)
+                if (due_time := spec.execution_time) is not previous_spec.execution_time:
+                    due = EPOCH if due_time is None and allows_now else check_execution_time(due_time)
+                    # Only a job with a due time has the default of the misfire grace time.
+                    is_alike = is_alike and due_time is not None and previous_spec.execution_time is not None
+                if not is_alike:
                     template = self._template(spec, allows_names=allows_names)
                 previous_spec = spec
             jobs.append(self._job(spec, template, due, ids, allows_trace=allows_trace))
@@ -196,19 +199,6 @@ class JobPreparer:
         # A job without a due time is due when it is inserted, so it has no default by which it could expire.
         grace = None if spec.execution_time is None else self._grace
         return JobTemplate.of(name, task, options, misfire_grace_time=grace)
-
-
-def _due_time(spec: JobSpec, *, allows_now: bool) -> datetime:
-    if spec.execution_time is None and allows_now:
-        return EPOCH
-    return check_execution_time(spec.execution_time)
-
-
-def _are_alike(spec: JobSpec, other: JobSpec) -> bool:
-    """Return whether two jobs have the same template, by the identity of their values."""
-    return have_common_options(spec, other) and (spec.execution_time is None) is (
-        other.execution_time is None
-    )
 
 
 def _parents_of(spec: JobSpec) -> Parents:

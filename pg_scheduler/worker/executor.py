@@ -311,7 +311,8 @@ class Executor:
             if has_lost_row and attempt.is_awaited:
                 self._result_buffer.put(attempt.claim, REVOKED)
             elif not has_lost_row:
-                result = _with_evidence(attempt, result)
+                if result is not RETURNED:
+                    result = _with_evidence(attempt, result)
                 self._put(attempt.claim, result, attempt.steps, apart=completion is not None)
         finally:
             self._free_slot(attempt, was_full=was_full)
