@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
-from typing import Final
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Final, TypeAlias
 
 import asyncpg
 
@@ -14,12 +16,23 @@ from pg_scheduler.database.faults import sqlstate_of, translated
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.session import Connection, check_connection, transact
 from pg_scheduler.errors import NotRunningError
+from pg_scheduler.steps.waits import calling_thread
 
 ABORTED: Final = "25P02"
 REJECTED_BY_DJANGO: Final = "TransactionManagementError"
 """The class of the error of a statement in an atomic block that an error of another one has broken."""
 
 NO_SUCH_SAVEPOINT: Final = "3B001"
+
+NO_TURN: Final = (
+    "this step waits for another one in a transaction, which does not end: a test kit has one connection, so "
+    "steps that run at once use it one after the other; test steps that wait for one another by TestScheduler"
+)
+
+_in_turn: ContextVar[OwnConnection | None] = ContextVar("pg_scheduler_kit_turn", default=None)
+"""The connection that the steps of this context use."""
+
+Turn: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 
 BEFORE: Final = "pg_scheduler_job"
 """The savepoint before the code of a job."""
@@ -36,6 +49,7 @@ class OwnConnection(Connections):
     def __init__(self, pool: asyncpg.Pool, connection: Connection) -> None:
         super().__init__(pool)
         self._connection = connection
+        self._steps = asyncio.Lock()
         self.dedicated = nullcontext()
 
     def check_loop(self) -> None:
@@ -49,12 +63,50 @@ class OwnConnection(Connections):
         return check_connection(connection) or self._connection
 
     @asynccontextmanager
-    async def acquire(self, *, reserved: bool = False) -> AsyncIterator[Connection]:  # noqa: ARG002
-        """Yield the connection, and translate the errors of the block."""
-        with translated():
-            yield self._connection
+    async def acquire(self, *, reserved: bool = False) -> AsyncIterator[Connection]:
+        """Yield the connection, and translate the errors of the block.
+
+        The reserved statements are those of the worker, such as those of steps. Calls of the application have
+        no turn: one within the transaction of a step may be inserted together with that of another step.
+        """
+        async with self.turn() if reserved else nullcontext():
+            with translated():
+                yield self._connection
 
     sticky = checkout_for_lock = acquire
+
+    def step(self) -> AbstractAsyncContextManager[Connection]:
+        """Yield the connection for a statement of a step."""
+        return self.acquire(reserved=True)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Let the steps of a job that run at once use the connection one after the other.
+
+        What the function of a step in a transaction calls belongs to its turn. The calls of a thread follow
+        one another anyway.
+
+        Raises:
+            NotRunningError: The turn of another step does not end.
+        """
+        previous_connection = _in_turn.get()
+        if previous_connection is self or calling_thread.get(None) is not None:
+            yield
+            return
+        if self._steps.locked():
+            try:
+                async with asyncio.timeout(self.options.call_timeout_s):
+                    await self._steps.acquire()
+            except TimeoutError:
+                raise NotRunningError(NO_TURN) from None
+        else:
+            await self._steps.acquire()
+        _in_turn.set(self)
+        try:
+            yield
+        finally:
+            _in_turn.set(previous_connection)
+            self._steps.release()
 
     @asynccontextmanager
     async def transaction_of_job(
@@ -71,7 +123,7 @@ class OwnConnection(Connections):
             raise NotRunningError(
                 "the connection of this test kit is not one of asyncpg; pass connection= to completing()"
             )
-        async with transact(self._connection, self.options.call_timeout_s):
+        async with self.turn(), transact(self._connection, self.options.call_timeout_s):
             yield self._connection
 
     @asynccontextmanager
@@ -87,9 +139,10 @@ class OwnConnection(Connections):
         foreign = as_foreign(self._connection)
         with translated():
             async with (
+                self.turn(),
                 transact(self._connection, self.options.call_timeout_s)
                 if foreign is None
-                else foreign.savepoint(begins=True)
+                else foreign.savepoint(begins=True),
             ):
                 yield self._connection
 
@@ -100,7 +153,7 @@ class OwnConnection(Connections):
 
 
 @asynccontextmanager
-async def isolated(connection: Connection) -> AsyncIterator[None]:
+async def isolated(connection: Connection, turn: Turn) -> AsyncIterator[None]:
     """Run the code of a job within a savepoint, and roll it back if a statement has aborted the transaction.
 
     Otherwise what the code has written stays, also after an error: whether it is rolled back is up to the
@@ -116,7 +169,9 @@ async def isolated(connection: Connection) -> AsyncIterator[None]:
         is_in_transaction = False
     yield
     if is_in_transaction:
-        await _end_savepoint(connection)
+        # A task that the job has left may be executing a statement of a step.
+        async with turn():
+            await _end_savepoint(connection)
 
 
 async def _end_savepoint(connection: Connection) -> None:

@@ -254,7 +254,7 @@ class KitScheduler(NamingScheduler):
             self._parts.events.publish(JobExpired(claim.job_id, claim.job_name, claim.attempt))
         else:
             bound.count(claim)
-            async with isolated(self._connection):
+            async with isolated(self._connection, self._turn):
                 await bench.run(claim, bound)
             await bench.settle()
         return claim.job_id
@@ -289,4 +289,6 @@ class KitScheduler(NamingScheduler):
         return replace(node, executors=executors, get_scheduler=get_scheduler)
 
     def _connections_of(self, config: SchedulerConfig) -> OwnConnection:  # noqa: ARG002
-        return OwnConnection(self.db_pool, self._connection)
+        connections = OwnConnection(self.db_pool, self._connection)
+        self._turn = connections.turn
+        return connections

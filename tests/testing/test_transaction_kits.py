@@ -34,6 +34,7 @@ from pg_scheduler import (
     Retry,
     Scheduler,
     Snooze,
+    call,
     current_job,
     job,
 )
@@ -841,3 +842,55 @@ async def test_kit_and_worker_write_equal_rows(pool: Pool, jobs: list[dict[str, 
 
 def test_kinds_are_covered() -> None:
     assert {*ASYNC_KINDS, *SYNC_KINDS} == {*KINDS}
+
+
+async def shout(word: str) -> str:
+    return word.upper()
+
+
+async def select(connection: asyncpg.Connection, number: int) -> int:
+    value: int = await connection.fetchval("SELECT $1::integer FROM pg_sleep(0.01)", number)
+    return value
+
+
+async def nested(connection: asyncpg.Connection, number: int) -> int:
+    await current_job().scheduler.enqueue(shout, args=("later",), delay=DAY, metadata={"n": number})
+    return await select(connection, number)
+
+
+AT_ONCE: dict[str, Callable[[Any], list[Coroutine[Any, Any, Any]]]] = {
+    "transactions": lambda steps: [steps.transaction(f"{n}", select, n) for n in range(3)],
+    "transactions that enqueue": lambda steps: [steps.transaction(f"{n}", nested, n) for n in range(3)],
+    "children": lambda steps: [steps.child(f"{n}", call(shout, "a")) for n in range(3)],
+    "all": lambda steps: [
+        steps.transaction("0", select, 0),
+        steps.child("1", call(shout, "a")),
+        steps.run("2", shout, "b"),
+        steps.run("3", shout, "c"),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", AT_ONCE)
+async def test_steps_that_run_at_once_use_the_connection_one_after_the_other(pool: Pool, case: str) -> None:
+    returned: list[Any] = []
+
+    async def parent() -> None:
+        returned.append(await asyncio.gather(*AT_ONCE[case](current_job().steps)))
+
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        kit = AsyncTestKit(connection)
+        kit.scheduler.register(parent)
+        kit.scheduler.register(shout)
+        await kit.scheduler.enqueue(parent)
+        await kit.drain()
+        await transaction.rollback()
+    expected = {
+        "transactions": [0, 1, 2],
+        "transactions that enqueue": [0, 1, 2],
+        "children": ["A", "A", "A"],
+        "all": [0, "A", "B", "C"],
+    }
+    assert returned == [expected[case]]
