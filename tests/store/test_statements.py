@@ -549,6 +549,7 @@ async def use_path(store: Store) -> object:
     )
     async with store.statements.transaction() as transaction:
         completion = RowChange(JobStatus.COMPLETED, kept=KeptResult(1.0, "[]"))
+        await store.progress.write_own_progress("w1", claims["a"], JobProgress(1), transaction)
         lost = await store.results.complete_own(claims["a"], completion, "w1", transaction, is_own=True)
         assert lost is None
         number = await store.results.transaction_id(transaction.connection)
