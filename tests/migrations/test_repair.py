@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from itertools import combinations
 
 import asyncpg
 import pytest
 
+from pg_scheduler.base.sqltext import quote_identifier
 from pg_scheduler.database.migrations.apply import apply
 from pg_scheduler.database.migrations.plan import table_names
+from pg_scheduler.database.migrations.routines import Routine, shipped_routines
 from pg_scheduler.errors import SchemaMismatchError, SchemaMissingError
 from pg_scheduler.migrate import Migration, migrate, shipped_migrations, verify
 from tests.migrations.cases import check_each
@@ -262,3 +265,53 @@ async def test_migrate_names_missing_parts_when_the_records_are_lost(
     with pytest.raises(SchemaMissingError, match=f"lack parts of version {HEAD}: {part}; restore"):
         await migrate(connection)
     assert await describe(connection, "public") == before
+
+
+def test_each_function_and_trigger_of_the_schema_is_known() -> None:
+    lines = CHECKED_IN.read_text(encoding="utf-8").splitlines()
+    names = {line.split("(")[0] for line in lines if line.startswith("function ")}
+    names |= {
+        f"trigger {line.split()[1]}" for line in lines if re.match(r"    constraint \w+ TRIGGER\b", line)
+    }
+    assert {str(routine) for routine in shipped_routines("jobs")} == names
+
+
+@pytest.mark.parametrize("routine", shipped_routines("public"), ids=str)
+async def test_function_or_trigger_that_was_dropped_is_created_again(
+    connection: asyncpg.Connection, routine: Routine
+) -> None:
+    await migrate(connection)
+    place = " ON scheduler_after" if routine.kind == "trigger" else " CASCADE"
+    await connection.execute(f"DROP {routine.kind} {routine.name}{place}")
+    with pytest.raises(SchemaMissingError, match=rf"are missing, .*{routine}"):
+        await verify(connection)
+    assert await migrate(connection) == []
+    await verify(connection)
+    assert await describe(connection, "public") == CHECKED_IN.read_text(encoding="utf-8")
+
+
+async def test_functions_of_a_renamed_schema_are_written_for_its_new_name(
+    connection: asyncpg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    await migrate(connection, schema=ODD_SCHEMA)
+    await connection.execute(f"ALTER SCHEMA {quote_identifier(ODD_SCHEMA)} RENAME TO tenant")
+    await migrate(connection, schema=ODD_SCHEMA)
+    with pytest.raises(SchemaMissingError, match="function scheduler_add_job, function scheduler_cancel_job"):
+        await verify(connection, schema="tenant")
+    await migrate(connection, schema="tenant")
+    assert "function scheduler_add_job" in warnings_of(caplog)[-1]
+    await verify(connection, schema="tenant")
+    job_id = await connection.fetchval("SELECT tenant.scheduler_add_job('a')")
+    assert await connection.fetchval("SELECT job_id FROM tenant.scheduled_jobs") == job_id
+    await connection.execute("SELECT tenant.scheduler_cancel_job($1)", job_id)
+    assert await connection.fetchval("SELECT status FROM tenant.scheduled_jobs") == "cancelled"
+
+
+async def test_functions_of_the_application_are_left_alone(connection: asyncpg.Connection) -> None:
+    await migrate(connection)
+    await connection.execute(
+        "CREATE FUNCTION scheduler_add_job(integer) RETURNS integer LANGUAGE sql AS 'SELECT 1'"
+    )
+    await verify(connection)
+    assert await migrate(connection) == []
+    assert await connection.fetchval("SELECT scheduler_add_job(7)") == 1

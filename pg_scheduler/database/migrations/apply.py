@@ -21,13 +21,14 @@ from pg_scheduler.base.text.remedies import execute
 from pg_scheduler.database.migrations.engine import check_encoding
 from pg_scheduler.database.migrations.plan import Migration, Step, plan, shipped_migrations
 from pg_scheduler.database.migrations.records import MIGRATION_TIMEOUT_S, RECORDS, create_records
-from pg_scheduler.database.migrations.repair import recreate_tables, restore_records
+from pg_scheduler.database.migrations.repair import create_routines, recreate_tables, restore_records
 from pg_scheduler.database.migrations.shape import ADDED_LATER, check_relations, missing_shipped_indexes
 from pg_scheduler.database.migrations.sql import UNPIN, create_schema, lock, step_statements
 from pg_scheduler.database.migrations.verify import (
     check_shape,
     has_table,
     home_schema,
+    misfits,
     missing_tables,
     read_state,
 )
@@ -63,7 +64,8 @@ async def migrate(
     """Migrate the tables up or down to a version, completely or not at all.
 
     A table that the applied migrations created and that was dropped since is created again, empty. So are the
-    records of the migrations, if all tables are up to date. A warning in the log names them.
+    records of the migrations, if all tables are up to date, and functions and triggers that are missing or
+    have another text, as after ALTER SCHEMA ... RENAME. A warning in the log names them.
 
     Any number of nodes may call this at once, also while other nodes run jobs. A given schema is created if
     it is missing. The schema of a newer release is left unchanged if this release can use it.
@@ -157,6 +159,9 @@ async def _apply(
         if steps or repairs:
             state = await read_state(connection, home, shipped)
         check_shape(state, home)
+        if routines := misfits(state, home):
+            await create_routines(connection, home, routines)
+            repairs += map(str, routines)
         await connection.execute(UNPIN, timeout=MIGRATION_TIMEOUT_S)
     if steps or repairs:
         # Statements that were prepared for the old columns would fail inside a transaction.

@@ -1,4 +1,4 @@
-"""Recreate dropped tables, and lost records of the migrations, without touching the tables that exist.
+"""Recreate dropped tables, functions and lost records of the migrations, without touching tables that exist.
 
 The migrations run again with every statement about an existing table redirected to an empty temporary table
 of the same name. A recreated table is therefore exactly the one that the migrations make. The privileges that
@@ -18,6 +18,7 @@ from pg_scheduler.database.migrations.records import (
     create_records,
     insert_record,
 )
+from pg_scheduler.database.migrations.routines import shipped_routines
 from pg_scheduler.database.migrations.shape import LATER_INDEXES
 from pg_scheduler.errors import SchemaMissingError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from pg_scheduler.database.migrations.plan import Migration
     from pg_scheduler.database.migrations.records import AnyConnection
+    from pg_scheduler.database.migrations.routines import Routine
 
 
 _TABLES_OF_0_2: Final = ("scheduled_jobs", "vacuum_stats")
@@ -146,6 +148,16 @@ async def restore_records(
     for migration in shipped:
         await connection.execute(insert_record(home, migration), timeout=MIGRATION_TIMEOUT_S)
     return True
+
+
+async def create_routines(connection: AnyConnection, home: str, routines: Iterable[Routine]) -> None:
+    """Create functions and triggers in a transaction with the migration lock.
+
+    The privileges of other roles on a function that exists are kept.
+    """
+    statements = shipped_routines(home)
+    for routine in routines:
+        await connection.execute(statements[routine], timeout=MIGRATION_TIMEOUT_S)
 
 
 async def _run_again(

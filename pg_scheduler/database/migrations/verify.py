@@ -17,6 +17,7 @@ from pg_scheduler.base.sqltext import qualify, quote_identifier
 from pg_scheduler.base.text.remedies import execute
 from pg_scheduler.database.migrations.plan import Applied, Migration, check, shipped_migrations, table_names
 from pg_scheduler.database.migrations.records import RECORDS
+from pg_scheduler.database.migrations.routines import ROUTINES, Routine, missing_routines
 from pg_scheduler.database.migrations.shape import (
     ADDED_LATER,
     LATER_INDEXES,
@@ -57,7 +58,8 @@ _APPLIED = qualify_builtins("""
     UNION ALL
     SELECT NULL, NULL, NULL, part.* FROM
 """)
-_STATE = f"{_APPLIED} ({PARTS}) AS part"
+_OTHERS = "UNION ALL SELECT NULL, NULL, NULL, NULL, routine.* FROM"
+_STATE = f"{_APPLIED} ({PARTS}) AS part {_OTHERS} ({ROUTINES}) AS routine"
 
 
 class SchemaState(NamedTuple):
@@ -66,10 +68,12 @@ class SchemaState(NamedTuple):
     Attributes:
         applied: The migrations, by version.
         parts: The parts of the tables that the shipped migrations create, from the catalogue.
+        routines: Functions of the schema, and triggers of these tables, from the catalogue.
     """
 
     applied: Mapping[int, Applied]
     parts: tuple[Part, ...]
+    routines: tuple[Routine, ...]
 
     @property
     def tables(self) -> frozenset[str]:
@@ -124,7 +128,7 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
     """Check that the database has the migrations of this release and their tables, without changing anything.
 
     Migrations of a newer release are accepted if they remove nothing that this one uses. Whether all tables
-    and their columns, constraints and indexes exist is not checked then.
+    and their columns, constraints and indexes exist, and the functions and triggers, is not checked then.
 
     With ``schema`` (from ``home_schema``) this takes two queries, of which none fails.
 
@@ -133,7 +137,7 @@ async def verify(connection: AnyConnection, *, schema: str | None = None) -> Non
         schema: The schema of the tables; None to search for it along the search path.
 
     Raises:
-        SchemaMissingError: The tables or some migrations are missing.
+        SchemaMissingError: The tables or some migrations are missing, or functions or triggers differ.
         SchemaTooNewError: A newer release has applied a migration that this release cannot use.
         MigrationChangedError: An applied migration differs from the shipped one.
         SchemaMismatchError: A table differs from the one that the migrations make.
@@ -163,6 +167,11 @@ async def verify_parts(
             f"tables of pg_scheduler are missing in schema {home!r}: {', '.join(tables)}"
         )
     check_shape(state, home, optional=optional)
+    if routines := misfits(state, home):
+        raise SchemaMissingError(
+            f"functions or triggers of pg_scheduler in schema {home!r} are missing, or have another text, as "
+            f"after the schema was renamed: {', '.join(map(str, routines))}"
+        )
     if tables := unlogged_tables(state.parts):
         logger.warning(
             "unlogged tables in schema %r: %s; the server empties them after a crash, and a standby does not "
@@ -200,9 +209,14 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
     parts = tuple(
         Part(row["relation"], row["kind"], row["name"], row["value"])
         for row in rows
-        if row["version"] is None
+        if row["relation"] is not None
     )
-    return SchemaState(applied, parts)
+    routines = tuple(
+        Routine(row["kind"], row["name"], row["value"])
+        for row in rows
+        if row["version"] is None and row["relation"] is None
+    )
+    return SchemaState(applied, parts, routines)
 
 
 def check_shape(state: SchemaState, schema: str, *, optional: Container[str] = LATER_INDEXES) -> None:
@@ -214,6 +228,11 @@ def check_shape(state: SchemaState, schema: str, *, optional: Container[str] = L
     check_relations(state.parts, schema)
     if state.is_newest:
         check_parts(state.parts, schema, optional=optional)
+
+
+def misfits(state: SchemaState, schema: str) -> list[Routine]:
+    """Return the functions and triggers to create, if exactly the newest migrations were applied."""
+    return missing_routines(state.routines, schema) if state.is_newest else []
 
 
 def missing_tables(state: SchemaState, shipped: Iterable[Migration]) -> list[str]:

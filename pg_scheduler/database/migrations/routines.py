@@ -1,0 +1,92 @@
+"""Find the functions and triggers of the migrations that a schema lacks, or whose text is another one.
+
+A function contains the name of its schema. After ALTER SCHEMA ... RENAME it would change the tables of a
+schema that has the former name. A trigger and its function are dropped with a schema from which only the
+tables were moved. So every check of the tables compares them, and the migration creates them again.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pg_scheduler.base.sqlbuiltins import qualify_builtins
+from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.database.migrations.plan import shipped_migrations
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+ROUTINES: Final = qualify_builtins("""
+    SELECT 'function' AS kind, proname::text AS name, prosrc AS body
+    FROM pg_catalog.pg_proc
+    WHERE pronamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = $1)
+      AND proname ~ '^scheduler_'
+    UNION ALL
+    SELECT 'trigger', tgname::text, ''
+    FROM pg_catalog.pg_trigger
+    JOIN pg_catalog.pg_class AS class ON class.oid = tgrelid
+    WHERE relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = $1)
+      AND relname = ANY ($2::text[]) AND NOT tgisinternal
+""")
+"""The query of the functions in the schema $1, and of the triggers of its tables $2."""
+
+_FUNCTION: Final = re.compile(
+    r"^CREATE OR REPLACE FUNCTION \{schema\}(?P<name>\w+)\(.*?AS (?P<tag>\$\w+\$)(?P<body>.*?)(?P=tag);",
+    re.MULTILINE | re.DOTALL,
+)
+_TRIGGER: Final = re.compile(r"^CREATE CONSTRAINT TRIGGER (?P<name>\w+) .*?;", re.MULTILINE | re.DOTALL)
+
+
+class Routine(NamedTuple):
+    """A function or a trigger, as the catalogue has it.
+
+    Attributes:
+        kind: ``function`` or ``trigger``.
+        name: Its name.
+        body: The text of a function.
+    """
+
+    kind: str
+    name: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+def shipped_routines(home: str) -> dict[Routine, str]:
+    """Return what the newest migrations create in a schema, each with its statement, functions first."""
+    return {
+        Routine(kind, name, _text(qualify(body, home))): qualify(statement, home)
+        for (kind, name), (statement, body) in _newest().items()
+    }
+
+
+def missing_routines(existing: Collection[Routine], home: str) -> list[Routine]:
+    """Return what a schema lacks, or has with another text."""
+    texts = {routine._replace(body=_text(routine.body)) for routine in existing}
+    return [routine for routine in shipped_routines(home) if routine not in texts]
+
+
+@cache
+def _newest() -> dict[tuple[str, str], tuple[str, str]]:
+    """Return the statement and the body of the last migration that creates each routine."""
+    scripts = [migration.up for migration in shipped_migrations()]
+    routines = {
+        ("function", match["name"]): (match[0], match["body"])
+        for script in scripts
+        for match in _FUNCTION.finditer(script)
+    }
+    triggers = {
+        ("trigger", match["name"]): (match[0], "")
+        for script in scripts
+        for match in _TRIGGER.finditer(script)
+    }
+    return routines | triggers
+
+
+def _text(body: str) -> str:
+    """Return the text of a function with the line endings of every system."""
+    return "\n".join(body.splitlines())
