@@ -146,7 +146,7 @@ class ScheduleCalls:
         """Write an edited schedule; return its row with the next fire time that it now has."""
         trigger = read_trigger(row.trigger)
         if must_retime(row, old, trigger, now):
-            # One that had finished may have further runs while its last one is not over.
+            # The job of its last run may be unfinished, although the schedule has finished.
             if follows_last_job(row, old, trigger) and await self._has_unfinished_job(row, on=on):
                 row = replace(row, next_fire_at=None, resume_from=None, finished_at=None)
             else:
