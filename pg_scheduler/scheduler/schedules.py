@@ -536,7 +536,9 @@ class Schedules:
         Args:
             schedule_id: The schedule.
             start: The first instant of the span, timezone-aware.
-            end: The end of the span, which is excluded.
+            end: The end of the span, which is excluded. If it is to come, the job of the end is the last one
+                of the schedule until then: unless its overlap policy is ``ALLOW``, the fire times before are
+                dropped, wait for that job, or cancel it.
             limit: The number of fire times at most, up to 100,000.
             connection: A connection of yours in a transaction, as in ``trigger()``.
 
