@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -203,3 +204,127 @@ async def test_cancel_waits_for_no_transaction_that_adds_jobs_after_this_one(
         assert await connection.fetchval("SELECT scheduler_cancel_job($1)", parent) is True
     await transaction.rollback()
     await stranger.close()
+
+
+# The jobs of one of two equal worlds, whose ids begin with $1. For each that is marked a child waits, and for
+# every second one without a mark: as if the transaction that cancels it had added the child.
+WORLD = """
+    INSERT INTO scheduled_jobs (
+        job_id, job_name, execution_time, status, attempt, worker_id, lease_until, started_at, blocked_on,
+        on_end, options, errors, error_message
+    )
+    SELECT $1 || n, 'work', '2090-01-01', row.status, 1, row.worker_id, '2090-01-01', '2020-01-01',
+        row.blocked_on, row.on_end::jsonb, row.options::jsonb, '[{"outcome": "failed", "attempt": 0}]',
+        'an error'
+    FROM ROWS FROM (
+        unnest($2::integer[]), unnest($3::text[]), unnest($4::text[]), unnest($5::text[]),
+        unnest($6::text[]), unnest($7::text[])
+    ) AS row (n, status, worker_id, blocked_on, on_end, options)
+"""
+WORLD_CHILDREN = """
+    INSERT INTO scheduled_jobs (job_id, job_name, execution_time, blocked_on)
+    SELECT $1 || 'child:' || n, 'work', '2090-01-01', 'after' FROM unnest($2::integer[]) AS n
+"""
+WORLD_EDGES = """
+    INSERT INTO scheduler_after (parent_id, child_id, outcome, definition)
+    SELECT $1 || n, $1 || 'child:' || n, 'ended', '' FROM unnest($2::integer[]) AS n
+"""
+WORLD_ROWS = """
+    SELECT job_id, status, attempt, worker_id, lease_until, started_at, finished_at IS NULL AS is_unfinished,
+        blocked_on, on_end::text, options::text, errors::text, error_message
+    FROM scheduled_jobs
+    WHERE left(job_id, length($1)) = $1
+    ORDER BY job_id
+"""
+STATES = [
+    ("pending", None, None),
+    ("pending", None, "after"),
+    ("pending", None, "share:a"),
+    ("running", "lives", None),
+    ("running", "gone", None),
+]
+ENDS = [None, {"child": True}, {"replacement": {"job_name": "other"}}, {"child": True, "replacement": {}}, 5]
+OPTIONS = [
+    None,
+    {"keep_result": 60},
+    {"schedule_id": "s"},
+    {"schedule_id": "s", "children": 1},
+    {"steps": 0, "children": 1, "ended": {"on_end": {"on_failure": "alert"}}},
+    5,
+]
+
+
+async def rows_of_world(pool: asyncpg.Pool, world: str) -> list[dict[str, Any]]:
+    """Return the rows of a world, without its name, the reasons and the times of this test."""
+    rows = []
+    for record in await pool.fetch(WORLD_ROWS, world):
+        row = json.loads(json.dumps(dict(record), default=str).replace(world, ""))
+        row["errors"] = [entry | {"ended_at": None} for entry in json.loads(row["errors"] or "[]")]
+        row["error_message"] = (row["error_message"] or "").partition(";")[2]
+        rows.append(row)
+    return rows
+
+
+async def test_function_cancels_by_the_rules_of_the_scheduler(pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    consequences = scheduler._parts.store.consequences
+    await pool.execute(
+        "INSERT INTO scheduler_workers (worker_id, hostname, pid, version, max_concurrent_jobs, started_at,"
+        " last_beat, lease_until) VALUES ('lives', '', 1, '', 1, now(), now(), '2090-01-01')"
+    )
+    cases = list(itertools.product(STATES, ENDS, OPTIONS))
+    numbers = list(range(len(cases)))
+    values = [
+        (number, *state, *(value and json.dumps(value) for value in (on_end, options)))
+        for number, (state, on_end, options) in enumerate(cases)
+    ]
+    awaited = [number for number, case in enumerate(cases) if case[1] == {"child": True} or number % 2]
+    worlds = ("py:", "sql:")
+    for world in worlds:
+        async with pool.acquire() as connection, connection.transaction():
+            await connection.execute("SET LOCAL session_replication_role = replica")
+            await connection.execute(WORLD, world, *map(list, zip(*values, strict=True)))
+            await connection.execute(WORLD_CHILDREN, world, awaited)
+            await connection.execute(WORLD_EDGES, world, awaited)
+    for number in numbers:
+        async with pool.acquire() as connection, connection.transaction():
+            assert await scheduler.cancel_job(f"py:{number}", connection=connection)
+            assert await connection.fetchval("SELECT scheduler_cancel_job($1)", f"sql:{number}")
+    # Those of the function are applied by a scan.
+    await consequences.apply_lost(len(cases))
+    expected, cancelled = [await rows_of_world(pool, world) for world in worlds]
+    assert cancelled == expected
+    assert {row["status"] for row in cancelled} == {"cancelled", "pending"}
+    for number, world in itertools.product(numbers, worlds):
+        await scheduler.retry_job(f"{world}{number}")
+    expected, retried = [await rows_of_world(pool, world) for world in worlds]
+    assert retried == expected
+    assert {row["blocked_on"] for row in retried} >= {None, "share:a"}
+
+
+@pytest.mark.parametrize("mode", ["ignore", "raise"])
+async def test_job_is_added_when_the_holder_of_its_key_ends_meanwhile(pool: asyncpg.Pool, mode: str) -> None:
+    add = "SELECT scheduler_add_job('x', job_id => $1, options => $2::jsonb)"
+    options = json.dumps({"unique": "key", "on_conflict": mode})
+    assert await pool.fetchval(add, "holder", options) == "holder"
+    # The end comes between the statement that meets the key and the one that reads its holder.
+    await pool.execute("""
+        CREATE FUNCTION end_holder() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            UPDATE public.scheduled_jobs SET status = 'cancelled', finished_at = now()
+            WHERE job_id = 'holder';
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER end_holder AFTER INSERT ON scheduled_jobs EXECUTE FUNCTION end_holder();
+    """)
+    assert await pool.fetchval(add, "other", options) == "other"
+    assert await pool.fetchval("SELECT unique_key FROM scheduled_jobs WHERE job_id = 'other'") == "key"
+
+
+async def test_job_that_a_trigger_suppresses_is_refused(pool: asyncpg.Pool) -> None:
+    await pool.execute("""
+        CREATE FUNCTION suppress() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+        CREATE TRIGGER suppress BEFORE INSERT ON scheduled_jobs FOR EACH ROW EXECUTE FUNCTION suppress();
+    """)
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await pool.fetchval("SELECT scheduler_add_job('x', options => '{\"on_conflict\": \"ignore\"}')")
