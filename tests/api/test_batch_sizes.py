@@ -6,6 +6,7 @@ The server ends the connection of a statement of more than a gigabyte, so one wo
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Final
@@ -14,6 +15,7 @@ import asyncpg
 import pytest
 
 from pg_scheduler import CatchUp, ConflictResolution, JobSpec, Overlap, PayloadError, Scheduler
+from pg_scheduler.database.queries import load_queries
 from pg_scheduler.jobs.payload import MAX_JSON_BYTES
 from pg_scheduler.jobs.result import kept_value
 from pg_scheduler.testing import TestScheduler
@@ -193,6 +195,39 @@ async def test_large_results_are_written_by_several_statements(make: Make, pool:
         assert (await scheduler.get_job_result(job_id)).unwrap() == TEXT
     assert sum(rows := await counted(pool)) == COUNT
     assert max(rows) <= MOST
+
+
+BOUNDED: Final = {
+    *(
+        "insert_jobs",
+        "insert_generated_jobs",
+        "insert_extended_jobs",
+        "replace_jobs",
+        "replace_extended_jobs",
+    ),
+    *("enqueue_jobs", "enqueue_extended_jobs", "keep_results"),
+}
+"""The statements that send values whose size callers and jobs decide. A `BatchRoom` bounds them."""
+
+SHORT: Final = {
+    *("admit_attempts", "advance_schedules", "apply_replacements", "await_jobs", "block_waiting"),
+    *("cancel_blocked", "cancel_jobs", "exchange_jobs", "feed_shares", "find_children", "find_claimable"),
+    *("insert_edges", "lock_held", "look_at_waits", "pass_results", "renew_lease", "report_ends"),
+    *("settle_jobs", "settle_suspended", "unblock_forgotten", "unblock_late", "unblock_limited"),
+    "write_progress",
+}
+"""The statements that send ids, names, and texts that are cut, such as errors and the notes of progress."""
+
+
+def test_each_statement_that_sends_texts_for_many_rows_is_bounded_or_sends_short_ones() -> None:
+    arrays = re.compile(r"unnest\(\$\d+::(\w+\.)?text\[\]|\$\d+::(\w+\.)?text\[\]\)\[")
+    sending = {
+        name
+        for name, query in load_queries("public").items()
+        if re.search("INSERT INTO|UPDATE ", query.text) and arrays.search(query.text)
+    }
+    assert sending - BOUNDED - SHORT == set()
+    assert sending >= BOUNDED
 
 
 async def test_value_that_postgresql_cannot_store_is_left_out_without_a_limit() -> None:
