@@ -11,9 +11,9 @@ connection first. ``<route> | <route>`` leaves the choice to the method; the fir
 is ``call`` or ``hot``, by default ``call``.
 
 ``{schema}`` before a table's name becomes the quoted schema, so that statements mean the same tables whatever
-the search path of their connection is. ``{channel}`` becomes the notification channel of the schema, and
-``{name}`` the text after ``-- fragment: name``. Built-in functions, operators and types are qualified too;
-see ``sqlbuiltins``.
+the search path of their connection is. ``{channel}`` becomes the notification channel of the schema,
+``{lock_mask}`` a number by which its advisory locks differ from those of others, and ``{name}`` the text
+after ``-- fragment: name``. Built-in functions, operators and types are qualified too; see ``sqlbuiltins``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
-from hashlib import md5
+from hashlib import md5, sha256
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -101,6 +101,8 @@ FOLDERS: Final = (
 )
 """The folders of the package that contain statements."""
 
+DEFAULT_SCHEMA: Final = "public"
+
 _MARK: Final = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _DECLARATION: Final = re.compile(r"-- (route|timeout): (.*)\n")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
@@ -168,8 +170,8 @@ def names_by_text(schema: str) -> dict[str, str]:
 def compose_query(schema: str, name: str, **fragments: str) -> Query:
     """Return one statement, with these texts instead of fragments of the files."""
     sources = _sources()
-    channel = f"'{channel_of(schema)}'"
-    query = _query(name, sources.texts[name], {**sources.fragments, "channel": channel, **fragments})
+    of_schema = {"channel": f"'{channel_of(schema)}'", "lock_mask": f"'{_lock_mask_of(schema)}'::bigint"}
+    query = _query(name, sources.texts[name], {**sources.fragments, **of_schema, **fragments})
     return replace(query, text=qualify(query.text, schema))
 
 
@@ -177,6 +179,16 @@ def compose_query(schema: str, name: str, **fragments: str) -> Query:
 def channel_of(schema: str) -> str:
     """Return the notification channel of a schema. Its name has a fixed length."""
     return f"pg_scheduler_{md5(schema.encode(), usedforsecurity=False).hexdigest()}"
+
+
+def _lock_mask_of(schema: str) -> int:
+    """Return what makes the stored keys of advisory locks those of a schema.
+
+    The keys of the default schema stay as they are: other releases and programs may hold them meanwhile.
+    """
+    if schema == DEFAULT_SCHEMA:
+        return 0
+    return int.from_bytes(sha256(schema.encode()).digest()[:8], signed=True)
 
 
 def load_fragment(name: str) -> str:

@@ -7,13 +7,14 @@ SELECT pg_notify({channel}, message) FROM unnest($1::text[]) AS message;
 
 -- name: take_advisory_lock
 -- route: checkout
--- Take a session lock if it is free. It lasts until it is dropped or the session ends.
-SELECT pg_try_advisory_lock($1);
+-- Take the session lock of a schedule, by the key in the row of its job, if it is free. It lasts until it is dropped or
+-- the session ends. All schemas of a database share the keys of locks.
+SELECT pg_try_advisory_lock($1::bigint # {lock_mask});
 
 -- name: drop_advisory_lock
 -- route: checkout
 -- Drop a session lock.
-SELECT pg_advisory_unlock($1);
+SELECT pg_advisory_unlock($1::bigint # {lock_mask});
 
 -- name: lock_texts
 -- route: caller

@@ -30,6 +30,7 @@ from pg_scheduler import (
     periodic,
 )
 from pg_scheduler.clock import FakeClock
+from pg_scheduler.database.queries import load_query
 from pg_scheduler.events import (
     JobCancelled,
     JobCompleted,
@@ -43,7 +44,7 @@ from pg_scheduler.inspect import Inspector
 from pg_scheduler.schedules.declared import periodic_catalogue
 from pg_scheduler.schedules.planner import POLL_INTERVAL_S
 from pg_scheduler.triggers import Every
-from tests.api.conftest import Make
+from tests.api.conftest import Make, Pools
 from tests.docs.snippets import ROOT
 from tests.support.worker import PATIENCE, PROMPT, Gate, Recorder, now
 
@@ -490,6 +491,33 @@ async def test_job_with_an_advisory_lock_is_skipped_while_another_holds_the_lock
     gate.open.set()
     await seen[0].until(JobCompleted, job_id=first)
     assert len(gate.calls) == 1
+
+
+async def test_advisory_lock_of_a_schedule_is_one_of_its_schema(
+    make: Make, pools: Pools, pool: asyncpg.Pool
+) -> None:
+    gate = Gate()
+
+    @periodic(every=HOUR, dedup_key=KEY, use_advisory_lock=True)
+    async def locked() -> None:
+        await gate.job()
+
+    schemas = ("public", "staging", "other")
+    schedulers = [make(await pools(5), schema=schema) for schema in schemas]
+    seen = [Recorder(scheduler) for scheduler in schedulers]
+    jobs = []
+    for scheduler in schedulers:
+        await scheduler.start()
+        jobs.append(await scheduler.trigger_periodic_job(KEY))
+        await gate.wait_begun()
+    holders = []
+    for schema, job_id in zip(schemas, jobs, strict=True):
+        facts = await pool.fetch(load_query(schema, "inspect_locks").text, job_id, 3600)
+        holders += [row["pid"] for row in facts if row["kind"] == "advisory"]
+    assert len(set(holders)) == len(holders) == len(jobs)
+    gate.open.set()
+    for recorder, job_id in zip(seen, jobs, strict=True):
+        await recorder.until(JobCompleted, job_id=job_id)
 
 
 async def test_job_that_has_begun_waits_for_its_advisory_lock_and_then_continues(make: Make) -> None:

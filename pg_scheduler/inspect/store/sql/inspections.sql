@@ -27,8 +27,8 @@ FROM {schema}scheduled_jobs AS job
 JOIN pg_catalog.pg_locks AS lock
     ON lock.locktype = 'advisory' AND lock.granted AND lock.objsubid = 1
    AND lock.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
-   AND lock.classid = ((job.lock_key >> 32) & 4294967295)::oid
-   AND lock.objid = (job.lock_key & 4294967295)::oid
+   AND lock.classid = (((job.lock_key # {lock_mask}) >> 32) & 4294967295)::oid
+   AND lock.objid = ((job.lock_key # {lock_mask}) & 4294967295)::oid
 LEFT JOIN pg_catalog.pg_stat_activity AS activity ON activity.pid = lock.pid
 WHERE job.job_id = $1 AND job.lock_key IS NOT NULL
 ORDER BY 1, 2
