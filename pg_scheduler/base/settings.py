@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from pg_scheduler.base.dsn import check_dsn
-from pg_scheduler.base.sqltext import MAX_IDENTIFIER_BYTES, is_storable
+from pg_scheduler.base.sqltext import MAX_IDENTIFIER_BYTES, RESERVED_PREFIX, is_storable
 from pg_scheduler.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -47,6 +47,7 @@ PARAMETERS: Final = {
 JOB_ROLES: Final = frozenset({"both", "worker"})
 """The roles that claim and run jobs."""
 
+MAX_INTERVAL_MINUTES: Final = 366 * 24 * 60
 MAX_LABEL_LENGTH: Final = 200
 MAX_METADATA_LENGTH: Final = 10_000
 
@@ -197,8 +198,8 @@ class VacuumConfig:
         completed: Policy for completed jobs; one day by default.
         failed: Policy for failed jobs; seven days by default.
         cancelled: Policy for cancelled jobs; three days by default.
-        interval_minutes: Minutes from the end of a vacuum pass to the next one, varied by up to 10 %. One
-            node makes it for all that have the same policies.
+        interval_minutes: Minutes from the end of a vacuum pass to the next one, varied by up to 10 %; at most
+            527,040, which is 366 days. One node makes it for all that have the same policies.
         track_metrics: Whether deletions are counted per day in UTC, in the table ``vacuum_stats``.
         expired: Policy for expired jobs; seven days by default.
         schedules: Policy for schedules of callers that have finished; seven days by default. Not
@@ -212,7 +213,7 @@ class VacuumConfig:
     completed: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(1))
     failed: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7))
     cancelled: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(3))
-    interval_minutes: Annotated[float, Field(gt=0)] = 60
+    interval_minutes: Annotated[float, Field(gt=0, le=MAX_INTERVAL_MINUTES)] = 60
     track_metrics: bool = False
     expired: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
     schedules: VacuumPolicy = Field(default_factory=lambda: VacuumPolicy.after_days(7), kw_only=True)
@@ -239,6 +240,8 @@ class VacuumConfig:
 def _check_identifier(name: str) -> str:
     if not 0 < len(name.encode()) <= MAX_IDENTIFIER_BYTES or "\x00" in name:
         raise ValueError(f"should have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character")
+    if name.startswith(RESERVED_PREFIX):
+        raise ValueError(f"should not begin with {RESERVED_PREFIX}, as only PostgreSQL's own schemas do")
     return name
 
 

@@ -9,6 +9,9 @@ from pg_scheduler.errors import ConfigurationError
 
 MAX_IDENTIFIER_BYTES: Final = 63
 
+RESERVED_PREFIX: Final = "pg_"
+"""The begin of the names of PostgreSQL's own schemas; no other has such a name."""
+
 _STORABLE: Final = re.compile(r"[^\x00\ud800-\udfff]*")
 
 
@@ -39,6 +42,14 @@ def quote_identifier(name: str) -> str:
             f"schema must have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character, not {name!r}"
         )
     return '"' + name.replace('"', '""') + '"'
+
+
+def check_new_schema(name: str) -> None:
+    """Raise ConfigurationError if PostgreSQL creates no schema of this name."""
+    if name.startswith(RESERVED_PREFIX):
+        raise ConfigurationError(
+            f"schema must not begin with {RESERVED_PREFIX}, as only PostgreSQL's own schemas do, not {name!r}"
+        )
 
 
 def is_storable(text: str) -> bool:

@@ -18,7 +18,7 @@ from pg_scheduler.version import __version__
 
 from .commands import Command, add_command, with_common_options
 from .errors import CommandError, ExitCode
-from .output import FULL, discard_stdout
+from .output import FULL, discard_stdout, escape_unencodable
 from .settings import (
     COMPLETE_VARIABLE,
     DEMO_NODE,
@@ -159,6 +159,7 @@ def _origin(error: Any) -> str | None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code. Errors that a user can cause are one line on stderr."""
+    escape_unencodable()
     try:
         if COMPLETE_VARIABLE in os.environ:
             completion_init()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import errno
+import io
+import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,6 +34,9 @@ SHAPE_VERSION: Final = 1
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Numbers of the errors of an output that takes no more."""
+
+ESCAPES: Final = "pg_scheduler.escapes"
+"""The error handler of an encoding by which stdout has escapes for what it cannot represent."""
 
 T = TypeVar("T", bound="DataclassInstance")
 Row = Mapping[str, Any]
@@ -291,6 +297,25 @@ def _kind(shape: Shape[Any], column: Column, numbers: Collection[str], rows: Seq
     ):
         return "whole"
     return "folded"
+
+
+def escape_unencodable() -> None:
+    """Let stdout have escapes for characters that its encoding lacks, such as that of a pipe in the locale C.
+
+    Otherwise a command would fail at its output, when it has made its change.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=ESCAPES)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Replace characters by escapes of JSON, so that a document of JSON stays one."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(ESCAPES, _escaped)
 
 
 def discard_stdout() -> None:

@@ -42,6 +42,7 @@ from tests.support.worker import Gate, Recorder, holds, now
         ({"polling_config": {"min_interval": "x"}}, "polling"),
         ({"schema": ""}, "schema"),
         ({"schema": "x" * 64}, "schema"),
+        ({"schema": "pg_jobs"}, "schema must not begin with pg_"),
         ({"shutdown_timeout": -1}, "shutdown_timeout"),
         ({"max_crashes": 0}, "max_crashes"),
         ({"max_crashes": 2**31}, "max_crashes"),
@@ -91,6 +92,7 @@ async def test_scheduler_rejects_anything_but_a_retry_policy_and_unknown_setting
         lambda: VacuumPolicy(VacuumTrigger.NEVER, days=3),
         lambda: VacuumPolicy(VacuumTrigger.TIME_BASED, days=3, keep_count=1),
         lambda: VacuumConfig(interval_minutes=0),
+        lambda: VacuumConfig(interval_minutes=1e12),
         lambda: VacuumConfig(completed="never"),  # type: ignore[arg-type]
         lambda: RetryPolicy(base=timedelta(0)),
         lambda: RetryPolicy(factor=0.5),

@@ -62,6 +62,12 @@ def test_migrate_creates_the_schema_that_an_option_names(call: Run, empty_dsn: s
     assert call("migrate", "--dsn", empty_dsn, "--check").code == ExitCode.SCHEMA
 
 
+def test_schema_with_a_name_that_postgresql_reserves_is_refused(call: Run, empty_dsn: str) -> None:
+    ran = call("migrate", "--dsn", empty_dsn, "--schema", "pg_jobs")
+    assert ran.code == ExitCode.USAGE
+    assert "must not begin with pg_" in ran.err
+
+
 def test_check_exits_with_6_and_changes_nothing_while_migrations_are_missing(
     call: Run, empty_dsn: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -35,7 +36,17 @@ class JsonFormatter(logging.Formatter):
             line["traceback"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = self.formatStack(record.stack_info)
-        return json_text(line, default=str)
+        return json_text({key: _plain(value) for key, value in line.items()})
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of JSON: a text for what JSON does not have, such as NaN, and for a circular list."""
+    if isinstance(value, str | int):
+        return value
+    try:
+        return json.loads(json.dumps(value, allow_nan=False, default=str))
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
 
 
 class _TextFormatter(logging.Formatter):

@@ -10,7 +10,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
-from pg_scheduler.base.sqltext import qualify, quote_identifier
+from pg_scheduler.base.sqltext import check_new_schema, qualify, quote_identifier
 from pg_scheduler.database.migrations.records import create_records, delete_record, insert_record
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def lock(home: str) -> str:
 
 def create_schema(home: str) -> str:
     """Return the statement that creates the schema. The role needs the privilege even if it exists."""
+    check_new_schema(home)
     return f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(home)};"
 
 
