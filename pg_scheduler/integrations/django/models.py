@@ -25,6 +25,13 @@ CALLS: Final = (
 """What writes instead."""
 
 
+RESTORES: Final = (
+    "leave it out of fixtures, and tests with serialized_rollback = True leave it out with "
+    "TEST_NON_SERIALIZED_APPS = ['pg_scheduler.integrations.django']"
+)
+"""What to do where Django restores rows. It bypasses what a model defines, and reaches the query set only."""
+
+
 class TextArrayField(models.Field):
     """A list of texts; the one of ``django.contrib.postgres`` requires that application."""
 
@@ -39,8 +46,12 @@ class ReadOnlyQuerySet(models.QuerySet):
     def _refuse(self, *_args: Any, **_kwargs: Any) -> NoReturn:
         _refuse_to_write(self.model)
 
+    def _refuse_to_restore(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        _refuse_to_write(self.model, RESTORES)
+
     create = get_or_create = update_or_create = bulk_create = bulk_update = _refuse
-    update = delete = _insert = _update = _raw_delete = _refuse
+    update = delete = _raw_delete = _refuse
+    _insert = _update = _refuse_to_restore
 
 
 class ReadOnlyModel(models.Model):
@@ -57,7 +68,7 @@ class ReadOnlyModel(models.Model):
         return str(self.pk)
 
     def save_base(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Refuse to write; ``save()`` and ``loaddata`` call this."""
+        """Refuse to write; ``save()`` calls this."""
         _refuse_to_write(type(self))
 
     def delete(self, *_args: Any, **_kwargs: Any) -> NoReturn:
@@ -65,8 +76,8 @@ class ReadOnlyModel(models.Model):
         _refuse_to_write(type(self))
 
 
-def _refuse_to_write(model: type[models.Model]) -> NoReturn:
-    raise NotSupportedError(f"{model.__name__} is read-only, because workers own its rows; call {CALLS}")
+def _refuse_to_write(model: type[models.Model], remedy: str = f"call {CALLS}") -> NoReturn:
+    raise NotSupportedError(f"{model.__name__} is read-only, because workers own its rows; {remedy}")
 
 
 class Job(ReadOnlyModel):

@@ -10,7 +10,7 @@ from typing import Any
 from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.db import NotSupportedError, connection, transaction
-from django.test import TestCase, TransactionTestCase
+from django.test import TestCase, TransactionTestCase, override_settings
 
 from pg_scheduler.integrations.django.models import Job, Result, Schedule, Worker
 from pg_scheduler.migrate import TABLES
@@ -96,8 +96,17 @@ class ModelTest(TestCase):
         with TemporaryDirectory() as folder:
             file = str(Path(folder) / "jobs.json")
             call_command("dumpdata", "pg_scheduler.job", output=file, verbosity=0)
-            with self.assertRaisesRegex(NotSupportedError, "Job is read-only"):
+            with self.assertRaisesRegex(NotSupportedError, "Job is read-only.*leave it out of fixtures"):
                 call_command("loaddata", file, verbosity=0)
+
+    def test_rows_that_a_serialized_rollback_cannot_restore_can_be_left_out(self) -> None:
+        enqueue("one")
+        rows = connection.creation.serialize_db_to_string()
+        with self.assertRaisesRegex(NotSupportedError, r"TEST_NON_SERIALIZED_APPS = \['pg_scheduler"):
+            connection.creation.deserialize_db_from_string(rows)
+        with override_settings(TEST_NON_SERIALIZED_APPS=["pg_scheduler.integrations.django"]):
+            rows = connection.creation.serialize_db_to_string()
+        connection.creation.deserialize_db_from_string(rows)
 
     def test_permissions_exist_for_what_people_can_do(self) -> None:
         found = Permission.objects.filter(content_type__app_label="pg_scheduler")
