@@ -297,7 +297,7 @@ loaded = [name for name in sys.modules if name.startswith(("pg_scheduler", "asyn
 assert {imports!r} or loaded == ["pg_scheduler_plugins", "pg_scheduler_plugins.alembic"], loaded
 options = {{"as_sql": True, "output_buffer": sys.stdout}}
 with Operations.context(MigrationContext.configure(dialect_name="postgresql", opts=options)):
-    op.scheduler_migrate(3, schema="jobs")
+    op.scheduler_migrate(4, schema="jobs")
 """
 
 
