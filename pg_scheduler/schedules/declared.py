@@ -136,7 +136,7 @@ class PeriodicJobConfig:
     def switched(self, *, enabled: bool, job_name: str | None = None) -> PeriodicJobConfig:
         """Return a copy that is enabled or disabled, and may have another job name."""
         copy = replace(self, enabled=enabled, job_name=job_name or self.job_name)
-        copy._set(derived_key=self.derived_key, named=self.named)  # noqa: SLF001 - of this class
+        PeriodicJobConfig._set(copy, derived_key=self.derived_key, named=self.named)
         return copy
 
     @property

@@ -180,7 +180,7 @@ async def test_invalid_waits_of_first_are_refused(t: TestScheduler) -> None:
             await steps.first("a", Wait(""))
         with pytest.raises(DuplicateStepError, match="two waits named 'b'"):
             await steps.first("a", Wait("b"), Sleep("b", 1))
-        with pytest.raises(TypeError, match="either a delay or until="):
+        with pytest.raises(TypeError, match="has no end; pass a delay or until="):
             await steps.first("a", Sleep("b"))
         with pytest.raises(DuplicateStepError, match="step 'a' occurs twice"):
             await steps.first("a", Sleep("a", 0))

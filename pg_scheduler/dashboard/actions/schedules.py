@@ -15,7 +15,7 @@ from pg_scheduler.dashboard.messages import Undo, code_of, message_of
 from pg_scheduler.dashboard.pages.schedules import build_pause, is_claimed, visible_schedule
 from pg_scheduler.dashboard.pauses import FIELDS
 from pg_scheduler.dashboard.texts import utc
-from pg_scheduler.errors import ScheduleNotFoundError, SchedulerError
+from pg_scheduler.errors import JobConflictError, ScheduleNotFoundError, SchedulerError
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.schedules.schedule import Schedule
@@ -90,7 +90,10 @@ async def trigger(request: ActionRequest) -> Redirect | ConfirmPage:
     enqueued: list[str] = []
 
     async def change(schedule: Schedule) -> bool:
-        job_id = await request.operations.scheduler.schedules.trigger(schedule.schedule_id)
+        try:
+            job_id = await request.operations.scheduler.schedules.trigger(schedule.schedule_id)
+        except JobConflictError as error:
+            raise RejectedError(request.page.visible_conflict(error), 409) from error
         if job_id is None:
             raise ScheduleNotFoundError(schedule.schedule_id)
         enqueued.append(job_id)
