@@ -192,6 +192,8 @@ class Planner(Service):
         """How many jobs it has enqueued, for the test kit."""
         self._check_fire_times_at = 0.0
         """When a pass next looks for fire times to compute again, by the monotonic clock."""
+        self._has_checked = False
+        """Whether a pass has looked for them since the start."""
         self._late = LateSchedules()
         self._unknown_zones = node.unknown_zones
         self._late_tasks: dict[str, str] = {}
@@ -212,6 +214,7 @@ class Planner(Service):
     async def prepare(self) -> None:
         """Make the first pass write the schedules declared in code."""
         self.declared.forget_sync()
+        self._has_checked = False
 
     async def run_once(self) -> float:
         """Write the schedules that this process changed, then enqueue the jobs of due schedules."""
@@ -245,8 +248,10 @@ class Planner(Service):
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
             if await self.declared.restore():
                 await self.declared.retire()
-            if await self._continue_stalled(plannable):
+            # A start takes no statement for it: such a schedule may wait for the next check.
+            if self._has_checked and await self._continue_stalled(plannable):
                 next_in = await self._schedules.next_fire_in(plannable, self._left_out)
+            self._has_checked = True
         await self._cancel_replaced()
         self.next_fire_in = next_in
         if self._signals.notifications_up.is_set:
