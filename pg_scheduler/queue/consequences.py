@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from pg_scheduler.base.messages import ENDED
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.faults import REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
 from pg_scheduler.database.session import Record
@@ -108,7 +109,7 @@ class Consequences:
                     ended += await handler(affected, transaction)
             job_ids = ended
         if job_ids:
-            await self._statements.fetch("notify_ended", on=connection)
+            await self._statements.fetch("notify", [ENDED], on=connection)
 
     async def follow(self, job_ids: Collection[str], transaction: Transaction) -> None:
         """Apply the consequences of those jobs that a call has ended, or leave them to a service.

@@ -15,11 +15,6 @@ FOR NO KEY UPDATE;
 -- since its first statement, nor the other jobs that have ended meanwhile.
 SELECT pg_notify({channel}, 'ended') WHERE current_setting('transaction_isolation') <> 'read committed';
 
--- name: notify_ended
--- route: caller
--- Notify the services at the commit that jobs have ended whose consequences have not been applied.
-SELECT pg_notify({channel}, 'ended');
-
 -- name: clear_consequences
 -- route: caller
 -- Record that the consequences of jobs that have ended are applied.
