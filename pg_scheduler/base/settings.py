@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from pg_scheduler.base.dsn import check_dsn
-from pg_scheduler.base.sqltext import MAX_IDENTIFIER_BYTES, RESERVED_PREFIX, is_storable
+from pg_scheduler.base.sqltext import MAX_IDENTIFIER_BYTES, NOT_RESERVED, RESERVED_PREFIX, is_storable
 from pg_scheduler.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -241,7 +241,7 @@ def _check_identifier(name: str) -> str:
     if not 0 < len(name.encode()) <= MAX_IDENTIFIER_BYTES or "\x00" in name:
         raise ValueError(f"should have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character")
     if name.startswith(RESERVED_PREFIX):
-        raise ValueError(f"should not begin with {RESERVED_PREFIX}, as only PostgreSQL's own schemas do")
+        raise ValueError(f"should {NOT_RESERVED}")
     return name
 
 

@@ -12,6 +12,9 @@ MAX_IDENTIFIER_BYTES: Final = 63
 RESERVED_PREFIX: Final = "pg_"
 """The begin of the names of PostgreSQL's own schemas; no other has such a name."""
 
+NOT_RESERVED: Final = f"not begin with {RESERVED_PREFIX}, as only PostgreSQL's own schemas do"
+"""The rule for the name of a schema, after "must" or "should"."""
+
 _STORABLE: Final = re.compile(r"[^\x00\ud800-\udfff]*")
 
 
@@ -47,9 +50,7 @@ def quote_identifier(name: str) -> str:
 def check_new_schema(name: str) -> None:
     """Raise ConfigurationError if PostgreSQL creates no schema of this name."""
     if name.startswith(RESERVED_PREFIX):
-        raise ConfigurationError(
-            f"schema must not begin with {RESERVED_PREFIX}, as only PostgreSQL's own schemas do, not {name!r}"
-        )
+        raise ConfigurationError(f"schema must {NOT_RESERVED}, not {name!r}")
 
 
 def is_storable(text: str) -> bool:
