@@ -106,7 +106,8 @@ async def test_worker_states_that_it_drains(world: World, app: App) -> None:
     await world.worker("w3", stopping=True)
     await world.worker("w4", wanted="drain", state="stopping")
     data = (await request(app, "/workers", headers=JSON)).data
-    assert [each["state"] for each in data["items"]] == ["draining", "draining", "stopping", "stopping"]
+    states = [worker["state"] for worker in data["items"]]
+    assert states == ["draining", "draining", "stopping", "stopping"]
 
 
 async def test_restricted_request_sees_the_health_of_a_worker_without_names(

@@ -266,8 +266,8 @@ async def test_now_follows_the_test_clock_or_the_database(
     store = Store(Connections(pool), clock=clock if now else None)
     before = await pool.fetchval("SELECT clock_timestamp()")
     async with store.connections.transaction() as connection:
-        found = await store.statements.read_clock(on=connection)
-    assert found == now if now else found >= before
+        instant = await store.statements.read_clock(on=connection)
+    assert instant == now if now else instant >= before
 
 
 async def test_chain_due_times_returns_the_last_pending_job_of_a_0_2_chain(store: Store, pool: Pool) -> None:
@@ -286,5 +286,5 @@ async def test_chain_due_times_returns_the_last_pending_job_of_a_0_2_chain(store
     await store.jobs.cancel("periodic:gone:4")
     await pool.execute("UPDATE scheduled_jobs SET retry_count = 1 WHERE job_id = 'periodic:key:0'")
     async with store.schedules.declaring() as (connection, _):
-        found = await store.schedules.chain_due_times(["key", "gone", "none", "own"], on=connection)
-    assert found == {"key": NOW + 2 * SECOND}  # 0.2 numbered its runs; later ids contain instants
+        due_times = await store.schedules.chain_due_times(["key", "gone", "none", "own"], on=connection)
+    assert due_times == {"key": NOW + 2 * SECOND}  # 0.2 numbered its runs; later ids contain instants

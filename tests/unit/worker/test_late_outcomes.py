@@ -15,8 +15,8 @@ LENGTH = 3000
 
 def completion(job_id: str) -> AttemptOutcome:
     claim = Claim(job_id, "work", "work", 1, EPOCH, "{}", 0, 0, 0, None, None)
-    kept = KeptResult(60.0, value="x" * LENGTH)
-    return claim, Outcome(RowChange(JobStatus.COMPLETED, kept=kept), None)
+    result = KeptResult(60.0, value="x" * LENGTH)
+    return claim, Outcome(RowChange(JobStatus.COMPLETED, kept=result), None)
 
 
 def test_late_groups_with_large_results_have_turns_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
