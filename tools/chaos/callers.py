@@ -20,7 +20,7 @@ from pg_scheduler.base.settings import Notify
 from pg_scheduler.database.callers.adapter import AsyncConnection
 from pg_scheduler.sync import SyncScheduler
 from tools.chaos import jobs
-from tools.chaos.durable_load import BROKEN_CONNECTION
+from tools.chaos.broken import BROKEN_CONNECTION
 from tools.chaos.feature_load import FeatureLoad
 from tools.chaos.load import BROKEN, KEEP, PLAIN, ROLLED_BACK, Request, Share
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import asyncpg
 
-from tools.chaos.nemesis import REFUSED
+from tools.chaos.broken import BROKEN_CONNECTION
 
 SETTINGS: Final = {"wal_level": "logical", "max_slot_wal_keep_size": "16GB"}
 PUBLISH: Final = "CREATE PUBLICATION chaos FOR ALL TABLES"
@@ -56,7 +56,7 @@ class ChangeReader:
 
     async def _run(self) -> None:
         while True:
-            with suppress(*REFUSED):  # a fault of the server is in progress
+            with suppress(*BROKEN_CONNECTION):  # a fault of the server is in progress
                 connection = await asyncpg.connect(self._dsn, timeout=2)
                 try:
                     while True:
@@ -74,7 +74,7 @@ class ChangeReader:
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while time.monotonic() < deadline:
             # The verdict on the jobs must not depend on this connection, so a lost one is replaced.
-            with suppress(*REFUSED):
+            with suppress(*BROKEN_CONNECTION):
                 return await self._read_rest()
             await asyncio.sleep(PAUSE_S)
         return [f"the changes could not be read within {STOP_TIMEOUT_S:g} s"]

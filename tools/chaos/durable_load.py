@@ -15,6 +15,7 @@ import asyncpg
 from pg_scheduler import ConflictResolution, JobSpec, Scheduler
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import durable_jobs, jobs
+from tools.chaos.broken import BROKEN_CONNECTION
 from tools.chaos.load import (
     BROKEN,
     CALLBACK,
@@ -27,7 +28,6 @@ from tools.chaos.load import (
     Sent,
     Share,
 )
-from tools.chaos.nemesis import REFUSED
 
 ORDERS_RATE: Final = 3.0
 COMPLETING_RATE: Final = 10.0
@@ -47,9 +47,6 @@ REPEAT_S: Final = 0.3
 RESUME_S: Final = 300.0
 """Seconds after which an order that failed is not resumed any more; the checker reports it. Orders sleep by
 the clock of the server, which may be set back by two minutes meanwhile."""
-
-BROKEN_CONNECTION: Final = (*REFUSED, asyncpg.InternalClientError)
-"""asyncpg raises the last one when it releases a connection that was lost during a COPY."""
 
 STATUS: Final = "SELECT status FROM scheduled_jobs WHERE job_id = $1"
 LOCK_FAILED: Final = "SELECT true FROM scheduled_jobs WHERE job_id = $1 AND status = 'failed' FOR UPDATE"

@@ -20,6 +20,7 @@ from typing import Final
 import asyncpg
 
 from pg_scheduler.embedded import EmbeddedPostgres
+from tools.chaos.broken import BROKEN_CONNECTION
 from tools.chaos.clock import Clock
 from tools.chaos.fleet import Fleet, Seat
 from tools.chaos.proxy import Proxy
@@ -47,7 +48,6 @@ FORWARD_SHARE: Final = {"server": 0.3, "worker": 0.5, "years": 0.6}
 until the clock has caught up, so most of its steps by minutes go back first.
 """
 
-REFUSED: Final = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 WORKER_FAULTS: Final = {
     # kind: weight, minimum and maximum duration in leases
@@ -294,7 +294,7 @@ class Nemesis:
                 await asyncio.sleep(one.seconds)
                 await self._in_thread(self._server.thaw)
             case "backends terminated":
-                with suppress(*REFUSED):
+                with suppress(*BROKEN_CONNECTION):
                     await self._terminate(one.chance)
             case "max_connections reached":
                 await self._exhaust_connections(one.seconds)
@@ -309,7 +309,7 @@ class Nemesis:
 
     async def _lock_rows(self, fault: Fault, seconds: float) -> None:
         """Hold some rows in an open transaction, unless the server is down or ends the session."""
-        with suppress(*REFUSED):
+        with suppress(*BROKEN_CONNECTION):
             connection = await asyncpg.connect(self._dsn, timeout=2)
             try:
                 async with connection.transaction():
@@ -317,13 +317,13 @@ class Nemesis:
                     fault.rows = frozenset(row[0] for row in rows)
                     await asyncio.sleep(seconds)
             finally:
-                with suppress(*REFUSED):
+                with suppress(*BROKEN_CONNECTION):
                     await connection.close(timeout=2)
 
     async def restart_sleeps(self) -> None:
         """End the sleeps that began while the server's clock was years ahead."""
         while True:
-            with suppress(*REFUSED):
+            with suppress(*BROKEN_CONNECTION):
                 connection = await asyncpg.connect(self._dsn, timeout=2)
                 try:
                     await connection.execute(RESTART_SLEEPS, timeout=60)
@@ -350,7 +350,7 @@ class Nemesis:
     async def _exhaust_connections(self, seconds: float) -> None:
         """Open every connection that the server permits."""
         crowd: list[Awaitable[None]] = []
-        with suppress(*REFUSED):
+        with suppress(*BROKEN_CONNECTION):
             while True:
                 connection = await asyncpg.connect(self._dsn, timeout=2)
                 crowd.append(connection.close(timeout=2))

@@ -26,6 +26,7 @@ import asyncpg
 from pg_scheduler import ProcessExecutor, RetryPolicy, Scheduler, VacuumConfig, VacuumPolicy, events
 from pg_scheduler.errors import DatabaseUnavailableError
 from tools.chaos import durable_jobs, jobs
+from tools.chaos.broken import BROKEN_CONNECTION
 from tools.chaos.ledger import Ledger
 from tools.chaos.stalls import StallRecorder
 from tools.chaos.unhandled import report_unhandled_errors
@@ -97,12 +98,10 @@ async def execute_commands(pool: asyncpg.Pool) -> None:
 
 async def hold_connections(pool: asyncpg.Pool, seconds: float) -> None:
     """Hold the available connections, as jobs that use the same pool do."""
-    driver = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-    broken = (TimeoutError, OSError, *driver)
-    with suppress(*broken):  # a broken connection cannot be released; the pool has discarded it
+    with suppress(*BROKEN_CONNECTION):  # a broken connection cannot be released; the pool has discarded it
         async with AsyncExitStack() as stack:
             for _ in range(CONNECTIONS):
-                with suppress(*broken):
+                with suppress(*BROKEN_CONNECTION):
                     await stack.enter_async_context(pool.acquire(timeout=seconds / 2))
             await asyncio.sleep(seconds)
 
