@@ -42,22 +42,30 @@ class BatchRoom:
         return True
 
 
-def batches(items: Sequence[T], count: int, characters_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Yield items in batches of at most so many, which have together at most ``MAX_BATCH_CHARACTERS``."""
+def batches(
+    items: Sequence[T], count: int, lengths_of: Callable[[Sequence[T]], Sequence[int]]
+) -> Iterator[Sequence[T]]:
+    """Yield items in batches of at most so many, which have together at most ``MAX_BATCH_CHARACTERS``.
+
+    Args:
+        items: The items.
+        count: The maximum number of items of a batch.
+        lengths_of: Returns the characters of each of some items.
+    """
     for start in range(0, len(items), count):
         part = items[start : start + count]
+        lengths = lengths_of(part)
         # Nearly always a part is one batch, and to find that costs less than to ask for each item.
-        if sum(map(characters_of, part)) <= MAX_BATCH_CHARACTERS:
+        if sum(lengths) <= MAX_BATCH_CHARACTERS:
             yield part
         else:
-            yield from _divided(part, characters_of)
+            yield from _divided(part, lengths)
 
 
-def _divided(items: Sequence[T], characters_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
+def _divided(items: Sequence[T], lengths: Sequence[int]) -> Iterator[Sequence[T]]:
     batch: list[T] = []
     room = BatchRoom(len(items))
-    for item in items:
-        characters = characters_of(item)
+    for item, characters in zip(items, lengths, strict=True):
         if not room.take(characters):
             yield batch
             batch, room = [], BatchRoom(len(items))

@@ -123,7 +123,8 @@ class Statements:
     @property
     def server_now(self) -> datetime:
         """The time of the server, by the clock of this host and its offset."""
-        return datetime.now(UTC) - timedelta(seconds=self.clock_offset_s)
+        now = datetime.now(UTC)
+        return now - timedelta(seconds=self.clock_offset_s) if self.clock_offset_s else now
 
     @property
     def local_now(self) -> datetime:

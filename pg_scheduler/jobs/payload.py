@@ -101,11 +101,12 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
         >>> encode((1, ("a", "b")), {"key": None})
         '{"args":[1,["a","b"]],"kwargs":{"key":null}}'
     """
-    if not isinstance(args, list | tuple):
+    # To compare a type costs less than to ask for a union or an abstract class.
+    if type(args) is not tuple and not isinstance(args, list | tuple):
         raise PayloadError(
             f"args must be a tuple or a list, not {type(args).__name__}; pass one argument as args=(value,)"
         )
-    if kwargs is not None and not isinstance(kwargs, Mapping):
+    if kwargs is not None and type(kwargs) is not dict and not isinstance(kwargs, Mapping):
         raise PayloadError(
             f"kwargs must be a dict, not {type(kwargs).__name__}; pass kwargs={{'name': value}}"
         )

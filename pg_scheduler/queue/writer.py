@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
 from pg_scheduler.base.batches import batches
@@ -437,4 +436,4 @@ def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[Exten
 
 def _batches(jobs: Sequence[J], size: int) -> Iterator[Sequence[J]]:
     """Divide jobs by what one statement inserts."""
-    return batches(jobs, size, attrgetter("characters"))
+    return batches(jobs, size, lambda part: [job.characters for job in part])
