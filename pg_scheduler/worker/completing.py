@@ -52,6 +52,10 @@ class Completions:
             attempt: The attempt.
             passed_connection: The connection that its code passed; None for one of the pool.
         """
+        if attempt.steps is not None and attempt.steps.suspensions:
+            # As after each step: the code of a suspended attempt may clean up, but not end the job.
+            await asyncio.sleep(0)  # a loop that swallows the exception must not block the event loop
+            raise asyncio.CancelledError
         connections = self._statements.connections
         previous_completion = attempt.completion
         completion = begin(attempt)

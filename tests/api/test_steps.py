@@ -872,11 +872,22 @@ async def test_suspension_runs_finally_blocks_and_drops_what_the_function_makes_
                     await steps.run("late", log.note, "never")
         return "done"
 
-    for func in (swallow, raise_another, use_steps):
+    async def complete() -> str:
+        try:
+            await current_job().steps.sleep("s", HOUR)
+        finally:
+            if current_job().attempt == 1:
+                log.append("not completed")
+                with pytest.raises(asyncio.CancelledError):
+                    async with current_job().completing():
+                        log.append("completed")
+        return "done"
+
+    for func in (swallow, raise_another, use_steps, complete):
         seen = Recorder(t.scheduler)
         assert await run(t, func) == "done"
         assert len(seen.of(JobSuspended)) == 1
-    assert log == ["swallowed", "raised", "refused"]
+    assert log == ["swallowed", "raised", "refused", "not completed"]
 
 
 async def test_suspension_waits_for_the_steps_beside_it(t: TestScheduler, log: Log) -> None:
