@@ -19,9 +19,13 @@ DECLARE
     grace CONSTANT integer := options ->> 'misfire_grace_time';
     mode  CONSTANT text := coalesce(options ->> 'on_conflict', 'raise');
     key   CONSTANT text := options ->> 'unique';
+    kept_for CONSTANT double precision := options ->> 'keep_result';
     wrong text;
     holder text;
-    tables oid;
+    data jsonb;
+    rank integer;
+    timeout double precision := 3600;
+    is_added boolean;
 BEGIN
     wrong := (SELECT min(each) FROM jsonb_object_keys(options) AS each WHERE each <> ALL (known));
     IF wrong IS NOT NULL THEN
@@ -45,43 +49,55 @@ BEGIN
         uuid_send(gen_random_uuid())
         PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6
     ), 52, 1), 53, 1), 'hex')::uuid::text);  -- version 7
+    data := jsonb_build_object('args', args, 'kwargs', kwargs);
+    IF options -> 'metadata' <> '{}' THEN
+        data := data || jsonb_build_object('metadata', options -> 'metadata');
+    END IF;
+    rank := CASE lower(coalesce(options ->> 'priority', 'normal'))
+        WHEN 'critical' THEN 1 WHEN 'high' THEN 3 WHEN 'normal' THEN 5 WHEN 'low' THEN 8
+        ELSE (options ->> 'priority')::integer END;
+    IF options ? 'timeout' THEN
+        timeout := (options ->> 'timeout')::double precision;
+    END IF;
     FOR round IN 1..10 LOOP
-        INSERT INTO {schema}scheduled_jobs AS job (
-            job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time, expires_at,
-            timeout_seconds, unique_key, options
-        ) VALUES (
-            job_id,
-            name,
-            execution_time,
-            jsonb_build_object('args', args, 'kwargs', kwargs)
-                || CASE WHEN options -> 'metadata' <> '{}' THEN jsonb_build_object('metadata', options -> 'metadata')
-                    ELSE '{}' END,
-            CASE lower(coalesce(options ->> 'priority', 'normal'))
-                WHEN 'critical' THEN 1 WHEN 'high' THEN 3 WHEN 'normal' THEN 5 WHEN 'low' THEN 8
-                ELSE (options ->> 'priority')::integer END,
-            coalesce((options ->> 'max_retries')::integer, 0),
-            grace,
-            execution_time + make_interval(secs => grace),
-            CASE WHEN options ? 'timeout' THEN (options ->> 'timeout')::double precision ELSE 3600 END,
-            key,
-            CASE WHEN options ->> 'keep_result' IS NOT NULL
-                THEN jsonb_build_object('keep_result', (options ->> 'keep_result')::double precision) END
-        )
-        ON CONFLICT DO NOTHING
-        RETURNING job.tableoid INTO tables;
-        EXIT WHEN tables IS NOT NULL;
-        holder := coalesce(
-            (SELECT job.job_id FROM {schema}scheduled_jobs AS job WHERE job.unique_key = key AND job.finished_at IS NULL),
-            (SELECT job.job_id FROM {schema}scheduled_jobs AS job WHERE job.job_id = job_id)
-        );
+        -- The role of an enqueuer may insert the columns of plain jobs only, so these are named without the others.
+        IF key IS NULL AND kept_for IS NULL THEN
+            INSERT INTO {schema}scheduled_jobs (
+                job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time, expires_at,
+                timeout_seconds
+            ) VALUES (
+                job_id, name, execution_time, data, rank, coalesce((options ->> 'max_retries')::integer, 0), grace,
+                execution_time + make_interval(secs => grace), timeout
+            )
+            ON CONFLICT DO NOTHING;
+        ELSE
+            INSERT INTO {schema}scheduled_jobs (
+                job_id, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time, expires_at,
+                timeout_seconds, unique_key, options
+            ) VALUES (
+                job_id, name, execution_time, data, rank, coalesce((options ->> 'max_retries')::integer, 0), grace,
+                execution_time + make_interval(secs => grace), timeout, key,
+                CASE WHEN kept_for IS NOT NULL THEN jsonb_build_object('keep_result', kept_for) END
+            )
+            ON CONFLICT DO NOTHING;
+        END IF;
+        is_added := FOUND;
+        EXIT WHEN is_added;
+        IF key IS NOT NULL THEN
+            holder := (
+                SELECT job.job_id FROM {schema}scheduled_jobs AS job
+                WHERE job.unique_key = key AND job.finished_at IS NULL
+            );
+        END IF;
+        holder := coalesce(holder, (SELECT job.job_id FROM {schema}scheduled_jobs AS job WHERE job.job_id = job_id));
         EXIT WHEN holder IS NOT NULL;
     END LOOP;
-    IF tables IS NOT NULL THEN
+    IF is_added THEN
         IF execution_time <= statement_timestamp() + interval '1 minute' THEN
             PERFORM pg_notify('pg_scheduler_' || md5(namespace.nspname), 'due  ' || extract(epoch FROM execution_time))
             FROM pg_class AS class
             JOIN pg_namespace AS namespace ON namespace.oid = class.relnamespace
-            WHERE class.oid = tables;
+            WHERE class.oid = $table${schema}scheduled_jobs$table$::regclass;
         END IF;
     ELSIF mode = 'ignore' AND holder IS NOT NULL THEN
         RETURN holder;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -307,6 +308,31 @@ async def test_enqueuer_role_can_insert_the_columns_of_a_plain_row(roles: Roles)
         f"{INSERT} {columns} VALUES ('own', 'app.work', now(), '{{}}') ON CONFLICT (job_id) DO NOTHING"
     )
     assert [await pool.execute(statement) for _ in range(2)] == ["INSERT 0 1", "INSERT 0 0"]
+
+
+async def test_enqueuer_role_can_call_the_function_that_adds_jobs(roles: Roles) -> None:
+    pool = await roles.connect(ENQUEUER)
+    add = "SELECT jobs.scheduler_add_job('app.work', '[7]', job_id => 'own', options => $1)"
+    options = {"priority": "high", "max_retries": 3, "misfire_grace_time": 60, "metadata": {"tenant": 7}}
+    assert await pool.fetchval(add, json.dumps(options)) == "own"
+    assert await pool.fetchval(add, '{"on_conflict": "ignore"}') == "own"
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await pool.fetchval(add, "{}")
+    for extra in ('{"unique": "k"}', '{"keep_result": 60}'):
+        with pytest.raises(DENIED):
+            await pool.fetchval(add, extra)
+
+
+async def test_enqueuer_role_can_cancel_by_the_function_with_the_privileges_for_that(roles: Roles) -> None:
+    owner = await roles.connect(OWNER)
+    role = roles.name(ENQUEUER)
+    pool = await roles.connect(ENQUEUER)
+    await pool.fetchval("SELECT jobs.scheduler_add_job('app.work', job_id => 'own')")
+    with pytest.raises(DENIED):
+        await pool.fetchval("SELECT jobs.scheduler_cancel_job('own')")
+    await owner.execute(f"GRANT SELECT, UPDATE ON jobs.scheduled_jobs TO {role}")
+    await owner.execute(f"GRANT SELECT ON jobs.scheduler_after, jobs.scheduler_workers TO {role}")
+    assert await pool.fetchval("SELECT jobs.scheduler_cancel_job('own')") is True
 
 
 async def test_exporter_role_can_read_the_metrics_and_change_nothing(roles: Roles) -> None:
