@@ -15,7 +15,7 @@ from pg_scheduler.database.migrations.engine import check_engine
 from pg_scheduler.database.migrations.indexes import build_progress
 from pg_scheduler.database.migrations.plan import Step
 from pg_scheduler.database.migrations.preview import pending_steps, render_script
-from pg_scheduler.errors import MigrationChangedError, SchemaMismatchError
+from pg_scheduler.errors import MigrationChangedError, SchemaError, SchemaMismatchError
 from pg_scheduler.migrate import (
     build_indexes,
     home_schema,
@@ -93,7 +93,7 @@ VERIFIED: Final = Shape(
 async def upgrade(
     command: Command,
     check: Annotated[
-        bool, typer.Option("--check", help="Apply nothing; exit with 6 if migrations are missing.")
+        bool, typer.Option("--check", help="Apply nothing; exit with 6 if anything is missing.")
     ] = False,
     progress: ProgressStyle = None,
 ) -> ExitCode:
@@ -104,7 +104,11 @@ async def upgrade(
         if check:
             _write(command, steps)
             command.output.say(_count(steps, "to apply"))
-            return ExitCode.SCHEMA if steps else ExitCode.DONE
+            if steps:
+                return ExitCode.SCHEMA
+            # A worker refuses tables that lack a part, although no migration is missing.
+            await verify(connection, schema=await home_schema(connection, command.schema))
+            return ExitCode.DONE
         command.output.say(_describe(steps))
         if steps:
             async with command.connect() as other:
@@ -123,10 +127,18 @@ async def upgrade(
 
 async def plan(command: Command) -> None:
     """Print the migrations that migrate would apply."""
+    problem: SchemaError | None = None
     async with command.connect() as connection:
         steps = await pending_steps(connection, schema=command.schema)
+        if not steps:
+            try:
+                await verify(connection, schema=await home_schema(connection, command.schema))
+            except SchemaError as error:
+                problem = error
     _write(command, steps)
     command.output.say(_count(steps, "to apply"))
+    if problem is not None:
+        command.output.say(str(problem))
 
 
 def sql(
@@ -172,7 +184,13 @@ async def _apply(command: Command, connection: Connection, steps: Sequence[Step]
                 text = f"applying {migration.version:04} {migration.name}, {number} of {len(steps)}"
                 reporter.show(text, number - 1, len(steps))
 
-        applying = apply(connection, shipped_migrations(), schema=command.schema, on_step=begun.append)
+        applying = apply(
+            connection,
+            shipped_migrations(),
+            schema=command.schema,
+            on_step=begun.append,
+            warn=lambda text: command.output.say(f"warning: {text}"),
+        )
         return await watch(applying, look, command.output)
 
 

@@ -79,10 +79,19 @@ def test_check_exits_with_6_and_changes_nothing_while_migrations_are_missing(
 
 
 def test_migrate_recreates_a_dropped_table(call: Run, dsn: str) -> None:
-    execute(dsn, "DROP TABLE scheduler_audit")
+    execute(dsn, "DROP TABLE scheduler_audit; DROP FUNCTION scheduler_cancel_job")
+    check = call("migrate", "--check", "--dsn", dsn)
+    assert check.code == ExitCode.SCHEMA, "as a worker decides"
+    plan = call("migrate", "plan", "--dsn", dsn)
+    assert (plan.code, "tables of pg_scheduler are missing" in plan.err) == (0, True)
     ran = call("migrate", "--dsn", dsn)
     assert (ran.code, ran.out) == (0, "")
+    assert (
+        "warning: recreated what was missing in schema 'public': scheduler_audit, "
+        "function scheduler_cancel_job; lost rows and privileges are not restored"
+    ) in ran.err
     run_on(dsn, verify)
+    assert call("migrate", "--check", "--dsn", dsn).code == 0
 
 
 @pytest.mark.parametrize("width", [80, 200])
