@@ -277,6 +277,10 @@ class DependencyRepository:
         failed: dict[str, str] = {}
         children: set[str] = set()
         rows = await self._statements.fetch("take_edges", list(statuses), on=connection)
+        # A transaction that committed while lock_children() waited may have added edges to jobs that it did
+        # not see. Only now are these all known, because edges that are committed later are not taken.
+        if unlocked_ids := sorted({row["child_id"] for row in rows} - {row["job_id"] for row in locked}):
+            locked += await self._statements.fetch("lock_jobs", unlocked_ids, on=connection)
         edges = dict.fromkeys(_edges(rows))
         # The edge of an older release has no definition, but it leads from the same child to the same job.
         edges |= dict.fromkeys(edge for edge in marked_edges if edge._replace(definition=None) not in edges)

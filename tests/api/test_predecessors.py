@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -88,6 +89,35 @@ async def test_result_kept_for_a_second_is_read_a_day_later(t: TestScheduler, po
     assert await t.scheduler.retry_job(reader)
     await t.drain()
     assert await collected(t.scheduler, reader) == [["first", "completed", 7], ["last", "completed", 8]]
+
+
+async def test_job_whose_edge_is_committed_while_an_end_waits_for_a_lock_gets_the_result(
+    t: TestScheduler, pool: asyncpg.Pool
+) -> None:
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def finish() -> None:
+        async with current_job().completing():
+            current_job().set_result(7)
+            has_begun.set()
+            await may_end.wait()
+
+    await t.scheduler.enqueue(finish, keep_result=DAY, job_id="first")
+    after: dict[str, Any] = {"after": ["first"], "pass_results": True, "keep_result": DAY}
+    await t.scheduler.enqueue(collect, job_id="locked", **after)
+    draining = asyncio.create_task(t.drain())
+    async with asyncio.timeout(PATIENCE), pool.acquire() as connection:
+        await has_begun.wait()
+        async with connection.transaction():
+            await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
+            await t.scheduler.enqueue(collect, job_id="new", connection=connection, **after)
+            may_end.set()
+            # PostgreSQL reports no event.
+            while not await pool.fetchval("SELECT bool_or(NOT granted) FROM pg_locks"):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await draining
+    for reader in ("locked", "new"):
+        assert await collected(t.scheduler, reader) == [["first", "completed", 7]]
 
 
 async def test_each_end_is_passed_as_it_is(t: TestScheduler) -> None:
