@@ -48,6 +48,9 @@ async def exporter(
     from pg_scheduler.telemetry.cluster import ClusterCollector  # noqa: PLC0415 - needs the extra
     from pg_scheduler.telemetry.prometheus import serve_metrics  # noqa: PLC0415
 
+    from .worker.logs import configure_logging  # noqa: PLC0415
+
+    configure_logging(None)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -92,6 +95,9 @@ async def dashboard(
 ) -> None:
     """Serve the dashboard over HTTP, until SIGTERM or SIGINT."""
     check_extra("the dashboard", "dashboard")
+    from .worker.logs import configure_logging  # noqa: PLC0415 - not needed to complete words
+
+    configure_logging(None)
     async with command.scheduler() as scheduler:
         say = command.output.say
         await serve(scheduler, say, host=host, port=port, auth=auth, role=role, read_only=read_only)

@@ -335,10 +335,11 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
         status, text = error.status, str(error)
     except PayloadError as error:  # a text of the address has characters that the database lacks
         status, text = 400, str(error)
-    except DatabaseUnavailableError:
-        status, text = 503, "the database did not answer in time; reload the page"
     except SchedulerError as error:
         status, text = 503, str(error)
+        if isinstance(error, DatabaseUnavailableError):
+            text = "the database did not answer in time; reload the page"
+        logger.warning("the dashboard could not answer %s: %s", path, error, extra=record_fields())
     failure = View(status=status, text=text)
     return await render(failure, "error", request, path, is_json=is_json, status=status)
 

@@ -20,6 +20,7 @@ from pg_scheduler.cli import errors, servers
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.cli.servers import PASSWORD, USER
 from tests.cli.conftest import Run
+from tests.support.tables import rename
 from tests.support.worker import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -109,6 +110,19 @@ def test_password_lets_in(dsn: str) -> None:
         assert get(port, "/", {"authorization": f"Basic {right}"}).status == 200
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
+
+
+def test_dashboard_logs_why_a_page_could_not_be_shown(dsn: str) -> None:
+    with running(dsn, "--auth", "basic", **{PASSWORD: "secret"}) as (process, port, _):
+        rename(dsn, "priority")
+        headers = {"authorization": f"Basic {base64.b64encode(b'admin:secret').decode()}"}
+        status = get(port, "/jobs", headers).status
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+        assert process.stderr is not None
+        log = process.stderr.read()
+    assert status == 503
+    assert "priority" in log
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pg_scheduler.cli import errors
 from pg_scheduler.cli.errors import ExitCode
 from tests.cli.conftest import Run
 from tests.support.prometheus import Exposition, promtool
+from tests.support.tables import rename
 from tests.support.worker import PATIENCE
 from tests.support.world import HOUR, populate
 
@@ -58,6 +59,19 @@ def test_exporter_serves_the_metrics_of_all_workers_until_a_signal(
     assert process.wait(PATIENCE) == 0
     assert process.stderr is not None
     assert process.stderr.read() == ""
+
+
+@pytest.mark.slow
+def test_exporter_logs_why_it_collects_nothing(started: tuple[subprocess.Popen[str], str], dsn: str) -> None:
+    process, url = started
+    rename(dsn, "job_name")
+    assert read(url)["pg_scheduler_cluster_collect_errors_total"] == 1
+    process.terminate()
+    assert process.wait(PATIENCE) == 0
+    assert process.stderr is not None
+    log = process.stderr.read()
+    assert "metrics of the cluster could not be collected" in log
+    assert "job_name" in log
 
 
 def test_used_port_is_refused(call: Run, dsn: str) -> None:
