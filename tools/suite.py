@@ -12,7 +12,7 @@ WORKERS = CORES + 1
 QUICK = ["tests/unit", "tests/docs", "-m", "not database and not slow"]
 """Tests that wait for nothing; the other folders have few of them, and take long to collect."""
 
-SLOW = ["-m", "slow"]
+SLOW = ["-m", "slow", "--durations=40", "--durations-min=5"]
 """The tests in real time, of several processes or in a browser, and others of about a second."""
 
 SLOW_FOLDERS = ("browser", "cluster", "typing")
