@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -157,9 +158,22 @@ def _origin(error: Any) -> str | None:
     return None
 
 
+class WarningHandler(logging.Handler):
+    """Writes the warnings of the library to stderr, unless the command or the application writes a log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the message of a record as one line."""
+        if not logging.getLogger().handlers:
+            sys.stderr.write(f"{PROGRAM}: {record.levelname.lower()}: {escape(record.getMessage())}\n")
+
+
+_warning_handler: Final = WarningHandler(logging.WARNING)
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code. Errors that a user can cause are one line on stderr."""
     escape_unencodable()
+    logging.getLogger("pg_scheduler").addHandler(_warning_handler)
     try:
         if COMPLETE_VARIABLE in os.environ:
             completion_init()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -123,6 +124,14 @@ def test_down_is_refused_without_yes_and_reverts_with_it(call: Run, dsn: str) ->
     assert call("migrate", "down", "--to", str(HEAD), "--yes", "--dsn", dsn).code == ExitCode.USAGE
     assert call("migrate", "down", "--to", "999", "--yes", "--dsn", dsn).code == ExitCode.USAGE
     assert call("migrate", "verify", "--dsn", dsn).code == ExitCode.SCHEMA
+
+
+@pytest.mark.slow
+def test_warning_of_the_library_is_written_by_a_command_without_a_log(dsn: str) -> None:
+    execute(dsn, "ALTER TABLE vacuum_stats SET UNLOGGED")
+    command = [sys.executable, "-m", "pg_scheduler", "migrate", "verify", "--dsn", dsn]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert "pg-scheduler: warning: unlogged tables in schema 'public': vacuum_stats" in ran.stderr
 
 
 def test_newer_schema_exits_with_6(call: Run, dsn: str) -> None:

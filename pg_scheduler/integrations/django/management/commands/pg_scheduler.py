@@ -72,7 +72,10 @@ class Command(BaseCommand):
         with _variables(backend):
             if code := run(words):
                 if code == ExitCode.SCHEMA:
-                    self.stderr.write("In this project, manage.py migrate creates and upgrades the tables.")
+                    self.stderr.write(
+                        "In this project, manage.py migrate creates and upgrades the tables, and "
+                        "manage.py pg_scheduler migrate creates again what was dropped."
+                    )
                 sys.exit(code)
 
 
