@@ -22,7 +22,9 @@ def _run(command: list[str], environment: Mapping[str, str]) -> int:
     The command receives Ctrl-C as well and may continue, as psql does.
     """
     previous_handler = signal.getsignal(signal.SIGINT)
-    if previous_handler is not signal.SIG_IGN:  # which the command would inherit; a handler it does not
+    # The command inherits an ignored signal, but no handler. So Ctrl-C gets a handler that does nothing,
+    # unless it is ignored already: then the command is to ignore it too.
+    if previous_handler is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda _number, _frame: None)
     try:
         code = subprocess.call(command, env=environment)

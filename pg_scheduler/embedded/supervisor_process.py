@@ -37,7 +37,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 0.005
 PARENT_CHECK_INTERVAL_S = 1.0
-"""The parent's pid is checked too, because a forked child of it may hold the pipe open after its death."""
+"""The pid of the parent is checked too: another child of a dead parent may hold the pipe open."""
 
 STOP_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 PR_SET_PDEATHSIG = 1
@@ -67,7 +67,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The user that the server runs as; None for the current one."""
+    """The user that the server runs as; the ids are None for the current user."""
 
     uid: int | None
     gid: int | None
@@ -107,7 +107,8 @@ class ServerProcess:
         """Copy binaries that the server's user cannot run, and initialise the data if it is missing."""
         self.binaries = Path(self.configuration.binaries)
         if self.account.uid is not None and not is_open_to_all(self.binaries / "postgres"):
-            # Not into the home, which may be in /dev/shm: programs there often cannot be run (noexec).
+            # The copy is not in the home, because that may be in /dev/shm, which is often mounted with
+            # noexec.
             self.binaries = copy_binaries(self.binaries, self._make_temporary_folder(None))
         if not (self.data / "PG_VERSION").exists():
             self._initialise()
@@ -187,10 +188,11 @@ class ServerProcess:
     def kill(self) -> dict[str, Any]:
         """Kill the server and each of its processes (SIGKILL), and wait for their end.
 
-        A new server refuses to start while one of them uses the shared memory of the killed one.
+        A new server refuses to start while a process of the killed one uses its shared memory.
         """
         if self.process is not None and self.process.poll() is None:
-            self._signal(signal.SIGSTOP)  # the postmaster forks no process meanwhile
+            # A suspended postmaster forks no process that the list of its children would miss.
+            self._signal(signal.SIGSTOP)
             children = child_pids(self.process.pid)
             self._signal(signal.SIGKILL)
             self.process.wait()
@@ -212,6 +214,8 @@ class ServerProcess:
         if self.process is None or self.process.poll() is not None:
             return
         root = self.process.pid
+        # The postmaster is suspended first, because it could fork a process after its children are listed.
+        # The second SIGSTOP, below, has no effect.
         if number == signal.SIGSTOP:
             os.kill(root, number)
         for pid in child_pids(root):
@@ -221,6 +225,7 @@ class ServerProcess:
 
     def close(self) -> None:
         """Stop the server and remove its temporary folders."""
+        # Temporary data is removed, so it needs no checkpoint.
         self.stop("fast" if self.configuration.data else "immediate")
         for folder in self.temporary:
             shutil.rmtree(folder, ignore_errors=True)
@@ -249,13 +254,19 @@ def choose_account(data: str | None) -> Account:
 
 
 def is_open_to_all(path: Path) -> bool:
-    """Return whether every user may enter the folder or run the program, which may not exist yet."""
+    """Return whether every user may enter the folder or run the program.
+
+    A part of the path that does not exist yet is not examined.
+    """
     steps = [path.resolve(), *path.resolve().parents]
     return all(step.stat().st_mode & stat.S_IXOTH for step in steps if step.exists())
 
 
 def choose_temporary_folder(account: Account) -> str | None:
-    """Return the parent of temporary folders: None for the default, or one that the account can enter."""
+    """Return a parent of temporary folders that the account can enter.
+
+    None means the default of `tempfile`, which is also the result if no folder is suitable.
+    """
     if account.uid is None or is_open_to_all(Path(tempfile.gettempdir())):
         return None
     return next((folder for folder in ("/tmp", "/var/tmp") if is_open_to_all(Path(folder))), None)  # noqa: S108
