@@ -1,8 +1,8 @@
 """Triggers, and their combinations with one another and with sets of instants.
 
 A search never goes through fire times one by one where it can jump: an intersection continues at the latest
-of its members' fire times, and a restriction at the next instant within the set. It ends after 10 years, or
-after a fixed number of steps, so no combination can occupy the CPU.
+of its members' fire times, and a restriction at the next instant within the set. A search covers
+10 years and ends after a fixed number of steps, so no combination can occupy the CPU.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def next_fire_time(
         trigger: The trigger.
         instant: An instant in UTC.
         anchor: The anchor of the schedule, in UTC.
-        search: The search that this one is a part of; None for none.
+        search: The search whose remaining steps this one spends; None if this one belongs to no other.
 
     Raises:
         SearchLimitError: No step is left.
@@ -157,7 +157,8 @@ def next_fire_time(
     try:
         fire: object = trigger.next_after(instant, anchor=anchor)
     except StopIteration as error:
-        # A trigger may call next(). No thread can pass this error on to the event loop.
+        # A trigger of the application may call next() without a default. A thread cannot pass a StopIteration
+        # on to the event loop.
         raise ValueError(f"{trigger!r} raised StopIteration; return None after its last fire") from error
     if fire is None:
         return None
@@ -186,23 +187,23 @@ class Combination(Trigger):
 @trigger_kind("or")
 @dataclass(frozen=True, slots=True, eq=False)
 class AnyOf(Combination, Unordered):
-    """A trigger that fires at the fire times of each of several triggers; at a common instant once."""
+    """A trigger that fires when any of several triggers fires, once if several fire at the same instant."""
 
     triggers: tuple[Trigger, ...]
     _silent_spans: dict[tuple[int, datetime], tuple[datetime, datetime]] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
-    """Spans of 10 years in which a trigger does not fire, by its place and the anchor. A search through such
-    a span takes many steps, and is not repeated."""
+    """Spans of 10 years in which a trigger does not fire, by its place in ``triggers`` and the anchor. A
+    search through such a span takes many steps, so its result is remembered."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "triggers", _flat(AnyOf, self.triggers))
         check_parts(self)
 
     def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
-        """Return the earliest fire time of the triggers."""
+        """Return the earliest fire time of the triggers, or None."""
         earliest: datetime | None = None
-        # The triggers that do not fire soon, by an earlier search: the end of the span in which they do not.
+        # By the place of a trigger, the end of the span in which an earlier search found no fire time of it.
         silent_until: dict[int, datetime] = {}
         for place in range(len(self.triggers)):
             start, end = self._silent_spans.get((place, anchor), NO_SPAN)
@@ -210,14 +211,15 @@ class AnyOf(Combination, Unordered):
                 silent_until[place] = end
             else:
                 earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
-        # One of them can be the first to fire only if no other trigger fires within its span.
+        # Such a trigger fires after its span at the earliest. So it is searched only if no other trigger
+        # fires by the end of the span.
         for place, end in silent_until.items():
             if earliest is None or earliest > end:
                 earliest = _earlier(earliest, self._fire_of(place, instant, anchor, search))
         return earliest
 
     def _fire_of(self, place: int, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
-        """Return the next fire time of the trigger at a place, and remember if it has none."""
+        """Return the next fire time of the trigger at a place; if there is none, remember the span."""
         fire = next_fire_time(self.triggers[place], instant, anchor, search)
         if fire is None:
             if len(self._silent_spans) >= MAX_SPANS:
@@ -241,11 +243,14 @@ class AllOf(Combination, Unordered):
         check_parts(self)
 
     def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
-        """Return the first instant at which all fire: each member jumps to the latest candidate."""
+        """Return the first instant at which all triggers fire, or None.
+
+        The latest fire time found is the candidate. Each member in turn searches from there.
+        """
         members = self._members()
         end = end_of_search(instant)
-        # How many members in a row fire at the candidate. At first that is the instant itself, which none may
-        # return.
+        # How many members in a row fire at the candidate. The first candidate is the instant itself, which is
+        # no result: fire times are after it.
         agreeing = 0
         candidate, index = instant, 0
         while agreeing < len(members):
@@ -259,7 +264,10 @@ class AllOf(Combination, Unordered):
         return candidate
 
     def _members(self) -> list[Trigger]:
-        """Return the triggers with one grid for all intervals, which share the anchor."""
+        """Return the triggers, with one grid in place of those that fire at ``anchor + k * interval``.
+
+        All intervals count from the same anchor, so their common fire times are computed instead of searched.
+        """
         members: list[Trigger] = []
         intervals: list[int] = []
         for trigger in self.triggers:
@@ -276,7 +284,7 @@ class AllOf(Combination, Unordered):
 
 @dataclass(frozen=True, slots=True)
 class Restriction(Combination):
-    """A trigger that fires at some of the fire times of a trigger, searched over 10 years."""
+    """A trigger that fires at some of the fire times of another one, searched over 10 years."""
 
     trigger: Trigger
     during: DuringSet
@@ -286,10 +294,14 @@ class Restriction(Combination):
 
     @abstractmethod
     def first_allowed(self, instant: datetime, search: Search) -> datetime | None:
-        """Return the first instant at which it may fire that is not before ``instant``, or None."""
+        """Return the first instant, not before ``instant``, at which a fire time is allowed; or None."""
 
     def first_fire(self, instant: datetime, anchor: datetime, search: Search) -> datetime | None:
-        """Return the first fire time in the set. From one outside, jump to the next instant within."""
+        """Return the first fire time that is allowed, or None.
+
+        From a fire time that is not allowed, the search jumps to the next allowed instant. A fixed delay is
+        postponed to that instant instead.
+        """
         if is_fixed_delay(self):
             return self._postponed(instant, anchor, search)
         after, end = instant, end_of_search(instant)
@@ -344,7 +356,7 @@ class Except(Restriction):
 
 
 def restricted_trigger(trigger: Trigger) -> Trigger:
-    """Return the trigger within all restrictions."""
+    """Return the trigger without the restrictions around it."""
     while isinstance(trigger, Restriction):
         trigger = trigger.trigger
     return trigger
@@ -356,10 +368,10 @@ def is_fixed_delay(trigger: Trigger) -> bool:
 
 
 def is_quick(trigger: Trigger) -> bool:
-    """Return whether the event loop may wait for a fire time of the trigger.
+    """Return whether a fire time of the trigger may be computed on the event loop.
 
-    Built-in triggers compute it in microseconds. Combinations may search for half a second, and triggers of
-    the application for any time.
+    Built-in triggers take microseconds. Combinations may search for half a second, and triggers of the
+    application may take any time.
     """
     return is_built_in(trigger) and not isinstance(trigger, Combination)
 
@@ -368,7 +380,7 @@ def first_fire_time(trigger: Trigger, *, after: datetime, anchor: datetime) -> d
     """Return the first fire time after an instant, for a schedule that is about to be stored.
 
     Raises:
-        ValueError: There is none, or none within the bounds of the search.
+        ValueError: There is no fire time, or the search ended before it found one.
     """
     try:
         fire = next_fire_time(trigger, to_utc(after), to_utc(anchor))
@@ -384,7 +396,7 @@ def first_fire_time(trigger: Trigger, *, after: datetime, anchor: datetime) -> d
 
 @dataclass(frozen=True, slots=True)
 class _Grid(Trigger):
-    """The common fire times of several intervals: ``anchor + k * period``, a number of microseconds."""
+    """The common fire times of several intervals: ``anchor + k * period``. The period is in microseconds."""
 
     period: int
 
@@ -396,7 +408,7 @@ class _Grid(Trigger):
 
 
 def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tuple[Trigger, ...]:
-    """Return the triggers with those of members of the same kind in their place, each once."""
+    """Return the triggers, each once. A combination of the same kind is replaced by its triggers."""
     members: list[Trigger] = []  # not a dict: a trigger of a user may have fields that are not hashable
     for trigger in triggers:
         if not isinstance(trigger, Trigger):
@@ -410,7 +422,7 @@ def _flat(kind: type[AnyOf] | type[AllOf], triggers: tuple[Trigger, ...]) -> tup
             for member in (trigger.triggers if isinstance(trigger, kind) else [trigger])
             if member not in members
         )
-        # The number is checked here, because each further member is compared with all of these.
+        # The number is checked here, because each further member is compared with all earlier ones.
         check_count(len(members))
     if not members:
         raise ValueError(f"{kind.__name__} has no triggers; pass at least one")

@@ -20,7 +20,7 @@ DAYS_PER_MONTH: Final = 146_097 / 4_800
 DAY: Final = timedelta(days=1)
 
 SLACK: Final = 8
-"""Days by which a date is at most later than the multiple of the mean interval."""
+"""The date after n intervals is at most this many days later than n times the mean interval."""
 
 
 @trigger_kind("calendar_interval")
@@ -112,8 +112,8 @@ class CalendarInterval(Trigger):
                 begin = to_utc(anchor)
                 first = begin.astimezone(self._zone).date()
                 same_day = instant_of(datetime.combine(first, self.at), self._zone)
-                # The anchor itself fires if it has the wall time. If that comes later on its day, the first
-                # fire time is an interval after that.
+                # The anchor itself is a fire time if it has the wall time. A wall time later on the same day
+                # is no fire time: the first one is an interval after that day.
                 earliest = begin - timedelta(microseconds=1) if same_day <= begin else same_day
                 after = max(after, earliest)
             yesterday = after.astimezone(self._zone).date() - DAY
@@ -138,13 +138,16 @@ class CalendarInterval(Trigger):
         return fire if self.first is None and fire >= begin else start
 
     def _steps_until(self, day: date, first: date) -> int:
-        """Return how many whole intervals are certain to end before a day."""
+        """Return how many intervals certainly end before a day. The true number may be larger."""
         months, days = 12 * self.years + self.months, 7 * self.weeks + self.days
         passed = (day - first).days - (SLACK if months else 0)
         return max(0, int(passed / (months * DAYS_PER_MONTH + days)))
 
     def _date(self, first: date, steps: int) -> date | None:
-        """Return the date after so many intervals; None if it is left out."""
+        """Return the date after a number of intervals; None if ``missing_day`` skips it.
+
+        It raises OverflowError after the year 9999.
+        """
         month = first.month - 1 + steps * (12 * self.years + self.months)
         year, month = first.year + month // 12, month % 12 + 1
         if year > MAXYEAR:

@@ -45,8 +45,8 @@ class Cron(Trigger):
     """A trigger that fires when the local time of a time zone matches a cron expression.
 
     Args:
-        expression: Five fields, or six with the seconds **last**, or an alias such as ``@hourly``. Of day of
-            month and day of week, one match is enough when both are restricted (neither starts with ``*``).
+        expression: Five fields, or six with the seconds **last**, or an alias such as ``@hourly``. If both
+            day of month and day of week are restricted (neither starts with ``*``), one match is enough.
         timezone: An IANA name or a ZoneInfo.
 
     Raises:
@@ -80,7 +80,7 @@ class Cron(Trigger):
     ) -> datetime | None:
         """Return the first fire time strictly after ``instant``, in UTC; None after the year 9999.
 
-        Cron has no anchor.
+        The anchor has no effect.
         """
         try:
             return self._first_after(to_utc(instant))
@@ -91,10 +91,11 @@ class Cron(Trigger):
         local = instant.astimezone(self._zone)
         wall_time = local.replace(tzinfo=None, microsecond=0, fold=0)
         start = wall_time + SECOND
-        # The wall time of an instant exists, so a change can only repeat it.
+        # An instant has no skipped wall time, so a change here is one that repeats the wall time.
         repeat = change_at(wall_time, self._zone)
         if repeat is not None and local.fold == 0 and self._follows(repeat):
-            # In the first pass of the repeated times: the remainder of this pass, then all of the second one.
+            # The instant is in the first pass of the repeated times. Search the remainder of this pass, then
+            # all of the second one.
             for pass_start, offset in ((start, repeat.before), (repeat.wall_start, repeat.after)):
                 wall = self._fields.at_or_after(pass_start)
                 if wall < repeat.wall_end:
@@ -117,7 +118,11 @@ class Cron(Trigger):
         return first if first > instant else second
 
     def _follows(self, change: ClockChange) -> bool:
-        """Return whether skipped local times do not fire, and repeated ones fire twice, at this change."""
+        """Return whether fire times follow the local time at this change.
+
+        If they do, skipped times do not fire, and repeated ones fire twice. Otherwise a skipped time fires at
+        the change, and a repeated one fires the first time only.
+        """
         return self._fields.wild or not -MIN_CORRECTION <= change.after - change.before < MIN_CORRECTION
 
     def __str__(self) -> str:
@@ -145,7 +150,7 @@ _MAX_ITEMS: Final = 3
 
 
 def describe(expression: str, fields: CronFields) -> str:
-    """Return "at 03:00 on Sunday"; "cron '*/7 * * * *'" for an expression without a short description."""
+    """Return a text such as "at 03:00 on Sunday", or "cron '*/7 * * * *'" if no short description exists."""
     when, day = _time(fields), _day(fields)
     return f"cron '{expression}'" if when is None or day is None else f"{when} {day}"
 
@@ -201,9 +206,10 @@ def _list(words: Iterable[str]) -> str:
 
 
 def warn_of_seconds(trigger: object) -> None:
-    """Warn the caller of the calling function if the seconds of a cron expression seem to be the first field.
+    """Warn if a cron expression seems to have its seconds in the first field.
 
-    That is, if six fields end with a wildcard for the seconds, and the minutes are restricted.
+    It seems so if there are six fields, of which the last is a wildcard and the first is not ``*``. The
+    warning names the line that called the calling function.
     """
     inner = restricted_trigger(trigger) if isinstance(trigger, Trigger) else trigger
     if not isinstance(inner, Cron):

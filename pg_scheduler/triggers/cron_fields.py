@@ -53,8 +53,8 @@ class _FieldValues(NamedTuple):
 
     Attributes:
         numbers: The numbers.
-        nth_weekdays: Those of `CronFields`; empty for other fields than the day of week.
-        has_last_day: Whether it names the last day of the month.
+        nth_weekdays: As in `CronFields`; empty for other fields than the day of week.
+        has_last_day: Whether the field names the last day of the month.
     """
 
     numbers: frozenset[int]
@@ -78,8 +78,8 @@ class CronFields:
             through clock changes; see `Cron`.
         either_day: Whether day of month and day of week are both restricted, so that one match is enough.
         last_day: Whether the day of month field contains ``L``.
-        nth_weekdays: The occurrences in the month to which a weekday (0 = Sunday) is restricted, as text;
-            ``"l"`` is the last. They match in addition to ``weekdays``.
+        nth_weekdays: For each weekday (0 = Sunday), which of its occurrences in a month match: ``"1"`` to
+            ``"5"``, or ``"l"`` for the last. They match in addition to ``weekdays``.
     """
 
     seconds: tuple[int, ...]
@@ -138,18 +138,19 @@ class CronFields:
 
 
 _month = lru_cache(maxsize=4096)(monthrange)
+"""The weekday of the first day of a month (0 = Monday), and the number of its days."""
 
 
 @lru_cache(maxsize=4096)
 def _days_of_month(fields: CronFields, first_weekday: int, length: int) -> tuple[int, ...]:
-    """Return the matching days of a month whose first day has a weekday (0 = Monday)."""
+    """Return the matching days of a month, whose first day is a ``first_weekday`` (0 = Monday)."""
     days = []
     for day in range(1, length + 1):
         weekday = (first_weekday + day) % 7  # 0 = Sunday
         by_date = day in fields.days or (fields.last_day and day == length)
         by_weekday = weekday in fields.weekdays
-        if not by_weekday and (places := fields.nth_weekdays.get(weekday)):
-            by_weekday = str((day + 6) // 7) in places or ("l" in places and day + 7 > length)
+        if not by_weekday and (occurrences := fields.nth_weekdays.get(weekday)):
+            by_weekday = str((day + 6) // 7) in occurrences or ("l" in occurrences and day + 7 > length)
         if (by_date or by_weekday) if fields.either_day else (by_date and by_weekday):
             days.append(day)
     return tuple(days)
@@ -222,7 +223,8 @@ def _values(expression: str, index: int, text: str) -> _FieldValues:
     items = text.split(",")
     for item in items:
         _check_item(expression, index, item)
-    # croniter rejects some lists of plain and nth weekdays, and ignores the plain ones of others.
+    # croniter rejects some lists that mix plain and nth weekdays, and ignores the plain weekdays of others.
+    # So each kind is expanded alone.
     plain_items = [item for item in items if index != _WEEKDAY or not _NTH_WEEKDAY.fullmatch(item)]
     nth_items = [item for item in items if item not in plain_items]
     values = _expand(expression, index, ",".join(plain_items)).values if plain_items else []
@@ -262,7 +264,7 @@ def _check_item(expression: str, index: int, item: str) -> None:
 
 
 def _as_written(expression: str, index: int, item: str) -> str:
-    """Return a part of a field, which is in lower case, as the expression has it."""
+    """Return a part of a field, given in lower case, with the capitals that it has in the expression."""
     words = expression.split()
     word = words[index] if index < len(words) else ""
     start = word.lower().find(item)

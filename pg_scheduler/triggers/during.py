@@ -39,7 +39,7 @@ class During(DuringSet):
         dates: Up to 5,000 dates, such as holidays. An empty tuple matches nothing.
         months: Months such as ``"jan-mar,12"``.
         iso_weeks: Weeks of the ISO calendar, such as ``"1-26"``.
-        start: The time of day from which on the set contains a day; midnight when None.
+        start: The time of day at which the set begins on each day; midnight when None.
         end: The time of day at which it ends, excluded; midnight when None. ``end <= start`` passes midnight:
             22:00 to 06:00 are two ranges of each day, 00:00 to 06:00 and 22:00 to 24:00.
         since: The first instant, or the first date.
@@ -150,8 +150,9 @@ class During(DuringSet):
     ) -> datetime | None:
         """Return the first instant whose wall time ``find`` returns unchanged.
 
-        Between two clock changes the wall clock runs like the time, so the wall time that is found gives the
-        instant. A change before that instant, or shortly after the start, begins a new search there.
+        Between two clock changes, a wall time that is later by an hour belongs to an instant that is later by
+        an hour. So the difference of two wall times gives the instant. If the clock changes within the next
+        `REACH` and before that instant, the search begins again at the change.
         """
         while True:
             search.spend()
@@ -221,7 +222,10 @@ def _bound(name: str, value: object, zone: tzinfo) -> datetime | None:
 
 
 def _plain(bound: date | datetime | None) -> date | datetime | None:
-    """Return an instant with its UTC offset, as JSON carries it: the fold of a time zone is not compared."""
+    """Return a bound as JSON carries it: an instant with a fixed UTC offset, any other value unchanged.
+
+    With a time zone instead, two instants that differ in their fold only would be equal.
+    """
     if not isinstance(bound, datetime) or (offset := bound.utcoffset()) is None:
         return bound
     return bound.replace(tzinfo=tz(offset), fold=0)
@@ -248,8 +252,8 @@ class Numbering:
     Attributes:
         last: The largest number.
         names: The names from 1 on; none if the numbers have no names.
-        has_digits: Whether numbers are accepted. Programs count weekdays from 0 or 1, Sunday or Monday, so
-            only their names are.
+        has_digits: Whether numbers are accepted. They are not for weekdays, which some programs count from 0
+            and others from 1, beginning with Sunday or Monday.
         example: A valid text.
     """
 
@@ -259,9 +263,9 @@ class Numbering:
     example: str
 
     def parse(self, parameter: str, value: object) -> tuple[str | None, frozenset[int] | None]:
-        """Return the text in its shortest form, and the numbers; None for the numbers if all are.
+        """Return the text in its shortest form, and its numbers, which are None if the text names all.
 
-        Both are None if no text is given.
+        Both are None if ``value`` is None.
 
         Raises:
             ValueError: The text is not a list of numbers, names and ranges.

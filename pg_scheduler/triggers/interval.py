@@ -68,7 +68,7 @@ class Every(Trigger):
     def next_after(self, instant: datetime, *, anchor: datetime) -> datetime | None:
         """Return the first fire time strictly after ``instant``, in UTC; None after the year 9999.
 
-        It may precede the anchor.
+        The fire time may precede the anchor.
         """
         start = to_utc(anchor)
         try:
@@ -88,10 +88,11 @@ class Every(Trigger):
 @trigger_kind("fixed_delay")
 @dataclass(frozen=True, slots=True)
 class FixedDelay(Trigger):
-    """A trigger that fires a fixed time after the end of the previous job, first after it was added.
+    """A trigger that fires a fixed time after the end of the previous job.
 
-    Retries are part of the job. Combine it with `During` only: a fire time outside of the set is postponed
-    to the first instant within.
+    The first fire time is that long after the ``start`` of the schedule, or after the schedule was added.
+    Retries are part of the job. Combine it with `During` only: a fire time outside of the set is postponed to
+    the first instant within.
 
     Args:
         delay: A positive timedelta.
@@ -133,6 +134,7 @@ def elapsed_text(elapsed: timedelta) -> str:
 def _sum_of_units(weeks: float, days: float, hours: float, minutes: float, seconds: float) -> timedelta:
     cause: Exception | None = None
     try:
+        # timedelta() would accept a bool as a number.
         if bool not in map(type, (weeks, days, hours, minutes, seconds)):
             return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
     except (TypeError, OverflowError, ValueError) as error:

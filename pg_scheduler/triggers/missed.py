@@ -18,10 +18,10 @@ MAX_COUNT: Final = 1000
 """Fire times that are counted one by one."""
 
 MAX_CPU_S: Final = 1.5
-"""Seconds of CPU for counting missed fire times, and for those before the latest one, of slow triggers."""
+"""Seconds of CPU that a slow trigger may take: to count missed fire times, and to find the newest ones."""
 
 CHUNK: Final = 32
-"""Fire times that one step back may find."""
+"""Fire times that one span of a search backwards may contain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class FireCount:
 def fire_times_around(
     trigger: Trigger, *, first: datetime, now: datetime, anchor: datetime
 ) -> tuple[datetime, datetime | None]:
-    """Return the latest fire time that is not after ``now``, and the one after it; None if there is none.
+    """Return the latest fire time that is not after ``now``, and the next one; None if there is no next one.
 
-    The second one of a `FixedDelay` is None: it follows the end of a job.
+    The next fire time of a `FixedDelay` is None, because it follows the end of a job.
 
     The search bisects the time since ``first``, so a year of missed seconds costs some fifty calls of
     ``next_after``.
@@ -62,7 +62,7 @@ def fire_times_around(
         next_fire := next_fire_time(trigger, last_fire, origin, search)
     ) is not None and next_fire <= limit:
         last_fire = next_fire
-        # Either a fire time follows the middle, or none does, and the next middle is an earlier one.
+        # If a fire time follows the middle, the search continues there. Otherwise the next middle is earlier.
         middle = last_fire + (end - last_fire) / 2
         fire = next_fire_time(trigger, middle, origin, search)
         if fire is not None and fire <= limit:
@@ -77,11 +77,12 @@ def newest_fire_times(
 ) -> list[datetime]:
     """Return the newest ``limit`` fire times from ``first`` to ``now``, in order; fewer if it takes too long.
 
-    The search goes back in spans of adapted length, each of which ends where the one before began. So a gap
-    between clusters of fire times costs a few more spans.
+    The search goes back span by span. The next span is longer if the last one had few fire times, and a span
+    with too many is searched again in shorter ones. So a gap between clusters of fire times costs a few more
+    spans.
 
     Raises:
-        SearchLimitError: The trigger takes too long for the latest one.
+        SearchLimitError: The search for the latest fire time takes too many steps.
     """
     latest, _ = fire_times_around(trigger, first=first, now=now, anchor=anchor)
     # The newest first.
@@ -110,8 +111,8 @@ def count_fire_times(
 ) -> FireCount:
     """Count the fire times from ``first`` to ``now``, both included.
 
-    The number is exact for `Every`. For other triggers it is exact up to ``limit``, and a lower bound beyond
-    or where the search takes too long.
+    The number is exact for `Every`. For other triggers it is exact up to ``limit``. It is a lower bound if
+    there are more fire times, or if the search takes too long.
     """
     fire, end, origin = to_utc(first), to_utc(now), to_utc(anchor)
     if is_fixed_delay(trigger):

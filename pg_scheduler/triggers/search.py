@@ -44,7 +44,7 @@ class Search:
         """Count steps.
 
         Raises:
-            SearchLimitError: None is left, or the time limit has passed.
+            SearchLimitError: Fewer steps are left than are to be counted, or the time limit has passed.
         """
         self.left -= steps
         if self.left < 0 or (self.ends_at is not None and time.thread_time() > self.ends_at):
@@ -79,10 +79,12 @@ def end_of_search(start: datetime) -> datetime:
 
 
 def to_utc(instant: datetime) -> datetime:
-    """Return the instant in UTC, within the calendar of Python.
+    """Return the instant in UTC.
+
+    An instant before `FIRST` becomes `FIRST`, and an instant after the year 9999 becomes `LAST`.
 
     Raises:
-        ValueError: It is naive.
+        ValueError: The instant is naive.
     """
     if instant.tzinfo is None:
         raise ValueError(f"{instant!r} has no time zone; use datetime.now(UTC) or pass tzinfo=")
@@ -95,10 +97,11 @@ def to_utc(instant: datetime) -> datetime:
 def is_in_range(instant: datetime) -> bool:
     """Return whether ``to_utc()`` keeps the instant.
 
-    The instants are not compared: a wall time that is skipped or repeated equals none of another time zone.
+    It compares two datetimes in UTC, because a wall time that is skipped or repeated equals no datetime of
+    another time zone.
 
     Raises:
-        ValueError: It is naive.
+        ValueError: The instant is naive.
     """
     utc = to_utc(instant)
     try:

@@ -82,6 +82,7 @@ class Part(ABC):  # noqa: B024 - its subclasses have abstract methods
             raise ValueError(f"{cls.__qualname__} has no kind; register it with @trigger_kind")
         values = {field.name: getattr(self, field.name) for field in kind.fields}
         dumped = kind.model.model_construct(kind=cls.kind, **values).model_dump(mode="json", by_alias=True)
+        # A field whose default is None is left out while its value is None.
         absent = {field.name for field in kind.fields if field.default is None and values[field.name] is None}
         return {name: value for name, value in dumped.items() if name not in absent}
 
@@ -140,7 +141,7 @@ class Kind:
 
     @cached_property
     def model(self) -> type[BaseModel]:
-        """The model of the class. The names of its fields are aliases, so they may be any.
+        """The model of the class. The names of the class's fields are aliases in it, so any name is possible.
 
         Raises:
             ValueError: A field has a type that JSON cannot carry.
@@ -181,8 +182,8 @@ def trigger_kind(kind: str) -> Callable[[T], T]:
     can convert. A node without the kind leaves schedules with it to the nodes that have it.
 
     A field with the IANA name of a time zone must be called ``timezone``. By that name the planner finds the
-    schedules whose next fire time to compute again when a node has newer time zone data, and the dashboard
-    and ``pg-scheduler`` find the clock changes that move fire times.
+    schedules of a zone: it computes their next fire times again when a node has newer time zone data. The
+    dashboard and ``pg-scheduler`` find by it the clock changes that move fire times.
 
     Args:
         kind: Lower-case letters, digits, ``_``, ``.`` and ``-``, up to 64 characters.
@@ -288,7 +289,7 @@ def _parse(value: object) -> object:
 
 
 def _check_size(value: object) -> None:
-    """Bound the work of everything below, which is recursive."""
+    """Raise ValueError if a document is too large for the functions below, which are recursive."""
     level, count, depth = [value], 0, 0
     while level:
         count += len(level)
@@ -317,8 +318,10 @@ def _part(value: object) -> Part:
     if registration is None:
         raise UnknownKindError(kind)
     try:
+        # Strict validation accepts text for a datetime only in JSON, not in Python objects.
         model = registration.model.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
+        # The error of a part within this one is wrapped. Callers know these two classes, so they are kept.
         for detail in error.errors(include_url=False, include_input=False):
             cause = detail.get("ctx", {}).get("error")
             if isinstance(cause, UnknownKindError):
@@ -326,7 +329,7 @@ def _part(value: object) -> Part:
             if isinstance(cause, UnknownZoneError):
                 raise UnknownZoneError(cause.zone, _reason(kind, error)) from error
         raise ValueError(_reason(kind, error)) from error
-    except TypeError as error:  # it holds objects that JSON does not have
+    except TypeError as error:  # the value holds objects that JSON does not have
         raise ValueError(f"{kind}: {error}") from error
     field_values = {
         name.removeprefix("field_"): getattr(model, name) for name in model.model_fields_set - {"kind"}
@@ -345,7 +348,7 @@ def _part(value: object) -> Part:
 
 
 def _reason(kind: str, error: ValidationError) -> str:
-    """Return the first error in one line."""
+    """Return the first error in one line, with the number of further ones."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, (kind, *first["loc"])))
     message = first["msg"].removeprefix("Value error, ")

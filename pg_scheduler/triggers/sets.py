@@ -13,7 +13,10 @@ from pg_scheduler.triggers.serialization import MAX_DEPTH, MAX_PARTS, Part, part
 
 
 class Unordered(Part):
-    """A combination whose parts, each contained once, have no order; its JSON keeps the given one."""
+    """A combination whose parts have no order, and of which each is contained once.
+
+    Its JSON keeps the order in which the parts were given.
+    """
 
     __slots__ = ()
 
@@ -145,7 +148,7 @@ class Intersection(DuringSet, Unordered):
 
 
 def _flat(kind: type[Union] | type[Intersection], sets: Sequence[DuringSet]) -> tuple[DuringSet, ...]:
-    """Return the sets with those of members of the same kind in their place, each once."""
+    """Return the sets, each once. A combination of the same kind is replaced by its sets."""
     members: dict[DuringSet, None] = {}
     for during_set in sets:
         if not isinstance(during_set, DuringSet):

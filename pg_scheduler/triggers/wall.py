@@ -15,7 +15,11 @@ MAX_CALENDAR_STEPS: Final = 40 * 53 * 8
 
 
 def day_ranges(start: time | None, end: time | None) -> tuple[tuple[timedelta, timedelta], ...]:
-    """Return the ranges since midnight from ``start`` to ``end``, in order; two if they pass midnight."""
+    """Return the ranges of a day, as times since midnight, from ``start`` to ``end``, in order.
+
+    None is midnight. If ``end`` is before ``start``, there are two ranges, and if both are equal, the range
+    is the whole day.
+    """
     first = _since_midnight(start or time.min)
     last = DAY if end is None else _since_midnight(end)
     if first < last:
@@ -55,8 +59,8 @@ class WallSet:
         weekdays: ISO weekdays: Monday is 1.
         months: Months from 1.
         weeks: ISO weeks from 1.
-        dates: Days in order, of which each satisfies the conditions before it.
-        ranges: Ranges since midnight, in order, without their ends.
+        dates: Days in order, each of which satisfies the conditions on weekdays, months and weeks.
+        ranges: Ranges of times since midnight, in order. The end of a range is excluded.
     """
 
     weekdays: AbstractSet[int] | None
@@ -112,7 +116,7 @@ class WallSet:
     def day_from(self, day: date) -> date | None:
         """Return the first day that is not before ``day`` and satisfies the conditions; None if none does."""
         if self.dates is not None:
-            # Each of them satisfies the other conditions too.
+            # Each of the dates satisfies the other conditions too.
             index = bisect_left(self.dates, day)
             return self.dates[index] if index < len(self.dates) else None
         for _ in range(MAX_CALENDAR_STEPS):
@@ -127,7 +131,10 @@ class WallSet:
         return None
 
     def _other_day_from(self, day: date) -> date | None:
-        """Return the first day that is not before ``day`` and does not satisfy the conditions."""
+        """Return the first day that is not before ``day`` and does not satisfy the conditions.
+
+        None if all days satisfy them.
+        """
         if self.weekdays is None and self.months is None and self.weeks is None and self.dates is None:
             return None
         if self.dates is not None:
@@ -145,7 +152,7 @@ class WallSet:
 
     @staticmethod
     def _run_length(dates: tuple[date, ...], day: date) -> int:
-        """Return how many days from ``day`` on are all among the dates."""
+        """Return how many days in a row, from ``day`` on, are among the dates."""
         first = low = bisect_left(dates, day)
         high = len(dates)
         while low < high:

@@ -28,7 +28,7 @@ MACHINE_ZONES: Final = frozenset({"localtime", "posixrules"})
 
 
 class UnknownZoneError(ValueError):
-    """This machine has no time zone with a name, which another one may have.
+    """This machine has no time zone with a name that another machine may have.
 
     Attributes:
         zone: The name.
@@ -41,10 +41,10 @@ class UnknownZoneError(ValueError):
 
 @cache
 def data_version() -> str | None:
-    """Return the version of this process's time zone data, such as ``2025b``; None if it states none.
+    """Return the version of this process's time zone data, such as ``2025b``; None if it is not stated.
 
-    As for every zone, the folders of ``zoneinfo.TZPATH`` are preferred to the package tzdata. An update on
-    the disk counts from the next process on, since ``zoneinfo`` keeps the zones that it has read.
+    As ``zoneinfo`` does, this function prefers the folders of ``zoneinfo.TZPATH`` to the package tzdata. An
+    update on the disk has no effect on this process, since ``zoneinfo`` keeps the zones that it has read.
     """
     folder = next((Path(path) for path in zoneinfo.TZPATH if Path(path, "Europe").is_dir()), None)
     try:
@@ -65,7 +65,8 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
 
     Raises:
         UnknownZoneError: This machine has no time zone with the name. A ValueError.
-        ValueError: The object has no IANA name, or the name is none, or one that differs between machines.
+        ValueError: The object has no IANA name, or the text cannot be a name, or the zone of this name
+            differs between machines.
     """
     if timezone is None:
         return UTC
@@ -85,7 +86,8 @@ def parse_timezone(timezone: tzinfo | str | None) -> tzinfo:
             f"Invalid timezone {name}: it differs between machines; use an IANA name such as 'Europe/Berlin'"
         )
     try:
-        # zoneinfo keeps the key of a zone for all who ask for it later, so a member of an enum becomes a str.
+        # zoneinfo keeps the zone with this key for later callers, who would get a member of an enum as its
+        # key. So a member of an enum becomes a plain str.
         return ZoneInfo(str.__str__(timezone))
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         similar = similar_zone(timezone)
@@ -107,7 +109,7 @@ def zone_names() -> Sequence[str]:
 
 @lru_cache(maxsize=256)
 def similar_zone(text: str) -> str | None:
-    """Return the time zone of which a text has the city or nearly the name; None if there is none.
+    """Return the time zone whose city is the text, or whose name is similar; None if there is none.
 
     Example:
         >>> similar_zone("berlin"), similar_zone("Europe/Berlim"), similar_zone("Atlantis")
@@ -164,7 +166,7 @@ def change_at(wall: datetime, zone: tzinfo) -> ClockChange | None:
     after = zone.utcoffset(wall.replace(fold=1)) or NO_OFFSET
     if before == after:
         return None
-    # In naive UTC, the change is after the first of these, and not after the second.
+    # Both are naive UTC. The change is after the first of them, and at the second at the latest.
     low, high = sorted((wall - before, wall - after))
     return ClockChange(_bisect(low, high, zone), before, after)
 
@@ -178,7 +180,7 @@ def first_change(low: datetime, high: datetime, zone: tzinfo) -> datetime | None
 
 
 def instant_of(wall: datetime, zone: tzinfo) -> datetime:
-    """Return the instant of a wall time: the first one if it occurs twice, the jump if it is skipped."""
+    """Return the instant of a wall time: the first if it occurs twice, the clock change if it is skipped."""
     change = change_at(wall, zone)
     if change is not None and not change.is_repeat:
         return change.instant
@@ -191,7 +193,10 @@ def offset_at(instant: datetime, zone: tzinfo) -> timedelta:
 
 
 def _bisect(low: datetime, high: datetime, zone: tzinfo) -> datetime:
-    """Return the first whole second with the offset of ``high``. Both are naive UTC; ``low`` differs."""
+    """Return the first second with the offset of ``high``.
+
+    Both bounds are naive UTC, and ``low`` has another offset.
+    """
     after = offset_at(high.replace(tzinfo=UTC), zone)
     while high - low > SECOND:
         middle = low + (high - low) // SECOND // 2 * SECOND
