@@ -188,7 +188,7 @@ async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
 
 
 async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | None) -> ErrorGroup:
-    """Return the group of errors with a fingerprint, of the jobs that ended since an instant."""
+    """Return the group of errors with a fingerprint, of jobs that ended since an instant; None for all."""
     groups = await inspector.error_groups(since=since, limit=MAX_GROUPS)
     for group in groups.items:
         if group.fingerprint == fingerprint:
@@ -201,7 +201,7 @@ async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | 
 async def _change(
     command: Command, action: BulkAction, options: BulkOptions, start: Start, *, has_group: bool = False
 ) -> ExitCode:
-    """Change the jobs, after a question if a search names them, and write what was done.
+    """Change the jobs, and write what was done. If a search names them, a question comes first.
 
     ``start`` is the method of the `Inspector` that changes jobs, and yields the progress.
     """
@@ -209,6 +209,7 @@ async def _change(
     jobs = {**named, "limit": options.limit, "after": options.after}
     rate = read_rate(options.rate)
     if not options.job_ids and (options.dry_run or not options.yes):
+        # The first step of a dry run has the first jobs of the search. It is shown before the question.
         step = await anext(search := start(**jobs, dry_run=True))
         await search.aclose()
         _show_found(command, action, step)
@@ -217,7 +218,8 @@ async def _change(
     run = _Run(command, action, options)
     try:
         await run.follow(start(**jobs, rate=rate, dry_run=options.dry_run))
-    finally:  # also what an interrupted command has done
+    finally:
+        # An interrupted command writes what it has done, too.
         code = run.write()
     return code
 
@@ -243,7 +245,7 @@ class _Run:
         self._changes: list[JobChange] = []
 
     async def follow(self, steps: AsyncGenerator[Progress, None]) -> None:
-        """Show the progress."""
+        """Run the action to its end, and show its progress."""
         with Reporter(read_style(self._options.progress), self._output) as reporter:
             async for step in steps:
                 self._last = step
@@ -252,7 +254,10 @@ class _Run:
                 reporter.show(step.summary, step.searched, step.total_estimate)
 
     def write(self) -> ExitCode:
-        """Write what was done, and how to continue; return the worst outcome of jobs that ids name."""
+        """Write what was done, and how to continue; return the exit code.
+
+        If ids name the jobs, it is that of the worst outcome of a job.
+        """
         if self._last is None:
             return ExitCode.DONE
         code = self._write_changes() if self._options.job_ids else self._write_summary(self._last)

@@ -45,7 +45,7 @@ class Command:
         return self.settings["schema"]
 
     def options(self, *words: str) -> list[Setting]:
-        """Return the options of other commands, or of all, that a variable or the file sets."""
+        """Return the options that a variable or the file sets, of the named commands or of all."""
         return read_options(self.context, words)
 
     def connect(self) -> AbstractAsyncContextManager[asyncpg.Connection[asyncpg.Record]]:
@@ -55,14 +55,14 @@ class Command:
         return open_server(self.settings)
 
     def scheduler(self, *, verified: bool = True) -> AbstractAsyncContextManager[Scheduler]:
-        """Return a Scheduler that is not started; if verified, on a schema that this release can use."""
+        """Open a Scheduler, not started. If ``verified``, raise unless the schema fits this release."""
         from .connections import open_scheduler  # noqa: PLC0415 - not needed to complete words
 
         return open_scheduler(self.settings, verified=verified)
 
     @asynccontextmanager
     async def inspector(self, *, verified: bool = True) -> AsyncIterator[Inspector]:
-        """Return an Inspector of such a Scheduler."""
+        """Open an Inspector of a Scheduler, as `scheduler()` opens one."""
         from pg_scheduler.inspect import Inspector  # noqa: PLC0415 - not needed to complete words
 
         async with self.scheduler(verified=verified) as scheduler:
@@ -129,8 +129,8 @@ def add_command(app: typer.Typer, name: str, definition: Function | Group) -> No
 async def rest(seconds: float) -> None:
     """Wait between two runs of a command with ``--watch``.
 
-    Ctrl-C cancels the task. A call that ended at the same moment may have swallowed that, as timeouts of
-    asyncpg do before Python 3.12, so the task is asked.
+    Ctrl-C cancels the task. A call that ended at the same moment may have swallowed the cancellation, as
+    timeouts of asyncpg do before Python 3.12. So this function asks the task whether it was cancelled.
     """
     task = asyncio.current_task()
     if task is not None and task.cancelling():
@@ -139,7 +139,10 @@ async def rest(seconds: float) -> None:
 
 
 def watched(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Result]]:
-    """Return a command with the option ``--watch``, which repeats it."""
+    """Return a command with the option ``--watch``, which repeats it.
+
+    If the database is unavailable, a repeated command writes the error to stderr and continues.
+    """
 
     async def call(command: Command, *, watch: float | None, **values: Any) -> Result:
         if watch is None:
@@ -191,6 +194,7 @@ def with_common_options(
 
     A parameter whose type is a dataclass stands for the options that are its fields.
     """
+    # The first parameter is the `Command`.
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     groups: dict[str, Any] = {
         parameter.name: parameter.annotation for parameter in parameters if is_dataclass(parameter.annotation)
@@ -202,8 +206,10 @@ def with_common_options(
         context: typer.Context = values.pop("ctx")
         for group, members in options_of.items():
             values[group] = groups[group](**{member.name: values.pop(member.name) for member in members})
+        # `read_settings()` reads these options from the context, where their sources are known.
         for parameter in _COMMON:
             del values[parameter.name]
+        # The function of a group is called only without a command of the group.
         return None if context.invoked_subcommand else _execute(function, context, values)
 
     call.__name__ = getattr(function, "__name__", "command")
@@ -240,7 +246,7 @@ def _execute(
         return asyncio.run(result) if inspect.iscoroutine(result) else result  # type: ignore[return-value]
     except KeyboardInterrupt as error:  # Typer would exit without a message
         raise CommandError(ExitCode.INTERRUPTED, "interrupted") from error
-    except Exception as error:  # those without an exit code are raised again
+    except Exception as error:  # an error without an exit code is raised again
         code = exit_code_of(error)
         if code is None:
             raise

@@ -32,7 +32,7 @@ LIMIT_S: Final = 0.3
 MAX_WORDS: Final = 200
 
 _SAFE: Final = re.compile(r"[\w.:@/+-]+", re.ASCII)
-"""Other words, which may have been written by hand, would have to be quoted for the shell."""
+"""Words that a shell reads without quotes. Other words, which people may have chosen, are not offered."""
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -104,7 +104,7 @@ def _known(shell: str | None) -> str:
 
 
 def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the names of tasks that workers claim, or of which jobs are due."""
+    """Return the names that workers claim, that have due or running jobs, or that are paused."""
 
     async def read(scheduler: Scheduler) -> Iterable[str]:
         from pg_scheduler.inspect import Inspector  # noqa: PLC0415 - only this needs it
@@ -126,6 +126,7 @@ def complete_schedules(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the ids of schedules."""
 
     async def read(scheduler: Scheduler) -> Iterable[str]:
+        # The ids that begin with the text follow it in the order of the list.
         schedules = await scheduler.schedules.list(after=incomplete or None, limit=MAX_WORDS)
         return [schedule.schedule_id for schedule in schedules]
 
@@ -146,7 +147,8 @@ def _complete(
 ) -> list[str]:
     """Return the words that begin with what was typed.
 
-    The process ends without any if the database is too slow, even while a name is looked up in a thread.
+    If the database is too slow, a signal ends the process without any word. A timeout of asyncio would still
+    wait for the thread that looks up the name of a host.
     """
 
     async def run() -> Iterable[str]:

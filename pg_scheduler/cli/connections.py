@@ -45,7 +45,7 @@ async def open_server(settings: Settings) -> AsyncIterator[asyncpg.Connection[as
 
 @asynccontextmanager
 async def open_scheduler(settings: Settings, *, verified: bool) -> AsyncIterator[Scheduler]:
-    """Return a Scheduler that is not started; if verified, on a schema that this release can use."""
+    """Open a Scheduler, not started. If ``verified``, raise unless the schema fits this release."""
     with naming_dsn(settings, "dsn"):
         async with open_pool(settings["dsn"], application_name=APPLICATION_NAME) as pool:
             actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]

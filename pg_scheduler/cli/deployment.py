@@ -31,7 +31,7 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
 """The files of each command; ``compose`` prints the first one, the others print all."""
 
 MOUNTED: Final[dict[str, str]] = {"rules": "alerts", "dashboards": "grafana"}
-"""Folders that Compose mounts, with the files of other commands."""
+"""By each folder that Compose mounts, the other command whose files are in it."""
 
 RULES: Final = "rules.yaml"
 """The file of ``k8s`` that is made of the rules of ``alerts``."""
@@ -67,6 +67,7 @@ def k8s(command: Command, into: Into = None) -> None:
 
 
 def _give(command: Command, kind: str, into: Path | None, printed: tuple[str, ...]) -> None:
+    """Print some files of a command; with a folder, write all of its files into that instead."""
     texts = {name: (_OPS / kind / name).read_text(encoding="utf-8") for name in FILES[kind]}
     if kind == "compose":
         texts |= {
@@ -136,7 +137,7 @@ def runbook(
 
 
 def _complete(entry: str, placeholder: str, value: str) -> str:
-    """Replace a placeholder. In a command, a shell reads the value as a part of one word."""
+    """Replace a placeholder by a value. In a command it is quoted, so that a shell reads one word."""
     from pg_scheduler.inspect.texts import quoted  # noqa: PLC0415 - not needed to complete words
 
     word = rf"(?<![\w-]){placeholder}(?![\w-])"
@@ -150,6 +151,7 @@ def _complete(entry: str, placeholder: str, value: str) -> str:
         return argument[0] if completed == search else shlex.quote(completed)
 
     lines = []
+    # A line after "$ " is a command, up to the comment that follows it.
     for line in entry.split("\n"):
         command, mark, text = line.partition("  #") if line.startswith("$ ") else ("", "", line)
         lines.append(re.sub(rf"'[^']*'|{word}", complete, command) + mark + value.join(re.split(word, text)))
@@ -171,7 +173,7 @@ def _finding_entry(code: str) -> str | None:
 
 
 def find_alert(name: str) -> str | None:
-    """Return the whole name of an alert, which may lack its start; None if there is no such alert."""
+    """Return the whole name of an alert, given with or without `PREFIX`; None if there is no such alert."""
     titles = {title.removeprefix(PREFIX).lower(): title for title in _alert_entries()}
     return titles.get(name.lower().removeprefix(PREFIX.lower()))
 

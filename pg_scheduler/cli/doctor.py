@@ -122,7 +122,8 @@ async def examine(
         raise UsageError("--tasks and --signals belong to a role of --grants; add --grants sender")
     if to is not None:
         raise UsageError(f"--to {to} names the role of --grants; add --grants ROLE")
-    read_codes(only or ())  # a usage error needs no database
+    # An unknown code is an error of usage, which is raised before the database is needed.
+    read_codes(only or ())
     async with command.inspector(verified=False) as inspector:
         diagnosis = await inspector.doctor(only=only or ())
     command.output.write_list(
@@ -189,4 +190,5 @@ async def check_code(
 
 
 def _code(severity: Severity, fail_on: str) -> ExitCode:
+    """Return the exit code for the worst severity of the findings."""
     return ExitCode.NEGATIVE if severity.rank >= Severity(fail_on).rank else ExitCode.DONE

@@ -1,4 +1,4 @@
-"""Exit codes, which error leads to which of them, and what an error about an unknown word suggests."""
+"""Exit codes, the errors that lead to them, and the suggestions in errors about an unknown word."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ class RefusedError(CommandError):
 
 
 def hint_at(word: str, candidates: Iterable[str], otherwise: str = "", *, title: str = "") -> str:
-    """Return what follows the error about an unknown word: the one that was probably meant, else the text.
+    """Return the end of an error about an unknown word: the word that was probably meant, else ``otherwise``.
 
-    With a title, the text is that and all known words.
+    With a title, ``otherwise`` becomes the title and all known words. The end is empty if there is neither.
     """
     words = list(candidates)
     if title:
@@ -94,7 +94,7 @@ EXTRAS: Final = {
 
 
 def check_extra(user: str, extra: str) -> None:
-    """Raise CommandError (USAGE) if a package of an extra is missing that a command or an option needs."""
+    """Raise CommandError (USAGE) if a package of an extra is missing; ``user`` names what needs the extra."""
     packages = EXTRAS[extra]
     if any(find_spec(package.replace("-", "_")) is None for package in packages):
         *first_packages, last_package = packages

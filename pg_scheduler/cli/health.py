@@ -67,8 +67,10 @@ async def health(
 
 
 def _ask_probe(url: str, timeout_s: float) -> tuple[bool, str]:
+    """Return whether a probe succeeds, and the text of its response or of the error."""
     if urlsplit(url).scheme not in {"http", "https"}:
         raise UsageError(f"--url must begin with http:// or https://, not {url!r}")
+    # A proxy that the environment names may not reach the probe.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(url, timeout=timeout_s) as answer:
@@ -87,7 +89,7 @@ def _text(body: bytes) -> str:
 
 
 async def _ask_table(command: Command) -> tuple[bool, str]:
-    """Return whether the lease of a worker of this machine is valid."""
+    """Return whether a worker of this machine has a valid lease, and how many have one as text."""
     async with command.inspector() as inspector:
         workers = [worker for worker in await inspector.workers() if worker.hostname == platform.node()]
     alive = [worker for worker in workers if worker.is_alive]

@@ -79,7 +79,8 @@ async def apscheduler(
     dry_run: DryRun = False,
 ) -> None:
     """Import a job store of APScheduler 3, which SQLAlchemy reads. Its rows stay as they are."""
-    load_targets(jobs or [])  # adds the current folder, for the classes of pickled arguments
+    # It also adds the current folder to sys.path, for the classes of pickled arguments.
+    load_targets(jobs or [])
     with _needing("APScheduler 3 and SQLAlchemy"):
         from pg_scheduler.importing import apscheduler as store  # noqa: PLC0415 - of the user's environment
     with _reading():
@@ -99,12 +100,14 @@ async def django_celery_beat(
     dry_run: DryRun = False,
 ) -> None:
     """Import the periodic tasks of django-celery-beat, which Django reads. Its rows stay as they are."""
-    load_targets([])  # adds the current folder, for the settings
+    # It adds the current folder to sys.path, for the settings of Django.
+    load_targets([])
     with _needing("Django and django-celery-beat"):
         from pg_scheduler.importing import django_celery_beat as store  # noqa: PLC0415 - the same
     with _reading():
         sources = await run_in_thread(store.read_store, django_settings, database, datetime.now(UTC))
-    load_targets(jobs or [])  # such modules may need Django
+    # These modules may need Django, which the reading has set up.
+    load_targets(jobs or [])
     await _import(command, store.PREFIX, sources, dry_run=dry_run)
 
 
@@ -136,6 +139,7 @@ COMMANDS: Final = Group(
 
 @contextmanager
 def _needing(libraries: str) -> Iterator[None]:
+    """Raise CommandError (REFUSED) if an import within the block fails."""
     try:
         yield
     except ImportError as error:
@@ -144,6 +148,7 @@ def _needing(libraries: str) -> Iterator[None]:
 
 @contextmanager
 def _reading() -> Iterator[None]:
+    """Raise CommandError (UNAVAILABLE) if the job store cannot be read within the block."""
     try:
         yield
     except StoreUnreadableError as error:
@@ -151,7 +156,7 @@ def _reading() -> Iterator[None]:
 
 
 async def _import(command: Command, prefix: str, sources: Sequence[Source], *, dry_run: bool) -> None:
-    """Store what was found in one transaction, and print it."""
+    """Store what was found in one transaction, and print it. A dry run rolls the transaction back."""
     async with command.scheduler() as scheduler, scheduler.db_pool.acquire() as connection:
         transaction = connection.transaction(isolation="read_committed")
         await transaction.start()

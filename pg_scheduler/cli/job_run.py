@@ -79,7 +79,8 @@ async def add(
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
         workers = await inspector.workers()
-        if find_task(scheduler, name) is None:  # of those that --jobs has registered
+        # If the code of --jobs has registered the task, its options apply without those of workers.
+        if find_task(scheduler, name) is None:
             options, remark = with_options_of_task(name, options, workers)
             command.output.say(remark)
         if due is None:
@@ -112,7 +113,10 @@ def _metadata(metadata: dict[str, Any] | None, tags: Sequence[str]) -> dict[str,
 def with_options_of_task(
     name: str, options: Mapping[str, Any], workers: Sequence[Worker]
 ) -> tuple[dict[str, Any], str]:
-    """Add the options of a task that live workers report, unless they are given; return what was done too."""
+    """Return the options with those that live workers report for the task, and a sentence about the latter.
+
+    An option that is given stays as it is.
+    """
     task = TaskNames.of(workers).task_of(name)
     reported = options_of(workers, task)
     if reported is None:
@@ -291,6 +295,7 @@ async def result(command: Command, job_id: JobId) -> ExitCode:
 
 
 async def _wait_for(scheduler: Scheduler, job_id: str, reporter: Reporter) -> JobResult:
+    """Return the result of a job when it has ended, and show its progress until then."""
     waiting = asyncio.ensure_future(scheduler.get_job_result(job_id))
     try:
         while not (await asyncio.wait({waiting}, timeout=LOOK_INTERVAL_S))[0]:

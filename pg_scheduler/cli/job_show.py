@@ -78,7 +78,7 @@ _KEYS: Final = tuple(field.name for field in fields(JobRow))
 
 
 def job_row(job: Job, *, no_arguments: bool = False) -> JobRow:
-    """Return a job as it is written; without arguments, these are None, and no attempt has a log."""
+    """Return a job as it is written. With ``no_arguments``, it has no values of `ARGUMENTS` and no logs."""
     if not no_arguments:
         return copy_fields(JobRow, job, tags=tags_of(job.metadata))
     errors = tuple(replace(error, log=()) for error in job.errors)
@@ -86,7 +86,7 @@ def job_row(job: Job, *, no_arguments: bool = False) -> JobRow:
 
 
 def read_columns(text: str) -> list[Column]:
-    """Return the columns of the names in a text such as ``job_id,tags,progress``.
+    """Return the columns that a text such as ``job_id,tags,progress`` names.
 
     Raises:
         CommandError: A name is unknown.
@@ -215,14 +215,15 @@ async def show(
 
 
 async def _result(inspector: Inspector, job: Job) -> JobResult | None:
+    """Return the result of a finished job; None if the job was deleted since it was read."""
     try:
         return await inspector.get_result(job.job_id)
-    except JobNotFoundError:  # deleted since
+    except JobNotFoundError:
         return None
 
 
 async def _others(command: Command, inspector: Inspector, job: Job) -> list[PastFire]:
-    """Return the newest other jobs of the schedule."""
+    """Return the newest other jobs of the job's schedule; none if it has no schedule."""
     schedule = None if job.schedule_id is None else await inspector.get_schedule(job.schedule_id)
     if schedule is None:
         return []
@@ -235,13 +236,14 @@ async def _others(command: Command, inspector: Inspector, job: Job) -> list[Past
 
 
 def _result_text(result: JobResult) -> Any:
+    """Return the value of a completed job, or why there is none; None for other jobs."""
     if result.status is not JobStatus.COMPLETED:
         return None  # the row has its error
     return result.value if result.no_value_reason is None else f"none: {result.no_value_reason}"
 
 
 def _write_parts(command: Command, events: list[Event], fires: list[PastFire], *, no_arguments: bool) -> None:
-    """Write the facts that are not values of the row, for people."""
+    """Write for people what is no value of the row: timeline, jobs of the schedule, tracebacks and logs."""
     output = command.output
     output.write_paragraph("\n".join(["\ntimeline:", *(_event_line(command, event) for event in events)]))
     if fires:

@@ -160,6 +160,7 @@ async def export(
     """Write every job of a search, as jsonl, or with -o csv or ids."""
     if command.output.format == "json":
         raise UsageError(ONE_BY_ONE)
+    # A table that a variable, the file or a terminal selects becomes jsonl. Only --output asks for one here.
     if command.output.is_table and command.settings.origin("output") == "--output":
         raise UsageError(ONE_BY_ONE)
     output = Output("jsonl" if command.output.is_table else command.output.format, command.output.zone)
@@ -176,7 +177,8 @@ async def export(
                     output.write_list(JOB, rows, is_continued=written > 0)
                     page, after, written = following, following.next, written + len(rows)
                     reporter.show(page.summary, page.searched, page.total_estimate)
-        finally:  # also when it was interrupted
+        finally:
+            # An interrupted command writes how to continue, too.
             if page is not None:
                 command.output.say(page.summary)
                 command.output.say_next(page.next)

@@ -88,7 +88,10 @@ class Commands(Mapping[str, Any]):
         return name in FUNCTIONS
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a command, or the default if its name is unknown. A KeyError of its module is raised."""
+        """Return a command, or the default if its name is unknown.
+
+        Unlike `Mapping.get()`, this method does not hide a KeyError of the import of the command's module.
+        """
         if name not in self:
             return default
         return self[name]
@@ -118,6 +121,7 @@ def _print_version(is_requested: bool) -> None:
         raise typer.Exit
 
 
+# The options that may precede the name of a command belong to this function, which has nothing to do.
 def _main(
     command: Command,
     version: Annotated[
@@ -180,7 +184,8 @@ def run(arguments: Sequence[str]) -> int:
         command = program()
         project = read_project(command)
         defaults = project.defaults
-        if REPORT_FD in os.environ or DEMO_NODE in os.environ:  # the parent passes all options as arguments
+        # A supervisor or the demo passes all options of this worker as arguments, so defaults do not apply.
+        if REPORT_FD in os.environ or DEMO_NODE in os.environ:
             defaults = {name: value for name, value in defaults.items() if name not in FUNCTIONS}
         code = command(
             list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=project, default_map=defaults
@@ -210,7 +215,8 @@ def run(arguments: Sequence[str]) -> int:
 def _end_output(error: OSError | SystemExit) -> ExitCode:
     """Return the exit code of an error of stdout. Any other error is raised again."""
     if isinstance(error.__context__ if isinstance(error, SystemExit) else error, BrokenPipeError):
-        discard_stdout()  # the reader, such as head, has read enough; Typer exits then
+        # The reader, such as head, has read enough. Typer turns the error into a SystemExit.
+        discard_stdout()
         return ExitCode.DONE
     if isinstance(error, SystemExit) or error.errno not in FULL:
         raise error

@@ -113,7 +113,8 @@ async def upgrade(
         if steps:
             async with command.connect() as other:
                 await check_engine(connection, other)
-        versions = await _apply(command, connection, steps, style)  # also recreates tables that were dropped
+        # This runs without missing migrations too, because it recreates tables that were dropped.
+        versions = await _apply(command, connection, steps, style)
         home = await home_schema(connection, command.schema)
         _write(command, [step for step in steps if step.migration.version in versions])
         missing = await missing_indexes(connection, schema=home)
@@ -173,7 +174,7 @@ async def down(
 
 
 async def _apply(command: Command, connection: Connection, steps: Sequence[Step], style: Style) -> list[int]:
-    """Migrate to the newest version, and show which migration is applied."""
+    """Migrate to the newest version, show which migration is applied, and return the applied versions."""
     begun: list[Step] = []
     with Reporter(style, command.output) as reporter:
 
@@ -214,7 +215,7 @@ async def indexes(command: Command, progress: ProgressStyle = None) -> None:
 
 
 async def _build(command: Command, connection: Connection, style: Style) -> list[str]:
-    """Build the indexes, and show how far each got, by a second connection."""
+    """Build the indexes, and show how far each got, which a second connection reads."""
     work = build_indexes(connection, schema=command.schema)
     if style == "off":
         return await work
@@ -243,7 +244,8 @@ async def verify_schema(command: Command) -> ExitCode:
             await verify(connection, schema=home)
         except (MigrationChangedError, SchemaMismatchError) as error:
             problem = str(error)
-        with suppress(SchemaMismatchError):  # the records cannot be read, as the problem states
+        # This error means that the records cannot be read, which the problem states already.
+        with suppress(SchemaMismatchError):
             missing = await missing_indexes(connection, schema=home)
     newest = shipped_migrations()[-1].version
     command.output.write_one(VERIFIED, Verified(home, newest, problem is None, problem, missing))
@@ -255,6 +257,7 @@ def _write(command: Command, steps: Iterable[Step]) -> None:
 
 
 def _row(step: Step) -> PlannedStep:
+    # `needs` is None if the migration declares no kind, and 0 if it is an expansion.
     needs = step.migration.needs
     return PlannedStep(
         version=step.migration.version,

@@ -36,7 +36,7 @@ FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """Numbers of the errors of an output that takes no more."""
 
 ESCAPES: Final = "pg_scheduler.escapes"
-"""The error handler of an encoding by which stdout has escapes for what it cannot represent."""
+"""The name of the error handler that writes escapes for characters which the encoding of stdout lacks."""
 
 T = TypeVar("T", bound="DataclassInstance")
 Row = Mapping[str, Any]
@@ -173,7 +173,7 @@ class Output:
 
         Args:
             shape: Their shape.
-            values: The objects, or the keys and values that replace those of an object.
+            values: The objects, or mappings of keys to values in place of objects.
             is_continued: Whether a part of the list was written before, and with it the header of csv.
             about: Added to the document of ``-o json``.
         """
@@ -195,7 +195,11 @@ class Output:
         self._out.flush()
 
     def write_one(self, shape: Shape[T], value: T | Row, *, keys: Iterable[str] | None = None) -> None:
-        """Write a single object: in tables, a line for each of these keys, each column, or each key."""
+        """Write a single object.
+
+        A table has a line for each of ``keys``. Without ``keys``, it has one for each column of the shape, or
+        for each key of the object if the shape has no columns.
+        """
         row = _row(shape, value)
         match self.format:
             case "json" | None:
@@ -219,11 +223,11 @@ class Output:
         self._out.flush()
 
     def write_paragraph(self, text: str) -> None:
-        """Write lines of text of unknown origin for people."""
+        """Write lines of text for people, with escapes for control characters."""
         self.write_text(f"{escape(text.rstrip())}\n")
 
     def write_line(self, line: str) -> None:
-        """Write a line of text for people."""
+        """Write a line of text for people, with escapes for control characters, line breaks included."""
         self.write_text(f"{escape(line, kept='')}\n")
 
     def say(self, message: str) -> None:
@@ -286,6 +290,7 @@ def _row(shape: Shape[T], value: T | Row) -> Row:
 
 
 def _kind(shape: Shape[Any], column: Column, numbers: Collection[str], rows: Sequence[Row]) -> Kind:
+    """Return how a column becomes narrower. The first column, numbers and times stay whole."""
     if column.is_id:
         return "id"
     if column.is_long:
@@ -300,9 +305,9 @@ def _kind(shape: Shape[Any], column: Column, numbers: Collection[str], rows: Seq
 
 
 def escape_unencodable() -> None:
-    """Let stdout have escapes for characters that its encoding lacks, such as that of a pipe in the locale C.
+    """Let stdout write escapes for characters that its encoding lacks, as ASCII does in the locale C.
 
-    Otherwise a command would fail at its output, when it has made its change.
+    Otherwise a command would fail at its output, after it has made its change.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=ESCAPES)
@@ -319,12 +324,12 @@ codecs.register_error(ESCAPES, _escaped)
 
 
 def discard_stdout() -> None:
-    """Write nothing more to stdout, because its reader has closed the pipe."""
+    """Discard what is written to stdout from now on, since its pipe is closed or its disk is full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _csv_cell(value: Any) -> Any:
-    """Return a value as a cell that controls no terminal; booleans and numbers are as JSON has them."""
+    """Return a cell with escapes for control characters. Booleans and numbers are written as in JSON."""
     if value is None:
         return None
     return json_text(value) if isinstance(value, bool | int | float) else escape(csv_cell(value))

@@ -48,7 +48,7 @@ def read_style(text: str | None) -> Style:
 
 
 async def watch(work: Awaitable[Result], look: Callable[[], Awaitable[None]], output: Output) -> Result:
-    """Return the result of work, and look at it every second meanwhile. Cancellation cancels the work.
+    """Return the result of work, and call ``look`` every second until then. Cancellation cancels the work.
 
     The first error of a look is written to stderr, and ends the looks but not the work.
     """
@@ -96,7 +96,7 @@ class Reporter:
             self._bar.stop()
 
     def show(self, text: str, completed: float, total: float | None) -> None:
-        """Show how far the command got, in words and as a part of the total; None if that is unknown."""
+        """Show how far the command got, in words and as a part of the total; None if the total is unknown."""
         if self._bar is not None:
             task = self._bar.task_ids[0]
             self._bar.update(task, description=escape(text, kept=""), completed=completed, total=total)

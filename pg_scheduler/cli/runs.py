@@ -101,6 +101,7 @@ async def runs(
 
 
 def _stopping(command: Command, run_id: str, state: BulkState) -> str:
+    """Return a sentence about what a request to stop a run will cause."""
     if not state.is_suspect(datetime.now(UTC)):
         return f"the run {run_id} stops after the batch in progress"
     since = command.output.when(state.answered_at)
@@ -127,10 +128,12 @@ async def _resume(command: Command, bulk: BulkRuns, run_id: str, reporter: Repor
             while not (await asyncio.wait({ended}, timeout=SHOW_S))[0]:
                 if (step := bulk.progress(run_id)) is not None:
                     reporter.show(step.summary, step.searched, step.total_estimate)
-    finally:  # an interrupted command too
+    finally:
+        # An interrupted command stops the run and writes how far it is, too.
         await bulk.interrupt()
         state = await _read_state(bulk, run_id)
         command.output.write_one(RUN, _row(state))
+        # Another call that has resumed the run since then has changed this number.
         is_own = state.begun == begun
         if not is_own:
             since = command.output.when(state.started_at)

@@ -157,13 +157,14 @@ class Chosen:
     async def read(
         self, command: Command, scheduler: Scheduler, action: str, *, paused: bool | None = None
     ) -> list[Schedule]:
-        """Return the schedules, after a question that shows the first ones unless ids name them.
+        """Return the schedules. Unless ids name them, a question that shows the first ones comes before.
 
         Args:
             command: Writes the question.
             scheduler: Where they are.
-            action: The verb in the question whether to change them.
-            paused: Leave out those that are not paused, or those that are; an id of one is kept.
+            action: The verb of the question.
+            paused: True leaves out schedules that are not paused, False those that are paused, None no
+                schedule. A schedule that an id names is never left out.
 
         Raises:
             CommandError: They are named in several ways or not at all, or the answer is no,
@@ -272,12 +273,14 @@ async def _follow(
     count = 0
     try:
         for schedule in schedules:
-            if changed := await act(schedule.schedule_id):  # false if it was removed since it was read
+            # The result is false if the schedule was removed since it was read.
+            if changed := await act(schedule.schedule_id):
                 actions.append(
                     Action(schedule.schedule_id, result, changed if isinstance(changed, str) else None)
                 )
             count += 1
-    finally:  # also what a command has done that stops halfway
+    finally:
+        # A command that stops halfway writes what it has done, too.
         command.output.write_list(ACTION, actions)
         if count < len(schedules):
             remainder = counted(len(schedules) - count, "schedule")

@@ -85,14 +85,15 @@ async def get_schedule(command: Command, schedule_id: str) -> Schedule:
     """Return a schedule.
 
     Raises:
-        CommandError: It does not exist; the message has the schedules of the task if the id is its name.
+        CommandError: It does not exist. If the id is the name of a task, the message has the schedules of
+            that task.
     """
     async with command.scheduler() as scheduler:
         return await find_schedule(scheduler, schedule_id)
 
 
 async def find_schedule(scheduler: Scheduler, schedule_id: str) -> Schedule:
-    """Return a schedule, as `get_schedule()` does, in a command that reads more of it."""
+    """Return a schedule, as `get_schedule()` does, by a Scheduler that the command has opened already."""
     schedule = await scheduler.schedules.get(schedule_id)
     if schedule is None:
         raise NotFoundError(await _unknown(scheduler, schedule_id))
@@ -206,7 +207,10 @@ class DefinitionOptions:
 
 
 def _given(text: str | None, read: Callable[[str], T], *, without: Any = None) -> tuple[Any] | None:
-    """Return the value of an option in a tuple, since ``none`` stands for None; None if it is not given."""
+    """Return the value of an option in a tuple; None if the option is not given.
+
+    The word ``none`` has the value ``without``. By the tuple, a value of None differs from a missing option.
+    """
     if text is None:
         return None
     return (without,) if text.strip().lower() == NONE else (read(text),)

@@ -118,7 +118,8 @@ async def backfill(
                     reporter.show(f"{count:,} of {counted(len(fires), 'fire time')}", count, len(fires))
                     if per_s is not None and count < len(fires):
                         await asyncio.sleep(len(batch) / per_s)
-    finally:  # also what an interrupted command has done
+    finally:
+        # An interrupted command writes what it has done, too.
         command.output.write_list(ACTION, [Action(schedule_id, "backfilled", job_id) for job_id in job_ids])
         command.output.say(f"{counted(len(job_ids), 'job')} enqueued for {counted(count, 'fire time')}")
         if count < len(fires):
@@ -159,6 +160,8 @@ async def _write_fires(
     anchor: datetime,
     search: Callable[[], Sequence[datetime]],
 ) -> None:
+    """Print the fire times that a search returns, with the clock changes that concern them."""
+
     def find() -> tuple[Sequence[datetime], Mapping[datetime, str]]:
         fires = search()
         return fires, mark_fires(trigger, anchor, fires)

@@ -48,9 +48,9 @@ async def list_schedules(
 
 
 def _row_of(schedule: Schedule) -> dict[str, Any]:
-    """Return the row of a table, in which a retired schedule has no next fire time.
+    """Return the row of a schedule in a table. The next fire time of a retired schedule is the word retired.
 
-    Its value has one, in case that code declares it again.
+    The schedule itself keeps a next fire time, in case that code declares it again.
     """
     retired = {} if schedule.retired_at is None else {"next_fire_at": "retired"}
     return SCHEDULE.row(schedule) | retired
@@ -210,6 +210,7 @@ def _rows(items: Sequence[ScheduleFires], zone: tzinfo) -> list[HourLoad]:
 
 
 def _row(hour: datetime, fires: Sequence[tuple[datetime, str]], highest: int) -> HourLoad:
+    # If several seconds have the most fire times, the first of them counts.
     ((most_at, most),) = Counter(fire.replace(microsecond=0) for fire, _ in sorted(fires)).most_common(1)
     return HourLoad(
         hour=hour,

@@ -28,7 +28,7 @@ _PLAIN: Final[Mapping[Any, Mapping[str, Any]]] = {
 
 
 def object_schema(kind: type, keys: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the schema of an object that has these fields of a dataclass; None for all."""
+    """Return the schema of an object that has the fields ``keys`` of a dataclass; None for all fields."""
     types, texts = field_types(kind), dict(_texts(kind))
     names = [field.name for field in fields(kind)] if keys is None else list(keys)
     properties = {
@@ -100,8 +100,9 @@ def source_of(kind: type) -> str | None:
 
 
 def _texts(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield the fields that have a docstring below them, with it."""
+    """Yield the name and the docstring of each field that has a docstring below it."""
     for base in _bases(kind):
+        # Without the source, an empty class stands for this one, so it has no docstrings.
         module = ast.parse(source_of(base) or f"class {base.__name__}: ...")
         body = next(
             node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == base.__name__

@@ -28,7 +28,7 @@ Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to lis
 
 
 def address(host: str, port: int) -> str:
-    """Return the start of the URL of what listens there."""
+    """Return the URL of a server that listens on a host and port, without a path."""
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -133,7 +133,7 @@ async def serve(
 
 
 def _authorization(auth: str, port: int, role: str | None = None) -> Authorize:
-    """Return the function of a value of ``--auth``."""
+    """Return the function that decides who may enter, for a value of ``--auth``."""
     from pg_scheduler.dashboard import Access, basic_auth, trusted_header  # noqa: PLC0415 - needs the extra
     from pg_scheduler.dashboard.access import MAX_ACTOR_LENGTH, Role  # noqa: PLC0415
     from pg_scheduler.dashboard.link import OneTimeLink  # noqa: PLC0415

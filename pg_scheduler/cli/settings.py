@@ -1,11 +1,12 @@
 """The settings: the values of the options that every command has, and where each of them comes from.
 
-An option takes precedence over its environment variable, that one over ``[tool.pg-scheduler]`` in the nearest
-``pyproject.toml``, and that one over the default. Typer applies this order, and records the source of each
-value. Without any DSN, asyncpg reads libpq's variables and files.
+The first of these that has a value counts: the option, its environment variable, ``[tool.pg-scheduler]`` in
+the nearest ``pyproject.toml``, and the default of the program. Typer applies this order, and records the
+source of each value. Without any DSN, asyncpg reads libpq's variables and files.
 
-The variable of an option is ``PG_SCHEDULER_<COMMAND>_<OPTION>``; its default is in the table of its command.
-The options that every command has are named in ``VARIABLES``; their defaults are in the table itself.
+The variable of an option is ``PG_SCHEDULER_<COMMAND>_<OPTION>``. In the file, its value is in the table of
+its command, such as ``[tool.pg-scheduler.worker]``. For the options that every command has, ``VARIABLES``
+names the variables, and the values are in ``[tool.pg-scheduler]`` itself.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
 """The variables of the options that every command has, the first one wins."""
 
 WITHOUT_DEFAULT: Final = frozenset({"help", "version", "yes"})
-"""Options that have neither: a confirmation is given each time, and the others end the program."""
+"""Options that have no variable and no default: ``yes`` is given each time, the others end the program."""
 
 SERVICES: Final = frozenset({"worker", "dashboard", "exporter"})
 """Commands of which ``--help`` names the variables, since they run where no arguments are written."""
@@ -124,12 +125,14 @@ def _read(path: Path | None) -> Mapping[str, Any]:
         raise UsageError(f"[tool.pg_scheduler] in {path} is not read; rename it to [tool.pg-scheduler]")
     table = tools.get("pg-scheduler", {})
     if not isinstance(table, dict):
-        kind = type(table).__name__  # not its value: it may be a DSN
+        # The message has no value, which may be a DSN.
+        kind = type(table).__name__
         raise UsageError(f"tool.pg-scheduler in {path} must be a table, not a {kind}")
     return table
 
 
 def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[str, ...]) -> dict[str, Any]:
+    """Return the checked values of a table, by parameter. The tables of commands in it are read likewise."""
     options = {option.name: option for option in _own_names(command, path)}
     commands = getattr(command, "commands", {})
     defaults: dict[str, Any] = {}
@@ -155,7 +158,8 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
 def _checked(option: OptionName, value: Any, source: str) -> Any:
     table, is_list = _table(option.path), option.parameter.multiple
     if not option.path and not isinstance(value, str):
-        kind = type(value).__name__  # not its value: it may have a password
+        # The message has no value, which may contain a password.
+        kind = type(value).__name__
         raise UsageError(f"{option.name} in [{table}] of {source} must be a text, not a {kind}")
     values = value if isinstance(value, list) and is_list else [value]
     if not all(isinstance(item, str | int | float) for item in values):
@@ -173,7 +177,7 @@ COMPLETE_VARIABLE: Final = "_PG_SCHEDULER_COMPLETE"
 """The variable by which a shell asks for words."""
 
 DEMO_NODE: Final = "PG_SCHEDULER_DEMO_NODE"
-"""The variable with the name of a node that the demo started, which logs nothing and ends with it."""
+"""The variable with the name of a node of the demo. The node logs nothing and ends with the demo."""
 
 REPORT_FD: Final = "PG_SCHEDULER_REPORT_FD"
 """The variable by which a supervisor passes a pipe for reports to its processes."""
@@ -232,7 +236,7 @@ class Settings:
 
 
 def read_settings(context: Any) -> Settings:
-    """Return the settings of a command, of which options after its name win over those before it.
+    """Return the settings of a command. An option after the name of the command overrides one before it.
 
     Raises:
         CommandError: A DSN is invalid.
@@ -241,7 +245,10 @@ def read_settings(context: Any) -> Settings:
 
 
 def read_options(context: Any, words: Iterable[str] = ()) -> list[Setting]:
-    """Return the options that a variable or the file sets, of these commands; of all if there are none."""
+    """Return the options that a variable or the file sets.
+
+    They are those of the commands ``words``, or of all commands without words.
+    """
     project, commands = project_of(context), context.find_root().command.commands
     settings = []
     options = (option for word in words or commands for option in option_names(commands[word], (word,)))
@@ -269,6 +276,8 @@ def source_of(context: Any, parameter: str) -> str | None:
 
 
 def _setting(name: str, context: Any) -> Setting:
+    # The contexts of the command, its group and the program have the option. The first of them counts whose
+    # arguments contain it, else the context of the program, where variables and the file count.
     parameter, holder = name.replace("-", "_"), context
     while source_of(holder, parameter) != "COMMANDLINE" and holder.parent is not None:
         holder = holder.parent

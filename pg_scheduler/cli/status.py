@@ -89,7 +89,7 @@ TREND_POINTS: Final = 20
 """The maximum number of bars of a trend."""
 
 MIN_WIDTH: Final = timedelta(minutes=1)
-"""The time of a bar, at least: that of the rows."""
+"""The least time of a bar, which is the time of a row of the statistics."""
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 
@@ -199,7 +199,7 @@ def sparkline(values: list[int]) -> str:
 
 
 def _trend(statistics: Statistics, number_of: Callable[[StatisticsRow], int]) -> str:
-    """Return bars for the period: the sums of these numbers of the rows."""
+    """Return a bar for each part of the period, for the sum of a number of the rows in it."""
     width = max(MIN_WIDTH, statistics.duration / TREND_POINTS)
     values = [0] * (int(statistics.duration / width) + 1)
     for row in statistics.rows:
@@ -208,6 +208,7 @@ def _trend(statistics: Statistics, number_of: Callable[[StatisticsRow], int]) ->
 
 
 async def _read(command: Command, *, is_watching: bool) -> Status | None:
+    """Return the status. While watching, return None after a message if the database is unavailable."""
     try:
         async with command.inspector() as inspector:
             return await read_status(inspector)
@@ -258,5 +259,5 @@ def _outcome_row(statistics: Statistics, place: int, jobs: int) -> OutcomeFigure
 
 
 def seconds(value: float | None) -> float | None:
-    """Return a duration with the digits that its bucket justifies."""
+    """Return a duration with three significant digits: the buckets of the statistics are not more precise."""
     return None if value is None else float(f"{value:.3g}")

@@ -29,7 +29,7 @@ _STEPS: Final[tuple[tuple[Kind, int], ...]] = (
     ("id", 9),
     ("folded", 10),
 )
-"""Which columns become narrower, in this order, and the width at which the next ones follow."""
+"""The kinds of columns that become narrower, in this order, and the width at which the next kind follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def draw_list(
     out: TextIO,
     is_wide: bool,
 ) -> Iterator[str]:
-    """Yield the lines of a table, which fits into the width of a terminal unless it is wide.
+    """Yield the lines of a table, which is fitted into the width of a terminal unless ``is_wide``.
 
     The kind of a column decides how it becomes narrower. Columns of numbers are aligned to the right.
     """
@@ -93,7 +93,7 @@ def draw_one(pairs: Iterable[tuple[str, str]], *, out: TextIO, is_wide: bool) ->
 
 
 def _console(out: TextIO, width: int | None = None) -> Console:
-    """Return a console. What is no terminal has no width, unless ``COLUMNS`` gives one: a file or a pipe."""
+    """Return a console. That of a file or a pipe is as wide as its lines, unless ``COLUMNS`` sets a width."""
     if width is None and not out.isatty() and "COLUMNS" not in os.environ:
         width = _UNBOUNDED
     return Console(file=out, width=width, highlight=False, markup=False, emoji=False)
@@ -106,7 +106,7 @@ def _drawn(table: Table, console: Console) -> Iterator[str]:
 
 
 def fit(fields: Sequence[Field], available: int) -> list[int]:
-    """Return the width of each column in cells. The table is wider than available if it cannot be legible.
+    """Return the width of each column in cells. Columns stay legible, so the sum may exceed ``available``.
 
     Example:
         >>> fit([Field(36, 2, "id"), Field(9, 6, "whole")], 30)

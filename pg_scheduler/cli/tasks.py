@@ -195,7 +195,7 @@ def _find(states: Sequence[TaskState], name: str) -> TaskState | None:
 
 
 def _task_of(name: str, workers: Sequence[Worker]) -> str:
-    """Return the name of the task of which a live worker reports this alias; the name itself for others."""
+    """Return the name of the task that a live worker reports for an alias; the name if it is no alias."""
     reported = [ReportedSettings(worker.settings).aliases for worker in workers if worker.is_alive]
     return next((aliases[name] for aliases in reported if name in aliases), name)
 

@@ -102,9 +102,11 @@ async def _delete(command: Command, scheduler: Scheduler, config: VacuumConfig, 
     try:
         await _follow(command, vacuum.steps(), style, counts, "deleted")
         is_complete = True
-    finally:  # also what an interrupted command has done
+    finally:
+        # An interrupted command writes what it has done, too.
         deleted = {status.value: number for status, number in counts.items() if number}
-        try:  # first, since the reader of the output may have gone
+        try:
+            # The database comes before the output, which raises an error if its reader has gone.
             await Inspector(scheduler).record_action("vacuum_jobs", deleted=deleted, is_complete=is_complete)
             await vacuum.report(counts)
         finally:
@@ -149,6 +151,7 @@ def _described(policy: VacuumPolicy) -> str:
 
 
 async def _write_stats(command: Command, scheduler: Scheduler, days: int) -> None:
+    # Without this setting, the Scheduler returns no statistics.
     configure(scheduler, vacuum=VacuumConfig(track_metrics=True))
     rows = [
         DeletedJobs(

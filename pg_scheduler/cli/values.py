@@ -1,7 +1,7 @@
 """Options that several commands have, and the durations, times, rates and JSON in options.
 
-A time is one of `pg_scheduler.base.text.times`. A duration is a time too: it is later than now, and earlier
-for options that look back.
+A time is a text that `pg_scheduler.base.text.times` reads. A duration such as ``2h`` is a time too: two hours
+from now, or two hours ago for options that look back.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_duration(name: str, text: str) -> float:
     """Return the seconds of a duration such as 90s, 15m, 1h30m or 2d.
 
     Raises:
-        CommandError: It is none, or 0, or longer than a hundred years.
+        CommandError: The text is no duration, or the duration is 0 or longer than a hundred years.
     """
     duration = read_seconds(text.strip())
     if duration is None:
@@ -96,7 +96,7 @@ def read_since(name: str, text: str, zone: tzinfo) -> datetime:
 
 
 def read_move(name: str, text: str, zone: tzinfo) -> datetime | timedelta:
-    """Return the time to which each job is moved, or the duration by which it is, such as +1h or -30m."""
+    """Return the time to which jobs are moved, or a duration if the text has a sign: +1h or -30m."""
     if text[:1] in {"+", "-"}:
         length = timedelta(seconds=read_duration(name, text[1:]))
         return -length if text[0] == "-" else length
@@ -104,10 +104,10 @@ def read_move(name: str, text: str, zone: tzinfo) -> datetime | timedelta:
 
 
 def read_rate(text: str | None) -> float | None:
-    """Return the jobs per second of a rate such as 50/s, 10/m or 500/h; None for none.
+    """Return the jobs per second of a rate such as 50/s, 10/m or 500/h; None without a text.
 
     Raises:
-        CommandError: It is none, or 0.
+        CommandError: The text is no rate, or the rate is 0.
     """
     if text is None:
         return None
@@ -118,10 +118,15 @@ def read_rate(text: str | None) -> float | None:
 
 
 def read_json(name: str, text: str | None, kind: type = object) -> Any:
-    """Return the value of a JSON text, a list, an object or anything; None for none.
+    """Return the value of a JSON text; None without a text.
+
+    Args:
+        name: The option, for the message.
+        text: The text.
+        kind: The type of the value: list, dict, or object for any.
 
     Raises:
-        CommandError: It is no JSON, or of another kind.
+        CommandError: The text is no JSON, or its value has another type.
     """
     if text is None:
         return None

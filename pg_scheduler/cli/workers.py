@@ -148,7 +148,10 @@ async def _requested_ids(inspector: Inspector, worker_ids: list[str] | None, *, 
 
 
 async def _wait_until_idle(inspector: Inspector, worker_ids: Collection[str]) -> None:
-    """Wait until no live worker of these runs jobs. Each request makes them report at once."""
+    """Wait until no live one of these workers runs jobs.
+
+    The request to drain is repeated, because it makes the workers report how many jobs they run.
+    """
     while True:
         if not any(
             worker.is_alive and (worker.running_jobs or worker.state == "running")
@@ -166,7 +169,7 @@ def _write(
     results: Mapping[str, RequestResult],
     workers: Sequence[Worker],
 ) -> ExitCode:
-    """Write what became of the requests; the results are those of the workers that exist."""
+    """Write the result of each request. A worker without one in ``results`` does not exist."""
     running = {worker.worker_id: worker.running_jobs for worker in workers}
     requests = [
         WorkerRequest(worker_id, results.get(worker_id, "not found"), running.get(worker_id, 0))

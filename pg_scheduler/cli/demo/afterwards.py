@@ -25,7 +25,7 @@ SUPPLIERS: Final = ("northwind", "acme", "globex")
 
 
 async def show_dashboard(dsn: str, pool: asyncpg.Pool, scheduler: Scheduler, port: int) -> None:
-    """Serve it until SIGINT or SIGTERM."""
+    """Serve the dashboard, while workers run the jobs of the shop, until SIGINT or SIGTERM."""
     async with running_shop(dsn, pool, scheduler):
         await serve(scheduler, _say, host="127.0.0.1", port=port)
 

@@ -1,6 +1,6 @@
 """Fill the statistics of the hours before the demo, so that the charts of the dashboard are not empty.
 
-The figures are generated, the same ones in each run. Those of the demo itself are counted by its workers.
+The figures are generated, the same ones in each run. The figures of the demo itself come from its workers.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ def _figures(
     lateness_s = 0.8 if is_incident else 0.004
     runs = [load.run_s * dice.lognormvariate(0, 0.4) for _ in range(number)]
     late = [lateness_s * dice.lognormvariate(0, 0.7) for _ in range(number)]
+    # The order in the table is: scheduled, started, then the outcomes.
     counts = [number, number, *ended.values()]
     return counts, [sum(runs), sum(late)], list(_histogram(runs)), list(_histogram(late))
 

@@ -108,7 +108,7 @@ class Ledger:
         entry = await self._pool.fetchval(INSERT_START, *row)
         try:
             yield
-        except Exception:  # of the job, which fails with it
+        except Exception:  # user code: the job, which fails with this error
             await self._pool.execute(UPDATE_OUTCOME, entry, FAILED)
             raise
         await self._pool.execute(UPDATE_OUTCOME, entry, DONE)

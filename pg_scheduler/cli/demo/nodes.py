@@ -57,6 +57,7 @@ def application_name(node: str, pid: int) -> str:
 
 @asynccontextmanager
 async def _open(**settings: Any) -> AsyncIterator[Scheduler]:
+    """Yield the Scheduler of this node. A node that the demo started logs nothing and ends with the demo."""
     dsn, name = os.environ.get(DSN), os.environ.get(DEMO_NODE)
     if not dsn:
         raise UsageError("PG_SCHEDULER_DSN is not set; set it to postgresql://user:password@host/database")
@@ -64,7 +65,8 @@ async def _open(**settings: Any) -> AsyncIterator[Scheduler]:
         name = f"{platform.node()}-{os.getpid()}"
     else:
         logging.disable(logging.ERROR)
-        # Nothing is written there, so readable means closed: the demo has ended.
+        # The demo writes nothing to this pipe. So the pipe becomes readable only when it is closed, because
+        # the demo has ended.
         asyncio.get_running_loop().add_reader(sys.stdin, os._exit, 1)
     connection = {"application_name": application_name(name, os.getpid())}
     async with (
@@ -183,10 +185,11 @@ class Nodes:
         await node.process.wait()
 
     async def _spawn(self, name: str) -> asyncio.subprocess.Process:
-        options = {key: value for key, value in os.environ.items() if not key.startswith("PG_SCHEDULER_")}
+        # Settings for other workers of the user do not apply to the nodes of the demo.
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("PG_SCHEDULER_")}
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "pg_scheduler", "worker", f"pg_scheduler.cli.demo.nodes:{self._target}"),
-            env=options | {"PG_SCHEDULER_DSN": self._dsn, DEMO_NODE: name},
+            env=environment | {"PG_SCHEDULER_DSN": self._dsn, DEMO_NODE: name},
             stdin=asyncio.subprocess.PIPE,  # closed when this process ends, even by SIGKILL
             start_new_session=True,  # Ctrl-C reaches this process only, which stops the workers
         )

@@ -73,7 +73,7 @@ def build_report(
     victim: str,
     killed_at: datetime,
 ) -> Report:
-    """Compare the ledger with the one-off jobs that were scheduled, whose kinds are given by their ids."""
+    """Compare the ledger with the one-off jobs that were scheduled: ``expected`` has their kinds by id."""
     by_job: dict[str, list[Attempt]] = defaultdict(list)
     for attempt in attempts:
         by_job[attempt.job_id].append(attempt)
@@ -92,6 +92,7 @@ def build_report(
 def _finished_by_node(attempts: Sequence[Attempt], nodes: Sequence[str], victim: str) -> Table:
     finished: Counter[tuple[str, str]] = Counter()
     for attempt in attempts:
+        # The broken job finishes with its last failure, any other job with a completion.
         is_last_failure = attempt.outcome == FAILED and attempt.number == jobs.BROKEN_ATTEMPTS
         is_finished = is_last_failure if attempt.kind == "broken" else attempt.outcome == DONE
         if is_finished:

@@ -99,6 +99,7 @@ async def run_scenario(scenario: Scenario, nodes: Nodes, ledger: Ledger, screen:
     running = asyncio.create_task(scenario.run())
     try:
         ended_tasks, _ = await asyncio.wait([running, *background], return_when=asyncio.FIRST_COMPLETED)
+        # The result of a task raises the error that ended it, such as the end of a node.
         for task in ended_tasks:
             task.result()
     finally:

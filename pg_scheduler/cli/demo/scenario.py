@@ -243,6 +243,7 @@ def _kind_view(kind: str, scenario: Scenario, nodes: Nodes, tallies: Sequence[Ta
     of_kind = [tally for tally in tallies if tally.kind.partition(",")[0] == kind]
     alive = {node.name for node in nodes if not node.killed}
     failed = sum(tally.failed for tally in of_kind)
+    # A broken job has finished when each of its attempts has failed.
     return KindView(
         TITLES[kind],
         [sum(tally.done for tally in of_kind if tally.node == node.name) for node in nodes],

@@ -120,6 +120,7 @@ class RichScreen:
         self._live.update(Group(*parts, *self._latest_lines(room)))
 
     def _latest_lines(self, room: int) -> list[Text]:
+        """Return the newest lines of the log, in order, that fit into so many lines of the terminal."""
         latest: list[Text] = []
         for line in reversed(self._log):
             room -= 1 + len(line) // self._console.width

@@ -39,7 +39,7 @@ PASSED_ON: Final = (
     "max-age",
     "log-format",
 )
-"""Options of each process; the supervisor answers the probes."""
+"""Options that the supervisor passes to each process. The health port is its own: it answers the probes."""
 
 MAX_PORT: Final = 65535
 
@@ -53,9 +53,10 @@ async def worker(
 ) -> ExitCode:
     """Run jobs until SIGTERM or Ctrl-C. A second one cancels the running jobs."""
     _check_options(options)
-    # The first process of a container would lose a SIGTERM that comes while the targets are imported. Until
-    # the handlers of the worker are set, it has claimed nothing, so it ends at once.
-    # A SIGUSR1 counts as soon as the worker has started.
+    # Without a handler, the first process of a container would ignore a SIGTERM that comes while the targets
+    # are imported. The worker has not claimed a job before it sets its own handlers, so until then the
+    # process ends at once at SIGTERM. A SIGUSR1 that comes early is noted, and applies when the worker
+    # starts.
     with (
         ending_at_sigterm(ExitCode.DONE),
         inheritance.handle_in_children(IN_CHILDREN),
@@ -70,8 +71,11 @@ async def _run(
     if options.processes > 1 and not options.check:
         configure_logging(options.log_format)
         return await _supervise(command, targets, options, early_usr1)
-    # Before the import of the targets, which may fork or start programs.
+    # The pipe is opened before the targets are imported: their code may fork or start programs, which must
+    # not inherit it.
     report_pipe = open_report_pipe()
+    # With --reload, an import that fails is logged. Later, the targets may have configured logging
+    # themselves.
     if options.reload:
         configure_logging(options.log_format)
     source = await load_or_wait(targets) if options.reload else load_targets(targets)
@@ -146,22 +150,27 @@ async def _supervise(
 
 
 def _arguments(options: WorkerOptions, number: int) -> list[str]:
-    """Return the options of a process. Its number counts from 0; each has a port of its own for metrics."""
+    """Return the options of a process. Its number, from 0, decides its port for metrics."""
     values = ((name, getattr(options, name.replace("-", "_"))) for name in PASSED_ON)
     arguments = [f"--{name}={value}" for name, value in values if value is not None]
     if options.metrics_port is not None:
+        # With port 0, each process gets a free port.
         port = options.metrics_port and options.metrics_port + number
         arguments += [f"--metrics-port={port}", f"--health-host={options.health_host}"]
     return [*arguments, *(["--drain"] if options.drain else [])]
 
 
 def _environment(command: Command) -> dict[str, str]:
-    """Return the variables of each process: the settings of this one, which may have passwords."""
-    variables = {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
+    """Return the environment of each process.
+
+    Settings that were given as options are variables in it and no arguments, since a DSN may have a password.
+    """
+    # The supervisor itself notifies systemd.
+    systemd_variables = {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in variables and not name.startswith(PREFIX)
+        if name not in systemd_variables and not name.startswith(PREFIX)
     }
     for name, (variable, *_) in VARIABLES.items():
         origin = command.settings.origin(name)

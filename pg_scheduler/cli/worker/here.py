@@ -41,7 +41,7 @@ async def run_here(
     *,
     use_pdb: bool,
 ) -> Job:
-    """Run a job in this process, and return it as it is then.
+    """Run a job in this process, and return it as it is after the attempt.
 
     Args:
         command: The command.
@@ -79,6 +79,7 @@ async def run_here(
 
 
 async def _run(scheduler: Scheduler, job_id: str) -> Job:
+    """Make an attempt of the job, and return the job when the attempt has ended."""
     attempt = await execute_one(scheduler, job_id)
     if attempt is None:
         raise RefusedError(f"another worker has just claimed job {job_id!r}")
@@ -93,6 +94,7 @@ async def _run(scheduler: Scheduler, job_id: str) -> Job:
 
 
 async def _debug(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG001 - a middleware
+    """Debug the exception that ends the attempt; a snooze is none."""
     try:
         return await call_next()
     except Exception as error:  # user code: the job

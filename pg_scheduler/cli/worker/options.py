@@ -64,5 +64,5 @@ class WorkerOptions:
 
     @property
     def recycles(self) -> bool:
-        """Whether a process ends after some work."""
+        """Whether a process ends at a number of attempts, an amount of memory or an age."""
         return any(limit is not None for limit in (self.max_jobs, self.max_rss, self.max_age))

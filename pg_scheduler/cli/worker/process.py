@@ -49,7 +49,7 @@ POOL_SIZE: Final = 10
 async def open_scheduler(
     command: Command, source: Source | None, options: WorkerOptions
 ) -> AsyncIterator[Scheduler]:
-    """Return the Scheduler of a source, or one for modules, with the options of the command line.
+    """Open the Scheduler of a source, or one for modules if that is None, with the options of the command.
 
     Raises:
         CommandError: An option does not apply to the source.
@@ -107,8 +107,9 @@ async def run_worker(
         started = asyncio.Event()
 
         def stop_claiming() -> None:
-            # This is for a worker that has not started, where the request that the task writes to its row
-            # comes after the first claim. It has no effect after the start.
+            # A worker that has not started has no row yet, so the request that the task writes to the row
+            # would come after the first claim. This call lets such a worker drain from its start on. It has
+            # no effect after the start.
             start_draining(scheduler)
             task = asyncio.create_task(_stop_claiming(scheduler, started), name="pg_scheduler stop claiming")
             drain_tasks.add(task)
@@ -140,8 +141,9 @@ async def _run(
     sources: Sources | None,
     started: asyncio.Event,
 ) -> bool:
-    """Start the Scheduler and stop it when that is requested; return whether a limit requested it."""
-    recycling = asyncio.create_task(wait_for_recycling(scheduler, options))  # it counts from the first job on
+    """Start the Scheduler, and stop it when a stop is requested; return whether a limit requested it."""
+    # This task begins before the start, so that it counts from the first job on.
+    recycling = asyncio.create_task(wait_for_recycling(scheduler, options))
     try:
         if not await _start(scheduler, stop):
             return False
@@ -158,7 +160,8 @@ async def _run(
         ended_tasks, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         stop.must_restart = reloading in ended_tasks
         for task in ended_tasks:
-            stop.request(task.result())  # raises the error that stopped the Scheduler
+            # The result of the wait for the Scheduler raises the error that stopped it.
+            stop.request(task.result())
         return recycling in ended_tasks
     finally:
         for task in waits:
@@ -180,7 +183,8 @@ def _end(stop: StopRequest) -> None:
     # Without a request, an error has stopped the Scheduler.
     code = ExitCode.DONE if stop.is_requested() else ExitCode.NEGATIVE
     code = ExitCode.INTERRUPTED if stop.is_hurried else code
-    end_soon(partial(os._exit, code))  # a handler may hang
+    # A handler of the application may hang in logging.shutdown().
+    end_soon(partial(os._exit, code))
     logging.shutdown()
     os._exit(code)
 
@@ -191,7 +195,7 @@ async def _wait_for_stop(scheduler: Scheduler) -> str:
 
 
 async def _start(scheduler: Scheduler, stop: StopRequest) -> bool:
-    """Start; return False if a signal came first."""
+    """Start the Scheduler; return False if a signal requested the stop before the start was complete."""
     starting = asyncio.create_task(scheduler.start())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -209,7 +213,8 @@ async def _start(scheduler: Scheduler, stop: StopRequest) -> bool:
 
 
 async def _stop_claiming(scheduler: Scheduler, started: asyncio.Event) -> None:
-    await started.wait()  # the request is written to the row of the worker
+    # The request is written to the row of the worker, which exists after the start.
+    await started.wait()
     try:
         await Inspector(scheduler).drain_workers([scheduler.worker_id])
     except DatabaseUnavailableError as error:

@@ -29,6 +29,7 @@ from .target import Source, load_targets
 
 _words: Final = [sys.executable, "-m", "pg_scheduler"]
 _trial: Final[list[str]] = []
+"""The command of `set_program()` that tries a start; empty for none."""
 
 
 def program() -> list[str]:
@@ -37,17 +38,18 @@ def program() -> list[str]:
 
 
 def set_program(words: Sequence[str], trial: Sequence[str] = ()) -> None:
-    """Set the words, in a program that runs this one.
+    """Set the words that start the program, in a program that runs this one.
 
     Args:
         words: The words before the arguments.
-        trial: A command that succeeds if the program can start; none if it imports nothing before this one.
+        trial: A command that succeeds if the program can start. Empty if the program imports no code of the
+            application before it runs this one.
     """
     _words[:], _trial[:] = words, trial
 
 
 Sources: TypeAlias = dict[str, object]
-"""The compared values, by path: of a file when it was written, of a folder its source files."""
+"""What is compared, by path: for a file, the time at which it was written; for a folder, its source files."""
 
 INTERVAL_S: Final = 0.5
 
@@ -93,7 +95,8 @@ async def _problem_of_a_start() -> str | None:
     try:
         _, output = await process.communicate()
     finally:
-        if process.returncode is None:  # the worker stops for another reason
+        # Without an exit code, this task was cancelled, because the worker stops for another reason.
+        if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode == 0:
@@ -103,7 +106,7 @@ async def _problem_of_a_start() -> str | None:
 
 
 async def load_or_wait(targets: Sequence[str]) -> Source | None:
-    """Import the targets; if that fails, wait for a change of a file that takes part, and start again."""
+    """Import the targets. If that fails, wait until a file in the error changes, and start again."""
     try:
         return load_targets(targets)
     except CommandError as error:
@@ -119,6 +122,7 @@ def restart() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     words = [*program(), *sys.argv[1:]]
+    # A SIGUSR1 would end the new program before it handles this signal.
     hold_usr1()
     os.execv(words[0], words)  # noqa: S606 - itself
 

@@ -34,8 +34,8 @@ IN_CHILDREN: Final[Mapping[int, Handler]] = {
     **dict.fromkeys((signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2), ignore_signal),
 }
 """How a process that a job forks handles the signals of the worker. ``multiprocessing`` ends its processes by
-SIGTERM. The others reach the whole process group, for example by Ctrl-C, and are for the worker: it waits for
-its running jobs, which need their processes.
+SIGTERM. The other signals reach the whole process group, for example by Ctrl-C, and are for the worker: it
+waits for its running jobs, which need their processes.
 """
 
 END_TIMEOUT_S: Final = 2.0
@@ -48,7 +48,7 @@ class StopRequest:
     Attributes:
         reason: Why; None while nothing requests it.
         is_hurried: Whether a second signal cancels the running jobs.
-        must_restart: Whether the program starts again then.
+        must_restart: Whether the program starts again after the stop.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class StopRequest:
         return self._requested.is_set()
 
     def on_hurry(self, action: Callable[[], None]) -> None:
-        """Call this at the second signal, or now if it has come."""
+        """Call the action at the second signal, or now if that has come already."""
         self._on_hurry.append(action)
         if self.is_hurried:
             action()
@@ -101,7 +101,8 @@ def handle_signals(
 
     Args:
         stop: Receives SIGTERM and SIGINT. SIGHUP requests the stop too, unless the process ignores it, as
-            under ``nohup``. It is never the second signal: a closed terminal and its shell both send it.
+            under ``nohup``. SIGHUP never counts as the second signal: a closed terminal and its shell both
+            send it.
         on_usr1: Called in the event loop.
         on_usr2: Called by the interpreter, also while the event loop is blocked. It must not log.
     """
@@ -118,6 +119,7 @@ def handle_signals(
         handled.append(signal.SIGHUP)
     loop.add_signal_handler(signal.SIGUSR1, on_usr1)
     previous_handler = signal.signal(signal.SIGUSR2, interrupt)
+    # A system call that SIGUSR2 interrupts is continued.
     signal.siginterrupt(signal.SIGUSR2, False)
     try:
         yield
@@ -131,7 +133,7 @@ def handle_signals(
 def hold_usr1() -> None:
     """Hold back SIGUSR1, which would end the process, until ``note_usr1()`` in this program or the next one.
 
-    A process and a program inherit this. Call it in the main thread.
+    New processes, and a program that replaces this one, inherit this state. Call it in the main thread.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 
@@ -145,7 +147,8 @@ def release_usr1() -> None:
 def note_usr1() -> Iterator[threading.Event]:
     """Note SIGUSR1 within a ``with`` block until something else handles it."""
     noted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():  # which Python lets handle no signals
+    # Python sets handlers of signals in the main thread only.
+    if threading.current_thread() is not threading.main_thread():
         yield noted
         return
     previous_handler = signal.signal(signal.SIGUSR1, lambda _number, _frame: noted.set())
@@ -157,9 +160,10 @@ def note_usr1() -> Iterator[threading.Event]:
 
 
 def end_soon(end: Callable[[], object], *, left_s: float = 0) -> None:
-    """Call a function that ends this process, unless it ends by itself until then.
+    """Call a function that ends this process after a time, unless the process ends by itself before.
 
-    The event loop waits for tasks that ignore their cancellation, and the interpreter for threads.
+    Otherwise the event loop could wait for tasks that ignore their cancellation, and the interpreter for
+    threads.
 
     Args:
         end: The function.
@@ -231,6 +235,7 @@ async def wait_until_drained(scheduler: Scheduler) -> str:
             if (
                 backlog is not None
                 and not any(task.due for task in backlog.names if task.name in names)
+                # A job may have begun while the backlog was read.
                 and not scheduler.health().slots_busy
             ):
                 return "no job is due"

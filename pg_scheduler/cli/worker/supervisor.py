@@ -1,8 +1,9 @@
 """Run several worker processes, and start each of them again when it ends.
 
 Each process is a worker of its own, in a process group of its own, so that Ctrl-C reaches it only through the
-supervisor. It reports its health through a pipe, a line of JSON per second; if the supervisor dies, it stops
-after its running jobs. A thread sends the reports, so a blocked event loop is reported by name.
+supervisor. The process reports its health through a pipe, a line of JSON per second. If the supervisor dies,
+the process stops after its running jobs. A thread of the process sends the reports, so they also arrive, and
+state the reason, while its event loop is blocked.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from .stop import StopRequest, hold_usr1, release_usr1
 
 INTERVAL_S: Final = 1.0
 LAST_REPORT_S: Final = 1.0
-"""Seconds for the last report of a process after its end, if another process has its pipe."""
+"""Seconds to wait for the last report of a process after its end, if another process holds the pipe open."""
 
 MAX_SILENCE_S: Final = 30.0
 """Seconds without a report after which a process counts as hung: a job holds the GIL, or it was stopped."""
@@ -58,7 +59,7 @@ class Report(NamedTuple):
 
 
 def open_report_pipe() -> FileIO | None:
-    """Return the pipe to the supervising process, if there is one; no process that is made later has it."""
+    """Return the pipe to the supervisor, which no later process inherits; None without a supervisor."""
     number = os.environ.pop(REPORT_FD, "")
     if not number.isdecimal():
         return None
@@ -80,7 +81,7 @@ def send_reports(
     The first report is sent at once: it shows that the process handles signals.
 
     Args:
-        pipe: The pipe to that process.
+        pipe: The pipe to that process; None if there is none.
         source: The Scheduler.
         on_orphaned: Called in a thread if the supervising process has ended.
         is_draining: Returns whether the worker was requested to claim no more jobs.
@@ -135,7 +136,10 @@ class _TimedHealth(NamedTuple):
 
 
 class HealthReports:
-    """The health of several processes as one: each check fails with the first process in which it fails."""
+    """The health of several processes as one.
+
+    A check fails if it fails in any process, and its text names the first of these.
+    """
 
     def __init__(self, count: int) -> None:
         self._reports: list[_TimedHealth | None] = [None] * count
@@ -203,7 +207,7 @@ def _merged(reports: Sequence[_TimedHealth | None]) -> Iterator[HealthCheck]:
 
 MIN_DELAY_S: Final = 0.5
 MAX_DELAY_S: Final = 60.0
-"""Seconds from an unexpected end to the next start: each one doubles them."""
+"""Seconds from an unexpected end to the next start. Each unexpected end doubles them, up to this."""
 
 STEADY_S: Final = 60.0
 """Seconds after which a process has run long enough that the next delay is the shortest one again."""
@@ -214,7 +218,7 @@ REPEAT_S: Final = 0.5
 MAX_LINE_BYTES: Final = 1_000_000
 
 PERMANENT: Final = frozenset({ExitCode.USAGE, ExitCode.REFUSED, ExitCode.SCHEMA})
-"""Exit codes of a process that has never been ready which a restart does not repair."""
+"""Exit codes that a restart does not repair, as long as no process has been ready."""
 
 
 class Supervisor:
@@ -247,7 +251,7 @@ class Supervisor:
                 child.send_signal(number)
 
     def drain(self) -> None:
-        """Let no process claim more jobs, nor one in its place, until its worker is resumed."""
+        """Let no process claim more jobs, nor a process that replaces it, until its worker is resumed."""
         self._draining = dict.fromkeys(range(len(self.reports)), False)
         self.send(signal.SIGUSR1)
 
@@ -315,7 +319,7 @@ class Supervisor:
     async def _run(self, index: int) -> tuple[int, bool]:
         """Run one process; return its exit code, negative for a signal, and whether it is to be recycled."""
         reading, writing = os.pipe()
-        # The process inherits this, so that it receives a SIGUSR1 once it handles them.
+        # The process inherits the block of SIGUSR1, so it receives this signal only once it handles it.
         hold_usr1()
         try:
             child = await asyncio.create_subprocess_exec(
@@ -324,7 +328,7 @@ class Supervisor:
                 pass_fds=(writing,),
                 process_group=0,
             )
-        except BaseException:  # whatever it was, no process writes to the pipe
+        except BaseException:  # after any error, no process writes to the pipe
             os.close(reading)
             raise
         finally:
@@ -334,7 +338,8 @@ class Supervisor:
         if index in self._draining:
             self._draining[index] = False
             child.send_signal(signal.SIGUSR1)
-        if self._stop.is_requested():  # requested while the process was being made
+        # The stop may have been requested while the process was being made.
+        if self._stop.is_requested():
             child.terminate()
         logger.info("process %s is pid %s", index + 1, child.pid, extra=record_fields())
         ending = Ending()

@@ -44,6 +44,7 @@ def load_targets(targets: Sequence[str]) -> Source | None:
     Raises:
         CommandError: A target cannot be imported, does not exist, or two of them name a Scheduler.
     """
+    # An installed program does not have the current folder on sys.path.
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -57,7 +58,7 @@ def load_targets(targets: Sequence[str]) -> Source | None:
 
 @asynccontextmanager
 async def open_source(source: Source) -> AsyncIterator[Scheduler]:
-    """Return the Scheduler of a source, and close what belongs to it.
+    """Open the Scheduler of a source, and close at the end what belongs to it.
 
     Raises:
         CommandError: The callable needs arguments, raises an error that is not of the database, or returns
@@ -75,6 +76,7 @@ async def open_source(source: Source) -> AsyncIterator[Scheduler]:
 
 
 async def _open(source: Source, stack: AsyncExitStack) -> Scheduler:
+    """Return the Scheduler. The stack closes its pool, unless a context manager of the source has made it."""
     value: Any = source.value
     if not isinstance(value, Scheduler):
         value = _call(source)
@@ -85,7 +87,8 @@ async def _open(source: Source, stack: AsyncExitStack) -> Scheduler:
     else:
         scheduler = _checked(source.name, value)
         stack.push_async_callback(_close, scheduler)
-    await scheduler.db_pool  # opens a pool that was only made
+    # This opens a pool that was made and not opened yet.
+    await scheduler.db_pool
     return scheduler
 
 
@@ -121,7 +124,8 @@ def _import(name: str, target: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise _broken(f"{name} cannot be imported", error) from error  # an import inside of the module
+            # Another module is missing, which the target imports.
+            raise _broken(f"{name} cannot be imported", error) from error
         parent = error.name.rpartition(".")[0]
         is_file = target.endswith(".py") or "/" in target
         hint = "; write package.module, not a path" if is_file else _nearest_module(error.name, parent)
@@ -133,7 +137,7 @@ def _import(name: str, target: str) -> ModuleType:
 
 
 def _broken(problem: str, error: BaseException) -> UsageError:
-    """Print the traceback of a target from its own first line on."""
+    """Print the traceback of an error, from the first line of the user's code on, and return a UsageError."""
     trace = error.__traceback__
     while trace is not None and not _is_user_frame(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
@@ -146,7 +150,7 @@ def _is_user_frame(filename: str) -> bool:
 
 
 def _nearest_module(name: str, parent: str) -> str:
-    """Return a hint at an existing module of the same package."""
+    """Return a hint at an existing module of the same package; empty if no name is similar."""
     paths = getattr(sys.modules.get(parent), "__path__", None) if parent else [str(Path.cwd())]
     names = [module_info.name for module_info in pkgutil.iter_modules(list(paths or ()))]
     near = most_similar(name.rpartition(".")[2], names)
@@ -154,7 +158,7 @@ def _nearest_module(name: str, parent: str) -> str:
 
 
 def _candidates(value: object) -> list[str]:
-    """Return the public attributes, or only Schedulers and functions if there are any."""
+    """Return the names of Schedulers and functions; if there are none, of all public attributes."""
     names = [name for name in dir(value) if not name.startswith("_")]
     likely = [
         name
