@@ -1,7 +1,7 @@
 """Use Alembic in a database with the tables of pg_scheduler.
 
-Autogenerate drops every table that is not part of the metadata of the application. Of the tables of
-pg_scheduler, such a migration would delete all jobs.
+Autogenerate drops every table that is not part of the metadata of the application. Without
+`ignore_scheduler_tables()`, such a migration would also drop the tables of pg_scheduler, with all jobs.
 
 Revisions may create and upgrade the tables with ``op.scheduler_migrate()``. Alembic 1.18 and newer finds it;
 for older versions, ``env.py`` must import this module.
@@ -30,9 +30,9 @@ def ignore_scheduler_tables(schema: str | None = None, *, then: IncludeNameFn | 
     It is used by ``alembic revision --autogenerate`` and by ``alembic check``.
 
     Args:
-        schema: The schema of the tables, as in ``Scheduler(schema=...)``: only there, and in the default
-            schema of the connection, which Alembic does not name, are they hidden. None hides tables of these
-            names in every schema.
+        schema: The schema of the tables, as in ``Scheduler(schema=...)``. The tables are hidden in this
+            schema and in the default schema of the connection, which has no name in Alembic. None hides
+            tables of these names in every schema.
         then: Your own ``include_name`` function, called for all other names.
 
     Example:
@@ -117,6 +117,7 @@ def _migrate(operations: Operations, operation: SchedulerMigrateOp) -> None:
     connection = operations.get_bind()
 
     def run(statement: str) -> Sequence[Sequence[Any]]:
+        # Without parameters, the driver leaves a percent sign in the statement as it is.
         result = connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
         return result.all() if result.returns_rows else ()
 

@@ -37,7 +37,8 @@ class FernetCodec:
     name = "fernet"
 
     def __init__(self, keys: Sequence[str | bytes], *, encrypt: bool = True) -> None:
-        if not isinstance(keys, list | tuple):  # without its value, which is secret
+        # The message does not contain the value, which is secret.
+        if not isinstance(keys, list | tuple):
             raise TypeError(f"keys must be a list, not {type(keys).__name__}; pass keys=[key]")
         if not keys:
             raise ConfigurationError("keys has no key; pass keys=[Fernet.generate_key()]")
@@ -46,13 +47,14 @@ class FernetCodec:
 
     def encode(self, data: bytes, job_name: str) -> bytes:  # noqa: ARG002
         """Return data encrypted with the first key."""
-        return urlsafe_b64decode(self._fernet.encrypt(data))  # stored in Base64 once, not twice
+        # The caller stores the data in Base64, so the Base64 of Fernet is removed.
+        return urlsafe_b64decode(self._fernet.encrypt(data))
 
     def decode(self, data: bytes, job_name: str) -> bytes:  # noqa: ARG002
         """Return data decrypted with the key that encrypted it.
 
         Raises:
-            InvalidToken: None of the keys did. It is an error of ``cryptography``.
+            InvalidToken: No key decrypts the data. It is an error of ``cryptography``.
         """
         decrypted: bytes = self._fernet.decrypt(urlsafe_b64encode(data))
         return decrypted

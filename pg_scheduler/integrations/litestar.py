@@ -86,7 +86,8 @@ class SchedulerPlugin(InitPlugin, CLIPlugin):
             """Operate the jobs of this application."""
             values = {VARIABLES[name]: value for name, value in self._settings.items() if name in VARIABLES}
             variables = {"PG_SCHEDULER_DSN": self._url, **values} | os.environ
-            program = [sys.executable, "-m", "pg_scheduler", *arguments]  # it handles signals itself
+            # The program replaces this process, since it handles signals itself.
+            program = [sys.executable, "-m", "pg_scheduler", *arguments]
             os.execve(sys.executable, program, variables)  # noqa: S606 - this library's own program
 
     @asynccontextmanager

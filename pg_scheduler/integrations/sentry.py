@@ -125,16 +125,15 @@ class SentryMiddleware(SendingMiddleware):
             yield
 
     def headers(self, call: ScheduledCall) -> Mapping[str, str]:
-        """Return the trace of the caller. Each job of a schedule begins one."""
+        """Return the trace of the caller; none for the job of a schedule, which begins a trace of its own."""
         if call.schedule_id is not None or not sentry_sdk.get_client().is_active():
             return {}
         trace, baggage = sentry_sdk.get_traceparent(), sentry_sdk.get_baggage()
         if not trace:
             return {}
-        has_baggage = baggage and len(baggage) <= MAX_BAGGAGE_BYTES
-        return (
-            {"sentry-trace": trace, BAGGAGE: baggage} if baggage and has_baggage else {"sentry-trace": trace}
-        )
+        if baggage and len(baggage) <= MAX_BAGGAGE_BYTES:
+            return {"sentry-trace": trace, BAGGAGE: baggage}
+        return {"sentry-trace": trace}
 
     # -- attempts --------------------------------------------------------------------------------------
 
@@ -144,7 +143,8 @@ class SentryMiddleware(SendingMiddleware):
             return await call_next()
         check_in = await self._check_in_of(call)
         with sentry_sdk.isolation_scope() as scope:
-            scope.clear_breadcrumbs()  # of the worker: its statements, and the records of other jobs
+            # The breadcrumbs are those of the worker: its statements, and the records of other jobs.
+            scope.clear_breadcrumbs()
             _describe(scope, call)
             scope.set_new_propagation_context()
             transaction = scope.continue_trace(
@@ -172,10 +172,11 @@ class SentryMiddleware(SendingMiddleware):
                 raise raised
             return value
         finally:
-            del raised  # the traceback of which has this frame
+            # The traceback of the error refers to this frame, so this variable would make a cycle.
+            del raised
 
     async def _check_in_of(self, call: JobCall) -> _CheckIn:
-        """Return the check-in of an attempt; for a job that has none, one that is not sent."""
+        """Return the check-in of an attempt. If the job is not monitored, the check-in sends nothing."""
         job = call.job
         schedule_id = job.schedule_id
         is_monitored = (
@@ -190,7 +191,8 @@ class SentryMiddleware(SendingMiddleware):
             schedule = await job.scheduler.schedules.get(schedule_id)
             trigger = None if schedule is None else schedule.trigger
         except SchedulerError:
-            pass  # the database is unavailable: Sentry knows the monitor since its last check-in
+            # The database is unavailable. Sentry still has the definition of the monitor's last check-in.
+            pass
         return _CheckIn(slug_of(schedule_id), job.job_id, config_of(trigger, call.claim.timeout_seconds))
 
 
@@ -233,6 +235,7 @@ def config_of(trigger: Trigger | None, timeout_s: float | None) -> MonitorConfig
     config: MonitorConfig
     if isinstance(trigger, Cron):
         *fields, last_field = trigger.expression.split()
+        # Sentry's expressions have no seconds, which are the sixth field here.
         has_seconds = len(fields) == 5
         if has_seconds and last_field != "0":
             return None
@@ -282,7 +285,8 @@ def _measure(span: Any, call: JobCall) -> None:
 def _capture(call: JobCall, raised: BaseException, cause: BaseException) -> None:
     """Report an error, and remember that its log record would report it again."""
     if cause is not raised and call.cancelled_by == "timeout":
-        cause = cause.with_traceback(raised.__traceback__)  # where the job was when its time was up
+        # This traceback leads to where the job was when its time was up.
+        cause = cause.with_traceback(raised.__traceback__)
     is_group = is_a(cause, BaseExceptionGroup)
     with capture_internal_exceptions():
         event, hint = event_from_exception(
@@ -302,6 +306,8 @@ def _capture(call: JobCall, raised: BaseException, cause: BaseException) -> None
 # -- events of the whole process -----------------------------------------------------------------------
 
 _reported: Final[dict[tuple[str, int], None]] = {}
+"""The reported attempts, by job id and number, oldest first."""
+
 _lock: Final = threading.Lock()
 
 
@@ -319,7 +325,8 @@ def _process(event: Event, hint: Hint) -> Event | None:
                 del _reported[key]
                 return None
     if record is not None and record.name in DJANGO_LOGGERS and "job" in event.get("contexts", {}):
-        return None  # of an attempt, which reports its exception when it ends
+        # Django logs the record within an attempt, which reports its exception itself.
+        return None
     crumbs = event.get("breadcrumbs")
     if isinstance(crumbs, dict):
         crumbs["values"] = [crumb for crumb in crumbs.get("values", []) if not _is_own(crumb)]

@@ -19,7 +19,7 @@ _MODULES: Final = {"Backend": "backend", "DjangoProcesses": "connections", "Djan
 
 
 def __getattr__(name: str) -> Any:
-    """Import the backend when it is first used: models need no ``django.tasks``."""
+    """Import the module of a name at its first use. A project without ``django.tasks`` can use the models."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,6 +1,7 @@
 """The address of a database in ``DATABASES``, for a driver that is not Django's.
 
-It is that of the connection, which the test runner changes: a worker of a test never uses another database.
+It is read from the connection, whose database the test runner changes. So a worker in a test uses the
+database of the test.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ IGNORED: Final = frozenset(
 """Options that a worker does not need: it has its own, or they belong to Django's driver."""
 
 MAPPED: Final = NAMES - IGNORED
-"""Options of libpq that a DSN may have; one that cannot be used is an error that names it."""
+"""Options of libpq that are written into the DSN, where one that a worker cannot use is an error."""
 
 ASSUME_ROLE: Final = "assume_role"
 """Django's name of a setting of the server, ``role``."""
@@ -44,7 +45,7 @@ _names: Final[dict[str, Any]] = {}
 
 
 def remember_names() -> None:
-    """Remember which databases the settings name, to find out in which process a test runner changed them."""
+    """Remember the names of the databases in the settings: a test runner changes them later."""
     _names.update({alias: connections.settings[alias]["NAME"] for alias in connections})
 
 
@@ -80,11 +81,13 @@ def dsn_of(alias: str, dsn: str | None = None) -> str:
         )
     except ConfigurationError as error:
         raise ImproperlyConfigured(str(error)) from error
-    for name in ("HOST", "PORT"):  # lists of hosts and folders of sockets have no other place
+    # A list of hosts or the folder of a socket can only be a parameter of the query.
+    for name in ("HOST", "PORT"):
         if settings[name]:
             query[name.lower()] = settings[name]
     user, password = (quote(str(settings[name] or ""), safe="") for name in ("USER", "PASSWORD"))
     account = f"{user}{f':{password}' if password else ''}@" if user or password else ""
     name = DEFAULT_DATABASE if settings["NAME"] is None else str(settings["NAME"])
-    path = f"/{quote(name, safe='')}" if name else ""  # empty where a service names the database
+    # The name is empty if a service of libpq names the database.
+    path = f"/{quote(name, safe='')}" if name else ""
     return f"postgresql://{account}{path}?{urlencode(query, quote_via=quote)}"

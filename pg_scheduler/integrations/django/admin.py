@@ -58,6 +58,7 @@ def limited(alias: str, limit: str) -> Iterator[None]:
         with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
             cursor.execute("SELECT pg_catalog.current_setting('statement_timeout')")
             (previous_timeout,) = cursor.fetchone()
+            # An outer transaction may continue after the block, so the limit is set back at the end.
             cursor.execute(SET_LIMIT, [limit])
             yield
             cursor.execute(SET_LIMIT, [previous_timeout])
@@ -70,7 +71,8 @@ def limited(alias: str, limit: str) -> Iterator[None]:
 def _routed_database(choose: Callable[..., str], model: Any) -> str:
     """Return the database that the routers choose for a model; if none does, that of the backends."""
     row = model()
-    row._state.db = _database_of_backends()  # the default of the routers
+    # Django returns the database of the instance if no router chooses one.
+    row._state.db = _database_of_backends()
     return choose(model, instance=row)
 
 
@@ -86,7 +88,7 @@ def _database_of_backends() -> str:
 
 
 def _may(permission: str) -> Callable[[Any, Any], bool]:
-    """Return the method that returns whether a user has a permission of the models."""
+    """Return a method for an admin that checks whether the user of a request has a permission."""
     return lambda _admin, request: bool(request.user.has_perm(f"pg_scheduler.{permission}"))
 
 
@@ -116,7 +118,7 @@ class StatusFilter(admin.SimpleListFilter):
 
 
 class NameFilter(admin.SimpleListFilter):
-    """The names that functions are registered under: in this process, or in workers."""
+    """The names under which functions are registered in this process or in workers."""
 
     title = "name"
     parameter_name = "job_name"
@@ -135,7 +137,7 @@ class NameFilter(admin.SimpleListFilter):
 
 
 class KeyedList(ChangeList):
-    """Rows in the order of the admin, whatever the address of the page asks for, read by their keys."""
+    """A list in the order of the admin, whatever order the URL asks for. Its rows are read by their keys."""
 
     paginator: Any
     queryset: Any
@@ -145,7 +147,7 @@ class KeyedList(ChangeList):
         return list(self.model_admin.get_ordering(request))
 
     def get_results(self, request: Any) -> None:
-        """Find the rows of the page once, within the time limit: a filter may read many rows."""
+        """Search for the keys of the page once, within the time limit, since a filter may read many rows."""
         try:
             with limited(self.queryset.db, self.model_admin.time_limit):
                 super().get_results(request)
@@ -163,7 +165,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
     Attributes:
         large_fields: The fields that lists do not read.
-        time_limit: That of a statement whose filters may read many rows to find few.
+        time_limit: The time limit of a statement whose filters may read many rows to find few.
     """
 
     large_fields: ClassVar[tuple[str, ...]] = ()
@@ -210,7 +212,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
         except TimeoutError as error:
             self.message_user(request, str(error), messages.ERROR)
             return
-        selected.sort(key=attrgetter("pk"))  # two actions lock them in the same order
+        # Two actions lock rows in the same order, so that they cause no deadlock.
+        selected.sort(key=attrgetter("pk"))
         if len(selected) > MAX_CHANGED:
             text = f"Select at most {MAX_CHANGED} rows. The dashboard changes any number."
             self.message_user(request, text, messages.ERROR)
@@ -246,7 +249,7 @@ class JobAdmin(ReadOnlyAdmin):
     ordering = ("-job_id",)
 
     def get_ordering(self, request: Any) -> tuple[str, ...]:
-        """Return the order: unsuccessful jobs in that of their index, which has few others."""
+        """Return the order: for unsuccessful jobs that of their index, which contains few other jobs."""
         is_unsuccessful = request.GET.get("status") in UNSUCCESSFUL_JOBS
         return ("-finished_at", "-job_id") if is_unsuccessful else self.ordering
 

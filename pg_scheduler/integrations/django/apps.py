@@ -20,7 +20,10 @@ class SchedulerConfig(AppConfig):
     verbose_name = "Jobs"
 
     def ready(self) -> None:
-        """Import the module ``tasks`` of each application, whose functions register themselves."""
+        """Import the module ``tasks`` of each application, whose functions register themselves.
+
+        The checks need ``django.tasks``, so they are left out without it.
+        """
         from pg_scheduler.integrations.django.address import remember_names  # noqa: PLC0415 - needs the apps
 
         remember_names()

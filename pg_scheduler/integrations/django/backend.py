@@ -72,16 +72,16 @@ class Backend(BaseTaskBackend):
         """The middleware of ``OPTIONS``.
 
         Raises:
-            ImproperlyConfigured: One cannot be imported, or is no middleware.
+            ImproperlyConfigured: A middleware cannot be imported, or the object is no middleware.
         """
         return middleware_of(self.alias, self.settings)
 
     @cached_property
     def codec(self) -> Codec | None:
-        """The codec of ``OPTIONS``; None for none.
+        """The codec of ``OPTIONS``; None if they name none.
 
         Raises:
-            ImproperlyConfigured: It cannot be imported, or is no codec.
+            ImproperlyConfigured: The codec cannot be imported, or the object is no codec.
         """
         return codec_of(self.alias, self.settings)
 
@@ -147,7 +147,7 @@ class Backend(BaseTaskBackend):
         connection = connections[self.settings.database]
         try:
             job_id = check_job_id(str(result_id))
-        except ValueError:  # no job can have it
+        except ValueError:  # no job can have this id
             raise TaskResultDoesNotExist(result_id) from None
         job = self.client.get_job(job_id, connection=connection)
         task = None if job is None else task_named(job.job_name)
@@ -157,7 +157,7 @@ class Backend(BaseTaskBackend):
         if job.status is JobStatus.COMPLETED:
             try:
                 kept_result = self.client.get_job_result(job_id, wait=False, connection=connection)
-            except JobNotFoundError:  # it was deleted meanwhile
+            except JobNotFoundError:  # the job was deleted meanwhile
                 raise TaskResultDoesNotExist(result_id) from None
         return result_of(job, task, self.alias, kept_result)
 
@@ -174,7 +174,7 @@ class Backend(BaseTaskBackend):
         ]
 
     def _options_of(self, task: Task) -> dict[str, Any]:
-        """Return the options of the jobs of a task, each its own or the default of the backend."""
+        """Return the options of the jobs of a task, with the defaults of the backend for those not set."""
         defaults = {
             "keep_result": self.settings.keep_result,
             "max_retries": self.settings.max_retries,
@@ -208,7 +208,7 @@ _clients: Final[dict[tuple[object, ...], SyncScheduler]] = {}
 def _client(
     database: str, schema: str | None, middleware: Sequence[Middleware], codec: Codec | None
 ) -> SyncScheduler:
-    """Return the Scheduler of all backends with the same settings: it looks up the schema once."""
+    """Return the Scheduler that all backends with these settings share: it looks up the schema once."""
     key = (database, schema, id(codec), *map(id, middleware))
     client = _clients.get(key)
     return client or _clients.setdefault(

@@ -14,7 +14,7 @@ from pg_scheduler.integrations.django.backend import Backend, all_backends, neig
 from pg_scheduler.integrations.django.extensions import codec_of, executors_of, middleware_of
 
 TENANTS: Final = ("django_tenants.", "tenant_schemas.")
-"""How the names of engines begin that change the search path."""
+"""The starts of the names of engines that change the search path."""
 
 
 def check_backends(**_kwargs: Any) -> list[checks.CheckMessage]:
@@ -37,11 +37,12 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
             id="pg_scheduler.E002",
         )
         return
+    # For each other database, the first of its models: in the reversed order, that replaces the later ones.
     labels = {
         database: model._meta.label
         for model in reversed(apps.get_models())
         if model._meta.managed
-        and model._meta.app_label != "pg_scheduler"  # they are not written through models
+        and model._meta.app_label != "pg_scheduler"  # these models are read-only
         and (database := router.db_for_write(model)) != alias
     }
     for other, label in labels.items():
@@ -60,6 +61,7 @@ def _check(backend: Backend) -> Iterator[checks.CheckMessage]:
             id="pg_scheduler.W002",
         )
     for other in neighbours_of(backend):
+        # Each pair is reported once, by the backend whose alias comes first.
         is_apart = backend.queues and other.queues and backend.queues.isdisjoint(other.queues)
         if backend.alias < other.alias and not is_apart and _extensions_of(backend) != _extensions_of(other):
             yield checks.Warning(

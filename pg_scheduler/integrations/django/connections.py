@@ -1,8 +1,9 @@
 """Care for the database connections of the jobs of a worker.
 
-Django closes connections at the end of a request, and a worker has none. So each attempt does it: in a thread
-before and after the function, and after an async function in the thread in which it has used the ORM. Such a
-thread belongs to one attempt, not to all of the process, as it does by default. Middleware shares it.
+Django closes connections at the end of a request, and a worker has no requests. So each attempt closes them.
+A plain function runs in a thread, which closes them before and after the function. For an async function, the
+thread in which it has used the ORM closes them at the end. By default, asgiref has one such thread for the
+whole process. Here each attempt has one of its own, which its middleware uses too.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class DjangoThreads(ThreadExecutor):
     """
 
     def __init__(self, threads: int | None = None) -> None:
+        # The base class requires a number. Without a capacity, only the slots of the Scheduler limit the
+        # threads.
         super().__init__(1 if threads is None else threads)
         if threads is None:
             self.capacity = None
@@ -51,13 +54,13 @@ class DjangoThreads(ThreadExecutor):
             return super().invoke(call)
 
     def leave(self) -> None:
-        """Close the connections that persist, with their thread."""
+        """Close the persistent connections of a thread before it ends."""
         connections.close_all()
 
 
 @contextmanager
 def fresh_connections() -> Iterator[None]:
-    """Close the connections of this thread before and after the block that are broken or too old."""
+    """Before and after the block, close the connections of this thread that are broken or too old."""
     reset_queries()
     close_old_connections()
     try:
@@ -67,7 +70,7 @@ def fresh_connections() -> Iterator[None]:
 
 
 async def close_connections(backend: str, _call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
-    """Surround an attempt with ``own_thread()``; a middleware."""
+    """Surround an attempt with ``own_thread()``, and note the backend of its worker; a middleware."""
     serving.set(backend)
     async with own_thread():
         return await call_next()
@@ -86,10 +89,11 @@ async def own_thread() -> AsyncIterator[None]:
 
 
 async def _close(thread: Executor) -> None:
-    """End a thread as soon as its work ends, however often the attempt is cancelled meanwhile.
+    """Wait until a thread has ended its work and closed its connections, and end it.
 
-    Until then the job keeps its slot. The end of the context does not wait for the
-    connections, and may block the event loop in former versions of asgiref.
+    The attempt may be cancelled several times meanwhile: the job keeps its slot until the thread has ended.
+    The end of the context is not enough, because it does not wait for the connections, and because it may
+    block the event loop in former versions of asgiref.
     """
     closed = asyncio.get_running_loop().run_in_executor(thread, connections.close_all)
     thread.shutdown(wait=False)
@@ -133,7 +137,7 @@ class DjangoProcesses(ProcessExecutor):
 
 
 def prepare(names: Mapping[str, str]) -> Callable[..., Any]:
-    """Set up the project in this process with these databases; return what calls its functions."""
+    """Set up the project in this process with these databases; return what calls the functions of jobs."""
     settings.LOGGING_CONFIG = None  # log records go to the handlers of the worker
     django.setup()
     for alias, name in names.items():

@@ -30,7 +30,7 @@ def middleware_of(alias: str, options: Options) -> tuple[Middleware, ...]:
     """Return the middleware of a backend, the outermost first.
 
     Raises:
-        ImproperlyConfigured: One cannot be imported, or is no middleware.
+        ImproperlyConfigured: A middleware cannot be imported, or the object is no middleware.
     """
     with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['MIDDLEWARE']"):
         return check_middleware([_resolve(value) for value in options.middleware])
@@ -40,7 +40,8 @@ def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
     """Return the executors of a worker of the backend by name, with the threads and processes of Django.
 
     Raises:
-        ImproperlyConfigured: One cannot be imported, is no executor, or has no care for Django.
+        ImproperlyConfigured: An executor cannot be imported, the object is no executor, or its threads or
+            processes do not suit Django.
     """
     with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['EXECUTORS']"):
         executors = {name: _resolve(value) for name, value in options.executors.items()}
@@ -60,10 +61,10 @@ def executors_of(alias: str, options: Options) -> dict[str, JobExecutor]:
 
 
 def codec_of(alias: str, options: Options) -> Codec | None:
-    """Return the codec of a backend; None for none.
+    """Return the codec of a backend; None if its options name none.
 
     Raises:
-        ImproperlyConfigured: It cannot be imported, or is no codec.
+        ImproperlyConfigured: The codec cannot be imported, or the object is no codec.
     """
     with _mistakes_of(f"TASKS[{alias!r}]['OPTIONS']['CODEC']"):
         codec: Codec | None = _resolve(options.codec)
@@ -73,6 +74,7 @@ def codec_of(alias: str, options: Options) -> Codec | None:
 
 @contextmanager
 def _mistakes_of(place: str) -> Iterator[None]:
+    """Raise ImproperlyConfigured, with the place in the settings, for an error of the block."""
     try:
         yield
     except (ImportError, TypeError, ValueError) as error:
@@ -85,7 +87,7 @@ def _resolve(value: object) -> Any:
 
 @cache
 def _imported(path: str) -> Any:
-    """Return what a dotted path names, or an object of the class that it names: one in each process."""
+    """Return the object that a dotted path names; for a class, an instance, the same one at each call."""
     target = import_string(path)
     if not isinstance(target, type):
         return target
@@ -95,6 +97,6 @@ def _imported(path: str) -> Any:
         raise TypeError(
             f"the class {path!r} requires arguments; name an object in your code instead"
         ) from None
-    except ValueError:  # it has no signature
+    except ValueError:  # the class has no signature
         pass
     return target()

@@ -3,7 +3,7 @@
 The models are managed, although SQL files create their tables: ``flush``, which ends each test of a
 ``TransactionTestCase``, empties the tables of managed models only. For this reason tables that are not for
 queries have models too, with their keys. Models and query sets refuse to write, and there are no permissions
-to add, change or delete rows: one that was written past the library may break its invariants.
+to add, change or delete rows: a row that is not written by the library may break its invariants.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RESTORES: Final = (
     "leave it out of fixtures, and tests with serialized_rollback = True leave it out with "
     "TEST_NON_SERIALIZED_APPS = ['pg_scheduler.integrations.django']"
 )
-"""What to do where Django restores rows. It bypasses what a model defines, and reaches the query set only."""
+"""What to do where Django restores rows, which it does by the query set and not by methods of the model."""
 
 
 class TextArrayField(models.Field):
@@ -126,7 +126,7 @@ class Job(ReadOnlyModel):
 
 
 class Result(ReadOnlyModel):
-    """How a job ended that keeps its result, and its value."""
+    """The end and the value of a job that keeps its result."""
 
     job_id = models.TextField(primary_key=True)
     status = models.TextField(choices=Job.STATUSES)
@@ -198,7 +198,7 @@ class Schedule(ReadOnlyModel):
 
 
 class Worker(ReadOnlyModel):
-    """A worker that runs, or whose death no other one has noticed yet."""
+    """A worker that runs, or whose death no other worker has noticed yet."""
 
     worker_id = models.TextField(primary_key=True)
     hostname = models.TextField()

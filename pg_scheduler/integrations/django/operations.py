@@ -20,8 +20,8 @@ from pg_scheduler.migrate import script, shipped_migrations, steps_between
 class MigrateTables(Operation):
     """Apply or revert one migration, unless the records of the library show that it is done.
 
-    A worker may have done it. Both take the same lock. Nothing happens in a database that is not PostgreSQL,
-    or where a router does not allow it.
+    A worker may have migrated the database, or may do it at the same time: both take the same lock. Nothing
+    happens in a database that is not PostgreSQL, or where a router does not allow the migration.
 
     Args:
         version: The number of the migration.
@@ -62,9 +62,9 @@ def create_models() -> list[CreateModel]:
 
 
 def create_unmigrated(sender: Any, using: str, **_about: Any) -> None:
-    """Create the tables before ``migrate`` does it from the models, where the project has no migrations.
+    """Create the tables, if the migrations are switched off, before ``migrate`` creates them from the models.
 
-    This is the case in tests with ``--nomigrations`` or ``MIGRATE: False``.
+    Migrations are switched off in tests with ``--nomigrations`` or ``MIGRATE: False``.
     """
     if MigrationLoader.migrations_module(sender.label)[0] is None:
         with connections[using].schema_editor() as editor:

@@ -9,11 +9,11 @@ from typing import Any, Final
 from django.core.paginator import Paginator
 
 MAX_PAGES: Final = 1000
-"""PostgreSQL reads the rows of all pages before the one that is shown."""
+"""The maximum number of pages: PostgreSQL reads the rows of all pages before the one that is shown."""
 
 
 class EstimatingPaginator(Paginator):
-    """Reads the keys of one page and of one row more; estimates the number of rows if there is one.
+    """Reads the keys of one page and of the row after it. If that row exists, estimates the number of rows.
 
     Attributes:
         page_number: The page that will be shown.

@@ -28,7 +28,7 @@ STATUSES: Final[Mapping[JobStatus, Any]] = {
     JobStatus.RUNNING: TaskResultStatus.RUNNING,
     JobStatus.COMPLETED: TaskResultStatus.SUCCESSFUL,
 }
-"""The others are FAILED."""
+"""The status of a task for each status of a job; FAILED for the other ones."""
 
 ENDS: Final[Mapping[JobStatus, type[Exception]]] = {
     JobStatus.CANCELLED: JobCancelledError,
@@ -55,7 +55,7 @@ class JobTaskResult(TaskResult):
 
     @property
     def attempts(self) -> int:
-        """The number of attempts, which may be larger than that of the workers known."""
+        """The number of attempts. There may be fewer workers, since not each attempt has a known one."""
         return self.claims
 
     @property
@@ -127,6 +127,7 @@ def result_of(job: Job, task: Task, backend: str, kept_result: JobResult | None)
         backend: The alias of the backend that reads the job.
         kept_result: Its kept result; None if it has not completed.
     """
+    # The entries have the workers of earlier attempts. The last attempt may have no entry.
     workers = [error.worker_id for error in job.errors if error.worker_id is not None]
     if job.worker_id is not None and not any(error.attempt == job.attempt for error in job.errors):
         workers.append(job.worker_id)
@@ -161,8 +162,8 @@ def error_of(error: BaseException) -> TaskError:
 
 
 def enqueued_at(job_id: str, default: datetime | None) -> datetime | None:
-    """Return the time in an id that was generated, the same one at each call; else the default."""
-    with suppress(ValueError, OverflowError):  # an id of the caller
+    """Return the time in a generated id, which is the same at each call; the default for any other id."""
+    with suppress(ValueError, OverflowError):  # the caller chose an id that is no UUID
         uuid = UUID(job_id)
         if uuid.version == UUID_VERSION:
             return local(datetime.fromtimestamp((uuid.int >> 80) / 1000, UTC))
@@ -175,7 +176,7 @@ def local(time: datetime | None) -> datetime | None:
 
 
 def _task_of(job: Job, task: Task, backend: str) -> Task:
-    """Return the task with the values with which the job was enqueued, which settings may exclude today."""
+    """Return the task with the values of its job, not validated, since settings may exclude them today."""
     priority = job.metadata.get(PRIORITY, 0)
     changes: dict[str, Any] = {
         "backend": backend,
@@ -189,6 +190,7 @@ def _task_of(job: Job, task: Task, backend: str) -> Task:
 
 def _errors_of(job: Job) -> list[TaskError]:
     errors = [_error_from(error) for error in job.errors if error.outcome in FAILED_ENTRIES]
+    # A cancelled or expired job ends with an error of its own, and a failed one has at least one error.
     if STATUSES.get(job.status) is None and (job.status in ENDS or not errors):
         kind = ENDS.get(job.status, JobFailedError)
         errors.append(

@@ -1,8 +1,8 @@
 """Run tasks as jobs: register their functions, pass the context, and send the signals.
 
-The registered function of a task surrounds the task's own. It is a coroutine function if that one is, and has
-its parameters but the context. Signals are sent in the thread of the task, ``task_finished`` when no other
-attempt follows. A receiver that raises an exception does not end the attempt.
+The registered function of a task calls the function of the task. It is a coroutine function if that of the
+task is one, and has the same parameters except for the context. Signals are sent in the thread of the task,
+``task_finished`` when no other attempt follows. A receiver that raises an exception does not end the attempt.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from pg_scheduler.jobs.retry import DEFAULT_RETRY_POLICY, reason_of, snooze_of
 from pg_scheduler.jobs.task import NO_OPTIONS, TaskOptions
 
 _runners: Final[dict[Callable[..., Any], Callable[..., Any]]] = {}
-"""The registered functions of the tasks' own."""
+"""The registered function for each function of a task."""
 
 serving: Final[ContextVar[str]] = ContextVar("pg_scheduler_django_backend")
 """The alias of the backend whose worker runs this attempt."""
 
 
 def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> None:
-    """Register a task under its path with its queue and these others, unless it is registered.
+    """Register a task under its path with its queue and with each of ``queues``, unless it is registered.
 
     Args:
         task: The task. Its first declaration decides the options of the function.
@@ -77,7 +77,8 @@ def declare(task: Task, queues: Iterable[str], options: Mapping[str, Any]) -> No
             if (value := getattr(task, name, None)) is not None
         }
         task_options = TaskOptions(**task_values, priority=priority_of(task.priority), **options)
-    # The path alone is what Celery and django-celery-beat store. A function with @job() may have it too.
+    # Celery and django-celery-beat store the path without a queue, so it is a name as well. It is a loose
+    # one, since a function with @job() may have it too.
     catalogue.register(
         run,
         aliases=_names_in({task.queue_name, *queues}, task),
@@ -93,14 +94,14 @@ def declare_queues(queues: Iterable[str]) -> None:
 
 
 def _names_in(queues: Iterable[str], task: Task) -> list[str]:
-    """Return the names of the jobs of a task in queues."""
+    """Return the names of the jobs of a task in these queues: its path and its aliases, with each queue."""
     aliases = check_aliases(getattr(task, "aliases", ()))
     paths = [task.module_path, *(alias for alias in aliases if queue_in(alias) is None)]
     return [*aliases, *(job_name(path, queue) for path in paths for queue in sorted(queues))]
 
 
 def paths_in(queues: Iterable[str]) -> list[str]:
-    """Return the names without a queue whose jobs belong to one of these: each task's own declares it."""
+    """Return the names without a queue whose jobs belong to these queues: the queue of their task counts."""
     return sorted(
         name
         for task in declared_tasks()
@@ -123,6 +124,7 @@ def declared_tasks() -> list[Task]:
 
 
 def _runner_of(task: Task) -> Callable[..., Any]:
+    """Return the function to register for a task. Its parameters are those of the task but the context."""
     func = task.func
     run: Any = _async_runner_of(task) if inspect.iscoroutinefunction(func) else _plain_runner_of(task)
     functools.update_wrapper(run, func)
@@ -151,13 +153,13 @@ def _plain_runner_of(task: Task) -> Callable[..., Any]:
 
 def _async_runner_of(task: Task) -> Callable[..., Any]:
     async def run(*args: Any, **kwargs: Any) -> Any:
-        step = current_task()
+        asyncio_task = current_task()
         attempt = _Attempt(task, args, kwargs)
         await sync_to_async(attempt.begin)()
         try:
             value = _normalised(await task.func(*attempt.args, **kwargs))
         except BaseException as error:  # user code
-            if ends_task(error, step):
+            if ends_task(error, asyncio_task):
                 raise
             await sync_to_async(attempt.fail)(error)
             raise
@@ -211,7 +213,8 @@ class _Attempt:
     def begin(self) -> None:
         """Read what the earlier attempts left, and send ``task_started``."""
         if self._claim.attempt > 1:
-            with suppress(TaskResultDoesNotExist):  # the name of its schedule belongs to several functions
+            # A job has no result here if its schedule gave it a name that belongs to several functions.
+            with suppress(TaskResultDoesNotExist):
                 self.result.refresh()
         task_started.send_robust(type(self._backend), task_result=self.result)
 

@@ -121,7 +121,8 @@ def name_of(task: Task) -> str:
 def job_name(path: str, queue: str) -> str:
     """Return the name of the jobs of the task with this path in a queue.
 
-    It is the same object each time: so what follows from the name and the options is derived once.
+    The name is the same object at each call, so what is derived from the name and the options is derived
+    once.
     """
     return f"{path}@{queue}"
 
@@ -137,7 +138,7 @@ def queue_in(name: str) -> str | None:
 
 
 def priority_of(number: int) -> JobPriority:
-    """Return the priority of jobs for that of a task, from -100 to 100."""
+    """Return the priority of jobs for the priority of a task, a number from -100 to 100."""
     if number < 0:
         return JobPriority.LOW
     if number < HIGH:

@@ -35,7 +35,7 @@ class Selection:
 
     Attributes:
         backend: The alias of the backend.
-        queues: The queues; none for those of the backend.
+        queues: The queues; empty for those of the backend.
         excluded: Queues that are left to other workers.
     """
 
@@ -81,7 +81,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
 
 
 def _patterns_of(queues: Sequence[str]) -> list[str]:
-    """Return the patterns of the names of the jobs in queues, with and without the queue in the name."""
+    """Return patterns for the names of the jobs in queues, whether or not a name contains its queue."""
     return [*(pattern_of(queue) for queue in queues), *paths_in(queues)]
 
 

@@ -49,7 +49,8 @@ class Command(BaseCommand):
         from pg_scheduler.cli.errors import ExitCode  # noqa: PLC0415 - needs the extra
         from pg_scheduler.cli.main import run  # noqa: PLC0415 - needs the extra
 
-        parser = ArgumentParser(add_help=False, allow_abbrev=False)  # options after the name of the command
+        # Django has parsed the options before the name of the command. This parser reads those after it.
+        parser = ArgumentParser(add_help=False, allow_abbrev=False)
         _add_options(parser, later=True)
         later_options, words = parser.parse_known_args(options["arguments"])
         alias = later_options.backend or options["backend"]
@@ -80,13 +81,17 @@ class Command(BaseCommand):
 
 
 def _words_of_worker(words: Sequence[str], backend: Backend, concurrency: int | None) -> list[str]:
-    """Return the arguments of the worker."""
+    """Return the arguments of the worker, after a check of the queues.
+
+    An excluded queue may also belong to another backend with the same tables.
+    """
     other_queues = {queue for neighbour in neighbours_of(backend) for queue in neighbour.queues}
     for queue in {*selection.queues, *(queue for queue in selection.excluded if queue not in other_queues)}:
         if backend.queues and queue not in backend.queues:
             queues = ", ".join(sorted(backend.queues))
             raise CommandError(f"TASKS[{backend.alias!r}]['QUEUES'] has no {queue!r}; it has {queues}")
-    arguments = [word for word in words if word not in {TARGET, "--"}]  # from the supervisor
+    # In a process that a supervisor started, the words have these two already.
+    arguments = [word for word in words if word not in {TARGET, "--"}]
     if concurrency is not None:
         arguments.append(f"--slots={concurrency}")
     return [*arguments, TARGET]
@@ -96,14 +101,15 @@ def _prepare_restart(words: Sequence[str]) -> None:
     """Let restarts and the processes of the supervisor run this command, and not ``pg-scheduler``."""
     from pg_scheduler.cli.worker.reload import set_program  # noqa: PLC0415 - needs the extra
 
-    started, arguments = get_child_arguments(), sys.argv[1:]
+    command_line, arguments = get_child_arguments(), sys.argv[1:]
     queues = [f"--queue={queue}" for queue in selection.queues]
     queues += [f"--exclude-queue={queue}" for queue in selection.excluded]
-    program = started[: len(started) - len(arguments)]
+    program = command_line[: len(command_line) - len(arguments)]
     set_program(
         [*program, arguments[0], f"--backend={selection.backend}", *queues],
         trial=[*program, "version"],  # it loads the settings, the apps and their tasks
     )
+    # A restart appends the arguments in sys.argv to the words of set_program().
     sys.argv[1:] = words
 
 
@@ -135,7 +141,8 @@ def _add_options(parser: ArgumentParser, *, later: bool = False) -> None:
         help="worker: leave the tasks of this queue to other workers; may be repeated.",
     )
     parser.add_argument("--concurrency", type=int, help="worker: tasks that run at the same time.")
-    if later:  # read by Django, wherever they are
+    # Django reads these wherever they are, so they are removed from the words of the command.
+    if later:
         parser.add_argument("--settings")
         parser.add_argument("--pythonpath")
 
