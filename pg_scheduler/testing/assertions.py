@@ -77,7 +77,7 @@ class JobAssertions:
             at: The due time; None for any.
 
         Raises:
-            AssertionError: There is none; the message lists the pending jobs of the function.
+            AssertionError: No such job is pending; the message lists the pending jobs of the function.
         """
         jobs, matches = self._find(func, args, kwargs, after, at)
         if not matches:
@@ -106,7 +106,7 @@ class JobAssertions:
             at: The due time; None for any.
 
         Raises:
-            AssertionError: There is one; the message lists them.
+            AssertionError: Such jobs are pending; the message lists them.
         """
         _, matches = self._find(func, args, kwargs, after, at)
         if matches:
@@ -120,7 +120,7 @@ class JobAssertions:
         return self._scheduler
 
     def _within_block(self) -> ManualScheduler:
-        """Return the Scheduler, which runs and reads jobs until the end of its block."""
+        """Return the Scheduler; raise NotRunningError outside of its block, where it runs no jobs."""
         scheduler = self._entered()
         if self._inspector is None:
             raise NotRunningError("TestScheduler has ended: do this within its async with block")

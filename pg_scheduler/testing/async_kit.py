@@ -1,4 +1,4 @@
-"""The test kit for async tests, and what it shares with that for plain tests."""
+"""The test kit for async tests, and what it shares with the kit for plain tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pg_scheduler.testing.transaction import AnyScheduler, DrainResult, KitSched
 from pg_scheduler.worker.runners.thread import ThreadExecutor
 
 TOLERANCE_S: Final = 10.0
-"""Seconds by which a due time may differ from the one of an assertion: time passes in a test."""
+"""Seconds by which a due time may differ from that of an assertion, since time passes in a test."""
 
 TAKERS: Final = ("AsyncTestKit", "TestKit")
 
@@ -60,7 +60,8 @@ class TestKitBase:
 def owner_of(connection: object) -> object:
     """Return the connection that a session of SQLAlchemy is bound to; any other object as it is.
 
-    Statements of the session would be part of the savepoint that it ends with each commit and rollback.
+    Statements on the session would be part of a savepoint, which the session ends at each commit and
+    rollback.
     """
     bind = getattr(connection, "bind", None) if library_of(connection) == "sqlalchemy" else None
     return bind if hasattr(bind, "exec_driver_sql") else connection
@@ -98,7 +99,8 @@ class AsyncTestKit(TestKitBase):
 
     def __init__(self, connection: AnyConnection, *, scheduler: AnyScheduler | None = None) -> None:
         source = owner_of(connection)
-        adapter_for(source, is_async=True, takers=TAKERS)  # its error names the kits
+        # This call only checks the connection: its error names the kits.
+        adapter_for(source, is_async=True, takers=TAKERS)
         self._kit = KitScheduler(cast("Connection", check_connection(source)), scheduler, ThreadExecutor())
 
     @property
@@ -152,7 +154,7 @@ class AsyncTestKit(TestKitBase):
             tolerance: By how much the due time may differ, a timedelta or seconds.
 
         Raises:
-            AssertionError: There is none; the message lists all jobs.
+            AssertionError: No such job is pending; the message lists all jobs.
         """
         matches = await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance)
         if not matches:
@@ -183,7 +185,7 @@ class AsyncTestKit(TestKitBase):
             tolerance: By how much the due time may differ, a timedelta or seconds.
 
         Raises:
-            AssertionError: There is one; the message lists them.
+            AssertionError: Such jobs are pending; the message lists them.
         """
         if matches := await self._kit.find(func, args, kwargs, after, at, tolerance=tolerance):
             name = "any task" if func is None else self._kit.name_of(func)
@@ -191,10 +193,10 @@ class AsyncTestKit(TestKitBase):
 
     @asynccontextmanager
     async def scheduling(self) -> AsyncIterator[list[Job]]:
-        """Yield a list that has the jobs that the block has scheduled, at its end.
+        """Yield a list to which the jobs that the block has scheduled are added at its end.
 
-        They are read from the table, in the order of their due time: those of a savepoint that was rolled
-        back are missing, and those that SQL has inserted are there.
+        They are read from the table, in the order of their due time. So jobs of a savepoint that was rolled
+        back are missing, and jobs that SQL statements have inserted are there.
 
         Example:
             >>> async with kit.scheduling() as jobs:  # doctest: +SKIP
@@ -211,8 +213,8 @@ class AsyncTestKit(TestKitBase):
         """Run each job that is due now once, in the order of priority, due time and id.
 
         Args:
-            raises: Whether to raise the error of an attempt that fails, also if the job is retried. Its
-                outcome is written before, and jobs after it stay pending.
+            raises: Whether to raise the error of an attempt that fails, also if the job is retried. The
+                outcome of the attempt is written before that, and the jobs after it stay pending.
             timeout: Seconds of real time, or a timedelta, within which a job must end, as in ``drain()``.
 
         Raises:
@@ -243,8 +245,8 @@ class AsyncTestKit(TestKitBase):
 
         Raises:
             Exception: The error of a job, unless it is ``Retry``.
-            RuntimeError: The caller is a job, a job has rolled back the transaction of the kit, or more
-                attempts have run; the message names the jobs.
+            RuntimeError: The caller is a job, a job has rolled back the transaction of the kit, or more than
+                ``max_attempts`` have run; the message names the jobs.
             TimeoutError: A job has not ended in time; the message names it.
             ValueError: A value is out of range.
         """

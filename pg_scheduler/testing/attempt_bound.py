@@ -46,7 +46,7 @@ class AttemptBound:
         self._waits_since: float | None = None
 
     def move(self, now: datetime) -> None:
-        """Note the time of the clock, by which the count begins again after a second."""
+        """Note the time of the clock. When the clock has moved by a second, the count begins again."""
         if self._counts_since is None or now - self._counts_since >= SPAN:
             self._counts_since = now
             self._names.clear()
@@ -55,7 +55,7 @@ class AttemptBound:
         """Count an attempt.
 
         Raises:
-            RuntimeError: There are too many.
+            RuntimeError: There are more attempts than the maximum.
         """
         self._names[claim.job_name] += 1
         if self._names.total() <= self._max_attempts:
@@ -83,7 +83,7 @@ class AttemptBound:
         """Check how long the caller has waited for the end of these attempts.
 
         Raises:
-            TimeoutError: It was too long.
+            TimeoutError: The caller has waited too long.
         """
         now = time.monotonic()
         if self._waits_since is None:

@@ -51,7 +51,7 @@ class Tally:
 
     Attributes:
         counts: By field of ``DrainResult``.
-        error: The error of the first attempt that failed; None if none has.
+        error: The first error of an attempt, other than a ``Retry`` without a cause; None if there is none.
         lost: The attempts whose outcome was refused.
     """
 
@@ -85,7 +85,7 @@ class Bench:
         """Run a claimed job until its end.
 
         Raises:
-            TimeoutError: It has not ended within the bound. The attempt is cancelled.
+            TimeoutError: The job has not ended within the bound. The attempt is cancelled.
         """
         task = self._executor.submit(claim)
         ended_tasks, _ = await asyncio.wait([task], timeout=None if bound is None else bound.timeout_s)
@@ -98,7 +98,8 @@ class Bench:
         """Write the outcomes."""
         while self.node.result_buffer.has_results:
             delay = await self._completer.run_once()
-            if self.node.result_buffer.has_results:  # a row is locked
+            # A result that remains is that of a locked row.
+            if self.node.result_buffer.has_results:
                 await asyncio.sleep(delay)
 
     def take_outcome(self) -> Outcome | None:
@@ -108,11 +109,15 @@ class Bench:
             return None
         with buffer.others() as batch:
             ((_, outcome),) = batch.outcomes
-            batch.outcomes = []  # none was written
+            # After the block, the buffer publishes the events of these outcomes. No outcome was written.
+            batch.outcomes = []
         return outcome
 
     async def stop(self) -> None:
-        """Cancel what runs, which is nothing unless the caller is cancelled, and stop the executors."""
+        """Cancel the attempt that runs, if there is one, and stop the executors.
+
+        An attempt runs only if its time was up or the caller was cancelled.
+        """
         self._executor.hurry()
         await self._executor.stop()
 
@@ -137,7 +142,11 @@ def claim_of(job: AnyJob) -> Claim:
 
 
 def raise_of_job(error: BaseException) -> NoReturn:
-    """Raise the error of a job in a test, without ending that: a job may raise what ends a task."""
+    """Raise the error of a job in a test.
+
+    A job may raise what would end the task of the test, such as a CancelledError. This becomes the cause of a
+    RuntimeError.
+    """
     if is_a(error, Exception):
         raise error
     raise RuntimeError(f"a job raised {describe(error)}") from error

@@ -1,4 +1,4 @@
-"""Run a coroutine while the thread of a test, without an event loop, executes its statements and functions.
+"""Run a coroutine in another thread, while the thread of a test executes its statements and functions.
 
 A plain test has no event loop, and Django rejects blocking calls in a thread where one runs. So the loop runs
 in another thread, and passes back the calls that belong to the connection of the test.
@@ -30,7 +30,7 @@ NESTED: Final = "a job cannot run jobs, because it would wait for itself; call t
 
 
 class CallingThread:
-    """A thread that waits for a coroutine in another one, and executes what that passes back."""
+    """A thread that waits for a coroutine in another thread, and executes the calls that are passed back."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -53,7 +53,7 @@ class CallingThread:
             self._loop = None
 
     def post(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Call a function in the waiting thread; for the coroutine."""
+        """Let the waiting thread call a function. The coroutine awaits the result."""
         answer: Future[T] = Future()
 
         def execute() -> None:
@@ -70,7 +70,7 @@ class CallingThread:
         return asyncio.wrap_future(answer)
 
     def execute(self, work: Work) -> None:
-        """Run an attempt in the waiting thread; for the coroutine."""
+        """Let the waiting thread run an attempt. The coroutine calls this method."""
 
         def call() -> None:
             _, error = returned = work.execute()
@@ -87,6 +87,7 @@ class CallingThread:
         """Return an adapter that executes the statements of the coroutine in the waiting thread."""
 
         def run(statement: str, texts: Sequence[str]) -> Texts | Awaitable[Texts]:
+            # A caller outside of the event loop is in the waiting thread itself.
             call: Callable[[], Any] = partial(adapter.run, statement, texts)
             return self.post(call) if self.is_caller_in_loop else call()
 
@@ -104,6 +105,7 @@ class CallingThread:
         return await main()
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run the coroutine in a thread, and execute the calls from the queue until None states its end."""
         context, task = copy_context(), Future[asyncio.Task[Any] | None]()
 
         async def begin() -> T:

@@ -20,7 +20,7 @@ from pg_scheduler.steps.waits import calling_thread
 
 ABORTED: Final = "25P02"
 REJECTED_BY_DJANGO: Final = "TransactionManagementError"
-"""The class of the error of a statement in an atomic block that an error of another one has broken."""
+"""The class of Django's error for a statement in an atomic block that an earlier error has broken."""
 
 NO_SUCH_SAVEPOINT: Final = "3B001"
 
@@ -30,7 +30,7 @@ NO_TURN: Final = (
 )
 
 _in_turn: ContextVar[OwnConnection | None] = ContextVar("pg_scheduler_kit_turn", default=None)
-"""The connection that the steps of this context use."""
+"""The connection whose turn this context has; None for none."""
 
 Turn: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
 
@@ -38,7 +38,7 @@ BEFORE: Final = "pg_scheduler_job"
 """The savepoint before the code of a job."""
 
 AFTER: Final = "pg_scheduler_job_end"
-"""The savepoint after it."""
+"""The savepoint after the code of a job."""
 
 
 class OwnConnection(Connections):
@@ -59,15 +59,16 @@ class OwnConnection(Connections):
         """Do nothing; see ``check_loop()``."""
 
     async def check_call(self, connection: AnyConnection | None) -> Connection:
-        """Return the connection of a caller for statements, which may be this one."""
+        """Return the connection that a caller passes, or the connection of the test if it is None."""
         return check_connection(connection) or self._connection
 
     @asynccontextmanager
     async def acquire(self, *, reserved: bool = False) -> AsyncIterator[Connection]:
         """Yield the connection, and translate the errors of the block.
 
-        The reserved statements are those of the worker, such as those of steps. Calls of the application have
-        no turn: one within the transaction of a step may be inserted together with that of another step.
+        Reserved statements are those of the worker, such as those of steps, and take turns. Calls of the
+        application take no turns: the job of a call in the transaction of a step may be inserted together
+        with the job of a call in another step.
         """
         async with self.turn() if reserved else nullcontext():
             with translated():
@@ -83,8 +84,8 @@ class OwnConnection(Connections):
     async def turn(self) -> AsyncIterator[None]:
         """Let the steps of a job that run at once use the connection one after the other.
 
-        What the function of a step in a transaction calls belongs to its turn. The calls of a thread follow
-        one another anyway.
+        The function of a step that runs in a transaction may make calls: they belong to the turn of the step.
+        The calls of a thread follow one another anyway, so they need no turn.
 
         Raises:
             NotRunningError: The turn of another step does not end.
@@ -93,6 +94,7 @@ class OwnConnection(Connections):
         if previous_connection is self or calling_thread.get(None) is not None:
             yield
             return
+        # A lock that is free is acquired without a timer.
         if self._steps.locked():
             try:
                 async with asyncio.timeout(self.options.call_timeout_s):
@@ -117,7 +119,7 @@ class OwnConnection(Connections):
         """Yield the connection within a savepoint.
 
         Raises:
-            NotRunningError: It is not one of asyncpg.
+            NotRunningError: The connection is not one of asyncpg.
         """
         if as_foreign(self._connection) is not None:
             raise NotRunningError(
@@ -135,7 +137,7 @@ class OwnConnection(Connections):
         savepoints: bool = True,  # noqa: ARG002
         lock_timeout_ms: int | None = None,  # noqa: ARG002 - it would stay for the statements of the test
     ) -> AsyncIterator[Connection]:
-        """Yield the connection within a savepoint, or in a transaction if it is in none."""
+        """Yield the connection within a savepoint; in a new transaction if it is in no transaction."""
         foreign = as_foreign(self._connection)
         with translated():
             async with (
@@ -156,9 +158,10 @@ class OwnConnection(Connections):
 async def isolated(connection: Connection, turn: Turn) -> AsyncIterator[None]:
     """Run the code of a job within a savepoint, and roll it back if a statement has aborted the transaction.
 
-    Otherwise what the code has written stays, also after an error: whether it is rolled back is up to the
-    transactions of the code. One of these may have ended a savepoint around this one, and this one with it.
-    A savepoint cannot be looked up, so another one guards its release.
+    Otherwise what the code has written stays, also after an error: the transactions of the code decide what
+    is rolled back. Such a transaction may have ended a savepoint around this savepoint, which has ended this
+    one too. SQL cannot ask whether a savepoint exists. So a second savepoint guards the release of this one,
+    which may fail.
     """
     is_in_transaction = True
     try:
@@ -169,12 +172,13 @@ async def isolated(connection: Connection, turn: Turn) -> AsyncIterator[None]:
         is_in_transaction = False
     yield
     if is_in_transaction:
-        # A task that the job has left may be executing a statement of a step.
+        # A task that the job has not awaited may be executing a statement of a step.
         async with turn():
             await _end_savepoint(connection)
 
 
 async def _end_savepoint(connection: Connection) -> None:
+    """Release the savepoint, if it exists still; roll back to it if the transaction is aborted."""
     try:
         await connection.execute(f"SAVEPOINT {AFTER}")
     except Exception as error:

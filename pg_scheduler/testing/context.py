@@ -1,4 +1,4 @@
-"""The context of an attempt without one, for unit tests that call a job function."""
+"""The context of an attempt, for unit tests that call a job function without an attempt."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ def job_context(
         predecessors: What ``current_job().predecessors()`` yields.
         report: Called with the `JobProgress` of each ``current_job().progress()``; None to discard it.
         complete: Called with the value of ``set_result()`` when a block of ``current_job().completing()``
-            ends; None to discard it. Without ``connection=``, the block is a transaction on the pool of a
-            `Scheduler` that was given, and it is committed; without one, NotRunningError is raised.
+            ends; None to discard it. Without ``connection=``, the block is a transaction on the pool of
+            ``scheduler``, which is committed at the end. If ``scheduler`` has no pool or is None,
+            NotRunningError is raised.
 
     Yields:
         The attempt.
@@ -127,7 +128,7 @@ def job_context(
                     own_connection.transaction(isolation="read_committed"),
                 ):
                     yield own_connection
-        except BaseException:  # whatever it was, the transaction is rolled back
+        except BaseException:  # any error rolls the transaction back
             attempt.completion = None
             raise
         completion.end = End.WRITTEN

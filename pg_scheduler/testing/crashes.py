@@ -143,7 +143,7 @@ async def crash_everywhere(
         settings: Arguments of `TestScheduler`.
 
     Returns:
-        The number of crashes, and of attempts.
+        The number of crashes, the statements, and how often functions were called.
 
     Raises:
         CrashDifference: After a crash, the status, the kept result or the value of ``observe`` differs from
@@ -173,6 +173,7 @@ async def crash_everywhere(
         )
     runs = first.runs
     points = [Point(place, moment) for place in first.statements for moment in get_args(Moment)]
+    # The run without a point shows whether two runs without a crash end alike.
     for point in (None, *points):
         run = await plan.run(point)
         if run.end != first.end:
@@ -182,6 +183,7 @@ async def crash_everywhere(
                     "let observe= leave out what always differs, such as times and random ids"
                 )
             raise CrashDifference(run.crashed_at, point.moment, first.end, run.end)
+        # For each function, this keeps the largest number of calls.
         runs |= run.runs
     return CrashReport(len(points), tuple(place.name for place in first.statements), runs, first.name_of)
 
@@ -193,8 +195,8 @@ class _Run:
     Attributes:
         end: How the job ended.
         error: The error message in its row.
-        statements: Those of the worker at which a crash can change anything, in order.
-        crashed_at: The statement at which it crashed; None if it has not.
+        statements: The statements of the worker at which a crash can change anything, in order.
+        crashed_at: The statement at which the worker crashed; None if it has not crashed.
         runs: The number of attempts by name, and of calls by the function of steps.
         name_of: Returns the name of the jobs of a function.
     """
@@ -256,7 +258,7 @@ class _Plan:
             job = await scheduler.get_job(self.job_id)
             observed = None if self.observe is None else await self.observe(pool)
             schema, codec = self.settings.get("schema"), self.settings.get("codec")
-            # At the clock of the beginning, no result has expired.
+            # The clock of this Scheduler stands at the beginning, so no result has expired by it.
             reader = Scheduler(pool, schema=schema, codec=codec, clock=FakeClock(began))
             result = None if job is None else await reader.get_job_result(self.job_id, wait=False)
             calls.update(runs)

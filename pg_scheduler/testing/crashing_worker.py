@@ -1,8 +1,8 @@
 """A worker that crashes before or after one of its statements.
 
 The connections of its pool pass each statement to the worker whose code executes it. A context variable has
-that worker in all tasks and threads that it starts, but not in those of the test. After the crash none of its
-statements reaches the database any more, also not on another connection.
+this worker in all tasks and threads that the worker starts, but not in those of the test. After the crash, no
+statement of the worker reaches the database any more, on any connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLAIMS: Final = frozenset({"claim_jobs", "exchange_jobs"})
 WRITES: Final = re.compile(
     r"(?<!\bFOR )(?<!\bFOR NO KEY )\b(?:COPY|DELETE|INSERT|MERGE|NOTIFY|UPDATE)\b", re.IGNORECASE
 )
-"""Found in statements that may write."""
+"""Matches a word in each statement that may write."""
 
 METHODS: Final = (
     "copy_from_query",
@@ -57,9 +57,9 @@ CLOSE_CONNECTIONS: Final = qualify_builtins("""
 
 
 class StatementPlace(NamedTuple):
-    """A statement of a worker.
+    """A statement of a worker, by its name and its number among the statements of this name.
 
-    Its number among all of them would be another one in each run: heartbeats are made in real time.
+    Its number among all statements differs from run to run, because heartbeats are made in real time.
     """
 
     name: str
@@ -93,6 +93,7 @@ class CrashingWorker:
         self._running: asyncio.Task[int] | None = None
         self._count = 0
         self._counts = Counter[str]()
+        # The connections whose open transactions have changed rows.
         self._writers = set[asyncpg.Connection]()
         self.statements: Final[dict[int, StatementPlace]] = {}
         self.ended_at = 0
@@ -109,13 +110,14 @@ class CrashingWorker:
         await self._t.run_until(time)
 
     async def _has_run_until(self, time: datetime) -> bool:
-        """Run jobs; return False after a crash, when the server has rolled back open transactions."""
+        """Run jobs. After a crash, return False when the server has rolled back the open transactions."""
         context = copy_context()
         context.run(executing.set, self)
         self._running = asyncio.create_task(self._t.run_until(time), context=context)
         try:
             await self._running
         except asyncio.CancelledError:
+            # Without a crash, or with a cancellation of the test itself, the error is that of the test.
             test = asyncio.current_task()
             if self.crashed_at is None or (test is not None and test.cancelling()):
                 raise
@@ -138,6 +140,7 @@ class CrashingWorker:
         name = self._names.get(statement, statement)
         if self.crashed_at is not None:
             raise asyncio.CancelledError(CRASHED)
+        # The numbers begin with the first claim.
         if not self._count and name not in CLAIMS:
             return await run()
         number, place = self._count, StatementPlace(name, earlier=self._counts[name])
@@ -155,9 +158,11 @@ class CrashingWorker:
 
     def _has_written(self, connection: asyncpg.Connection, statement: str, response: Any) -> bool:
         """Return whether a statement has changed a row, or committed such changes."""
+        # The statement has ended a transaction that had changed rows.
         if connection in self._writers and not connection.is_in_transaction():
             self._writers.remove(connection)
             return True
+        # The response has no rows, or it is a text such as "UPDATE 0".
         is_empty = not response or (isinstance(response, str) and response.endswith(" 0"))
         if is_empty or not WRITES.search(statement):
             return False
@@ -170,6 +175,7 @@ class CrashingWorker:
             return
         self.crashed_at = place.name
         self._t.lose_connection()
+        # The statement may be that of another task of the worker than the one that runs jobs.
         if self._running is not None and self._running is not asyncio.current_task():
             self._running.cancel()
         self._t.crash()
@@ -177,7 +183,7 @@ class CrashingWorker:
 
 
 executing: Final[ContextVar[CrashingWorker | None]] = ContextVar("pg_scheduler_crashing_worker", default=None)
-"""The worker whose code runs; None for that of the test."""
+"""The worker whose code runs; None for the code of the test."""
 
 
 class NumberedConnection(asyncpg.Connection):

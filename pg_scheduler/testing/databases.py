@@ -49,7 +49,7 @@ def temporary_database(server: Server, template: str | None = None) -> Iterator[
 
 
 def _run(dsn: str, work: Callable[[asyncpg.Connection], Awaitable[Any]]) -> None:
-    """Run a coroutine function with a connection, in a thread: the caller's may have an event loop."""
+    """Run a coroutine function with a connection, in a thread, since that of the caller may have a loop."""
 
     async def run() -> None:
         connection = await open_connection_to(dsn, "the DSN of the tests")

@@ -1,4 +1,4 @@
-"""Run async jobs of Django in the transaction of a test: ``sync_to_async()`` finds its thread."""
+"""Run async jobs of Django in the transaction of a test: ``sync_to_async()`` finds the thread of the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class DjangoThread(CallingThread):
     """A thread that waits for a coroutine as ``async_to_sync()`` does."""
 
     def post(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Call a function in the waiting thread; for the coroutine."""
+        """Let the waiting thread call a function. The coroutine awaits the result."""
         return sync_to_async(call)()
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:

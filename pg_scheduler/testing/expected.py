@@ -1,4 +1,4 @@
-"""Compare jobs with those that an assertion describes, and find jobs and the names of those of a function."""
+"""Compare jobs with those that an assertion describes; find jobs, and the names of a function's jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE_LENGTH: Final = 1000
 
 
 class NamingScheduler(Scheduler):
-    """A Scheduler that returns jobs, and the names of those of a function, to a test."""
+    """A Scheduler that returns jobs, and the names that the jobs of a function have, to a test."""
 
     def name_of(self, func: JobFunction | str) -> str:
         """Return the name of the jobs of a function."""
@@ -26,7 +26,7 @@ class NamingScheduler(Scheduler):
         return self._parts.tasks.adopt(func).name
 
     def check_registered(self, func: JobFunction | str) -> None:
-        """Raise LookupError if it is a name without a function."""
+        """Raise LookupError if ``func`` is a name without a function."""
         if isinstance(func, str) and self._parts.tasks.resolve(func) is None:
             raise LookupError(
                 f"no function is registered as {func!r}; pass the function, or import the module that "
@@ -87,7 +87,7 @@ class ExpectedJob:
             TypeError: Both ``after`` and ``at`` are given, or the arguments cannot be those of a job.
             ValueError: A duration is negative, or ``at`` has no time zone.
         """
-        # A value that no job can have would let "not scheduled" pass.
+        # With a value that no job can have, an assertion that no job is scheduled would always pass.
         if args is not None and not isinstance(args, list | tuple):
             raise TypeError(
                 f"args must be a tuple or a list, not {type(args).__name__}; "
@@ -105,7 +105,7 @@ class ExpectedJob:
         return cls(names, args, kwargs, due, timedelta(seconds=check_delay("tolerance", tolerance)))
 
     def matches(self, job: Job) -> bool:
-        """Return whether a job is the one."""
+        """Return whether a job fits the description."""
         return (
             (self.names is None or job.job_name in self.names)
             and (self.args is None or _equal(self.args, job.args))

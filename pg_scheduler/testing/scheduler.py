@@ -108,7 +108,7 @@ class TestScheduler(JobAssertions):
             schema, codec = self._settings.get("schema"), self._settings.get("codec")
             self._inspector = Inspector(self._pool, schema=schema, codec=codec, clock=self._clock)
             await scheduler.start()
-        except BaseException:  # whatever it was, __aexit__ is not called
+        except BaseException:  # after any error, __aexit__ is not called
             await self._close()
             raise
         return self
@@ -162,7 +162,7 @@ class TestScheduler(JobAssertions):
         max_attempts: int = MAX_ATTEMPTS,
         timeout: float | timedelta | None = TIMEOUT_S,
     ) -> int:
-        """Move the clock to a time, and on the way to every instant at which something is due, and do it.
+        """Move the clock to a time, and do on the way what is due, at the instant at which it is due.
 
         Jobs run, schedules fire, retries follow their delays, pauses end, jobs and leases expire, the vacuum
         deletes.
@@ -179,8 +179,8 @@ class TestScheduler(JobAssertions):
 
         Raises:
             ValueError: The time has passed, or a value is out of range.
-            RuntimeError: The caller is a job, or more attempts have run in a second; the message names the
-                jobs.
+            RuntimeError: The caller is a job, or more than ``max_attempts`` have run within a second; the
+                message names the jobs.
             TimeoutError: No attempt has ended in time; the message names those that run.
         """
         target = self._instant(until)
@@ -214,7 +214,8 @@ class TestScheduler(JobAssertions):
 
         Raises:
             ValueError: A value is out of range.
-            RuntimeError: The caller is a job, or more attempts have run; the message names the jobs.
+            RuntimeError: The caller is a job, or more than ``max_attempts`` have run; the message names the
+                jobs.
             TimeoutError: No attempt has ended in time; the message names those that run.
         """
         bound = AttemptBound(max_attempts, timeout)
@@ -225,14 +226,14 @@ class TestScheduler(JobAssertions):
         """Run the next job that is due now.
 
         Args:
-            timeout: Seconds of real time, or a timedelta, within which it must end; None for no limit.
+            timeout: Seconds of real time, or a timedelta, within which the job must end; None for no limit.
 
         Returns:
             The job as it is after the attempt; None if none is due, or if its row is deleted.
 
         Raises:
             RuntimeError: The caller is a job.
-            TimeoutError: It has not ended in time; the message names it.
+            TimeoutError: The job has not ended in time; the message names it.
             ValueError: ``timeout`` is negative.
         """
         bound = AttemptBound(timeout=timeout)
@@ -288,6 +289,7 @@ class TestScheduler(JobAssertions):
     # -- the parts -------------------------------------------------------------------------------------
 
     def _running(self) -> asyncio.Lock:
+        """Return the lock of the calls that run jobs. A job that makes such a call would wait for itself."""
         if self._within_block().is_called_by_job:
             raise RuntimeError(NESTED)
         return self._turn
@@ -301,6 +303,7 @@ class TestScheduler(JobAssertions):
         return check_execution_time(until, name="until")
 
     async def _worker(self, *, maintains: bool) -> ManualRuntime:
+        """Return the worker, after a renewal of its lease, maintenance and the vacuum, if they are due."""
         scheduler = self._entered()
         worker = await scheduler.manual()
         await worker.renew(self.now)
@@ -313,6 +316,7 @@ class TestScheduler(JobAssertions):
         return worker
 
     async def _run_all(self, bound: AttemptBound, *, maintains: bool) -> int:
+        """Run all that is due, until nothing is, and return the number of attempts."""
         count = 0
         while True:
             worker = await self._worker(maintains=maintains)
@@ -324,7 +328,10 @@ class TestScheduler(JobAssertions):
                 return count
 
     async def _next_step(self, target: datetime) -> tuple[datetime, bool] | None:
-        """Return the next instant up to the target, and whether maintenance is due at it."""
+        """Return the next instant at which something is due, and whether that includes maintenance.
+
+        None if nothing is due up to the target.
+        """
         worker = await self._entered().manual()
         due_in, expiry_in = await self._entered().next_instants()
         remaining_s = (target - self.now).total_seconds()

@@ -26,16 +26,18 @@ R = TypeVar("R")
 def _blocking(
     method: Callable[Concatenate[AsyncTestKit, P], Coroutine[Any, Any, R]], *, runs_jobs: bool = False
 ) -> Callable[Concatenate[TestKit, P], R]:
-    """Return the method of a plain kit that blocks until this one has returned."""
+    """Return a method of the plain kit that calls a method of the async kit, and blocks until it returns."""
 
     def call(self: TestKit, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        # The methods use only what both kits have.
         kit = cast("AsyncTestKit", self)
         if runs_jobs:
             return self._thread.run(lambda: method(kit, *args, **kwargs))
         return run_at_once(method(kit, *args, **kwargs))
 
     update_wrapper(call, method)
-    del call.__dict__["__wrapped__"]  # it is no coroutine function
+    # The result is a plain function, so it must not lead to the coroutine function.
+    del call.__dict__["__wrapped__"]
     call.__dict__["__signature__"] = signature(method)
     call.__module__, call.__qualname__ = __name__, f"TestKit.{method.__name__}"
     return call
@@ -85,10 +87,10 @@ class TestKit(TestKitBase):
 
     @contextmanager
     def scheduling(self) -> Iterator[list[Job]]:
-        """Yield a list that has the jobs that the block has scheduled, at its end.
+        """Yield a list to which the jobs that the block has scheduled are added at its end.
 
-        They are read from the table, in the order of their due time: those of a savepoint that was rolled
-        back are missing, and those that SQL has inserted are there.
+        They are read from the table, in the order of their due time. So jobs of a savepoint that was rolled
+        back are missing, and jobs that SQL statements have inserted are there.
 
         Example:
             >>> with kit.scheduling() as jobs:  # doctest: +SKIP
@@ -124,6 +126,7 @@ class TestKit(TestKitBase):
         return self._thread.run(lambda: self._kit.run_function(func, args, kwargs))
 
     def _scheduler_of_jobs(self) -> Scheduler:
+        """Return ``current_job().scheduler``: a blocking one for plain functions, an async one for others."""
         return self._kit if self._thread.is_caller_in_loop else cast("Scheduler", self._client)
 
 

@@ -2,7 +2,7 @@
 
 Jobs are claimed one by one. The executor of a worker runs them and decides their outcomes, which its
 completer writes. Nothing runs in the background: the connection is free for the test between calls, and for a
-job while that runs.
+job while the job runs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ NO_WORKER: Final = (
 
 
 class KitClock(PythonClock):
-    """The time of this process, ahead by what a test has advanced it."""
+    """The time of this process plus the time by which a test has advanced the clock."""
 
     def __init__(self) -> None:
         self._ahead = timedelta(0)
@@ -93,7 +93,7 @@ class KitScheduler(NamingScheduler):
 
     Args:
         connection: The connection.
-        like: The Scheduler whose settings, functions and middleware it has; None for none.
+        like: The Scheduler whose settings, functions and middleware it has; None for the defaults.
         executor: Runs the jobs of threads and processes.
         get_scheduler: Returns ``current_job().scheduler``; None for that of workers.
     """
@@ -105,6 +105,7 @@ class KitScheduler(NamingScheduler):
         executor: JobExecutor,
         get_scheduler: GetScheduler | None = None,
     ) -> None:
+        # The constructor of Scheduler calls _connections_of(), which reads the connection.
         self._connection = connection
         self._executor = executor
         self._get_scheduler = get_scheduler
@@ -115,11 +116,14 @@ class KitScheduler(NamingScheduler):
             super().__init__(pool, statistics=False, clock=self._clock)
         else:
             source = client_of(like)
+            # The constructor of Scheduler reads this attribute.
             self._catalogue = tasks_of(source)
             super().__init__(pool, statistics=False, clock=self._clock, **options_of(source))
+            # These are also the settings that options_of() lacks. The kit runs the jobs of all functions.
             self._parts.config = replace(settings_of(source), only=(), skip=(), statistics=False)
             self.state = source.state
-        self._parts.outbox.gap_s = 0.0  # it sends at once, so it needs no timers
+        # The outbox sends at once, so it needs no timers.
+        self._parts.outbox.gap_s = 0.0
 
     @property
     def now(self) -> datetime:
@@ -173,7 +177,7 @@ class KitScheduler(NamingScheduler):
         return [job for job in await self.every_job(status=JobStatus.PENDING) if expected.matches(job)]
 
     async def new_jobs(self, previous_ids: set[str]) -> list[Job]:
-        """Return the jobs whose ids are none of these."""
+        """Return the jobs whose ids are not among ``previous_ids``."""
         return [job for job in await self.every_job() if job.job_id not in previous_ids]
 
     async def ids(self, *, due: bool = False) -> set[str]:
@@ -190,7 +194,7 @@ class KitScheduler(NamingScheduler):
         Args:
             only: The ids of jobs to run once; None for all, until none is due.
             raises: Whether to raise the error of an attempt.
-            bound: What ends it if the jobs do not.
+            bound: What ends the call if jobs are always due or do not end.
         """
         parts, tally = self._parts, Tally()
         bench = Bench(self._node())
@@ -220,7 +224,7 @@ class KitScheduler(NamingScheduler):
         async def observe(call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ARG001
             try:
                 returned.append(await call_next())
-            except BaseException as error:  # whatever it was, it is the result
+            except BaseException as error:  # any error is the result
                 raised.append(error)
                 raise
             return returned[0]
@@ -237,7 +241,8 @@ class KitScheduler(NamingScheduler):
         if outcome is None or outcome.change.status is JobStatus.COMPLETED:
             return returned[0]
         error = getattr(outcome.event_of(claim), "exception", None)
-        if error is None or (raised and retry_of(raised[0]) is not None):  # whose cause the event has
+        # The event of a `Retry` has its cause, and the caller gets the `Retry` itself.
+        if error is None or (raised and retry_of(raised[0]) is not None):
             error = raised[0]
         return raise_of_job(error)
 
@@ -260,7 +265,7 @@ class KitScheduler(NamingScheduler):
         return claim.job_id
 
     async def _check_claim(self, lost: JobEvent) -> None:
-        """Check that a job whose outcome was refused will not run again and again."""
+        """Raise RuntimeError if a job whose outcome was refused is pending: it would run again and again."""
         statuses = await self._parts.store.jobs.statuses_of([lost.job_id])
         if statuses.get(lost.job_id) is JobStatus.PENDING:
             raise RuntimeError(

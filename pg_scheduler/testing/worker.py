@@ -55,13 +55,18 @@ class NotingSteps(AttemptSteps):
     def _calling(self, name: str, func: Callable[..., Any]) -> Iterator[None]:
         if (calls := step_calls.get(None)) is not None:
             calls[func] += 1
-            calls[getattr(func, "__wrapped__", None)] += 1  # the plain function of a step in a thread
+            # A step in a thread calls a wrapper of the plain function.
+            calls[getattr(func, "__wrapped__", None)] += 1
         with super()._calling(name, func):
             yield
 
 
 class NotingExecutor(Executor):
-    """Notes the attempts that get a slot: one that never suspends may have ended before the claim returns."""
+    """Notes the attempts that get a slot.
+
+    An attempt that never suspends may have ended, and be in flight no more, when the pass of the claimer
+    ends.
+    """
 
     def __init__(self, node: Node, completer: Completer, progress: ProgressWriter) -> None:
         super().__init__(node, completer, progress)
@@ -95,6 +100,7 @@ class ManualRuntime(Runtime):
 
     async def start(self, announce: Callable[[], None]) -> None:
         """Set up every part. The lease keeper stays off: its thread works in real time."""
+        # No part waits between two passes: the virtual clock does not move meanwhile.
         self.executor.has_jitter = False
         self.rescuer.answer_timeout_s = 0.0
         self.unblocker.gap_s = self.feeder.gap_s = self.feeder.rest = 0.0
@@ -116,7 +122,7 @@ class ManualRuntime(Runtime):
             await self.node.store.connections.release_held()
 
     async def pass_of(self, service: Service) -> float:
-        """Make one pass; make it again if the database was unavailable."""
+        """Make one pass, and repeat it some times while the database is unavailable."""
         for _ in range(MAX_FAILED_PASSES - 1):
             try:
                 return await service.run_once()
@@ -127,10 +133,10 @@ class ManualRuntime(Runtime):
         return await service.run_once()
 
     async def maintain(self) -> None:
-        """Make a pass of every service that does maintenance, and two of the one that reclaims jobs.
+        """Make a pass of every service that does maintenance, and a second one of the rescuer.
 
-        Its first pass requests heartbeats from suspect workers. The second reclaims the jobs of those that
-        made none.
+        The first pass of the rescuer requests heartbeats from suspect workers. The second pass reclaims the
+        jobs of the workers that made no heartbeat.
         """
         idle = (Claimer, Completer, Heartbeat, Planner, StatisticsWriter, Vacuum)
         for part in (*self.parts, self.rescuer):
@@ -156,7 +162,7 @@ class ManualRuntime(Runtime):
         return self.planner.jobs_planned > previous_count
 
     async def run_due(self, bound: AttemptBound, *, most: int | None = None) -> int:
-        """Run due jobs until none is left, or so many; return how many were started.
+        """Run due jobs until none is left, or until ``most`` were started; return how many were started.
 
         Raises:
             RuntimeError: There are more attempts than the bound allows.
@@ -173,9 +179,11 @@ class ManualRuntime(Runtime):
             if await self._wait_for_an_end():
                 continue
             has_more = await self._write_results() or await self._feed()
-            if not has_more and not self.unblocker.has_ends_to_check:  # which a claim may have written
+            # A claim may have written completions, for which the unblocker has to check limits.
+            if not has_more and not self.unblocker.has_ends_to_check:
                 return self.jobs_started - previous_count
-            await asyncio.sleep(0)  # a result that cannot be written must not block the event loop
+            # While a result cannot be written, this loop must not block the event loop.
+            await asyncio.sleep(0)
             await self._pass_while_behind(self.unblocker)
             self.claimer.rescan()
 
@@ -195,7 +203,8 @@ class ManualRuntime(Runtime):
         while self.node.config.runs_jobs and self.executor.room and not self.is_dead:
             if most is not None and self.jobs_started - started >= most:
                 return
-            if not self.node.lease.is_trusted:  # it ends in real time
+            # The lease ends in real time, which the renewals by the virtual clock do not follow.
+            if not self.node.lease.is_trusted:
                 await self.pass_of(self.heartbeat)
             self.executor.claimed.clear()
             delay = await self.pass_of(self.claimer)
@@ -208,7 +217,8 @@ class ManualRuntime(Runtime):
     async def _start(self, attempt: Attempt) -> None:
         """Let a claimed job start, unless its limits block it."""
         await self._pass_while_behind(self.admission)
-        await asyncio.sleep(0)  # the job starts
+        # The event loop starts the task of the attempt now.
+        await asyncio.sleep(0)
         if attempt.task is None:
             await self._pass_while_behind(self.unblocker)
         else:
@@ -223,7 +233,8 @@ class ManualRuntime(Runtime):
         tasks = [attempt.task for attempt in attempts if attempt.task]
         if not tasks:
             return False
-        if self.node.config.max_concurrent_jobs > 1:  # a job that runs may wait for the result of another one
+        # A job that runs may wait for the result of another job, which has to be written for that.
+        if self.node.config.max_concurrent_jobs > 1:
             await self._write_results()
         ended_tasks, _ = await asyncio.wait(
             tasks, timeout=POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
@@ -240,7 +251,10 @@ class ManualRuntime(Runtime):
         return True
 
     async def _write_results(self) -> bool:
-        """Write all results; return whether there were any."""
+        """Write all results; return whether there were any.
+
+        A result that waits for a lock may be left to the next call, up to ``MAX_LOCKED_S``.
+        """
         if self.is_dead or not self.node.in_flight.unwritten():
             return False
         await self._pass_while_behind(self.completer)
@@ -280,6 +294,7 @@ class ManualScheduler(NamingScheduler):
     _guards_copies = False
 
     _dead: ManualRuntime | None = None
+    """The parts of a worker that has crashed, until they are closed."""
 
     def count_runs(self) -> Counter[str]:
         """Return a counter of attempts by name, which the attempts from now on update."""
@@ -291,6 +306,7 @@ class ManualScheduler(NamingScheduler):
                 attempt = None if runtime is None else runtime.node.in_flight.attempts.get(event.job_id)
                 name = event.job_name if attempt is None else attempt.claim.function
                 task = self._parts.tasks.resolve(name)
+                # A test may use the name of the job, of its function or of the task. Equal names count once.
                 runs.update({event.job_name, name, name if task is None else task.name})
 
         self.subscribe(count, JobStarted)
@@ -301,7 +317,7 @@ class ManualScheduler(NamingScheduler):
         return names_by_text(await self._parts.store.statements.schema())
 
     async def manual(self) -> ManualRuntime:
-        """Return the parts of the worker, of a new one if it has stopped or crashed."""
+        """Return the parts of the worker. If it has stopped or crashed, start a new one."""
         await self._bury()
         if not self.is_running:
             await self.start()
@@ -344,7 +360,7 @@ class ManualScheduler(NamingScheduler):
             raise asyncio.CancelledError("the worker has crashed")
 
     async def reclaim_blocked(self) -> None:
-        """Reclaim the jobs of this worker as another one does when its lease has expired."""
+        """Reclaim the jobs of this worker, as another worker does when the lease of this one has expired."""
         await self._parts.store.workers.rescue(
             self._parts.config.heartbeat_threshold,
             suspects=[self.worker_id],
