@@ -221,6 +221,7 @@ def with_common_options(
 
 
 def _options_of(group: Any) -> list[inspect.Parameter]:
+    """Return the fields of a dataclass as parameters."""
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(
@@ -235,6 +236,7 @@ def _execute(
     context: typer.Context,
     values: Mapping[str, Any],
 ) -> Result:
+    """Call the function of a command. An error that has an exit code becomes a CommandError."""
     if (problem := project_of(context).error) is not None:
         raise problem
     settings = read_settings(context)

@@ -97,6 +97,7 @@ def _script(shell: str) -> str:
 
 
 def _known(shell: str | None) -> str:
+    """Return the name of a shell for which there is a script; None stands for the shell in ``$SHELL``."""
     name = shell or Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:
         raise UsageError(f"name the shell: {', '.join(SHELLS)}")

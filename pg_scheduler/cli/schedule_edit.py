@@ -108,6 +108,7 @@ async def remove(
     """Delete a schedule. The next start of code that declares it restores it."""
     async with command.scheduler() as scheduler:
         schedule = await find_schedule(scheduler, schedule_id)
+        # None means that the call has failed, perhaps after its first changes.
         is_removed: bool | None = None
         try:
             is_removed = await scheduler.schedules.remove(schedule_id, cancel_jobs=cancel_jobs)

@@ -136,6 +136,7 @@ def _fires_between(schedule: Schedule, since: datetime, until: datetime, limit: 
     if is_fixed_delay(trigger):
         raise RefusedError(f"'{trigger}' has no fire times in the past; use pg-scheduler schedules trigger")
     since = since if schedule.start is None else max(since, schedule.start)
+    # A schedule may fire at its end, while the end of the span is excluded.
     until = until if schedule.end is None else min(until, schedule.end + INSTANT)
     upcoming = trigger.upcoming(limit + 1, after=since - INSTANT, anchor=schedule.anchor)
     fires = [fire for fire in upcoming if fire < until]

@@ -82,6 +82,7 @@ def _schema(kind: Any) -> Mapping[str, Any]:
 
 
 def _bases(kind: type) -> Iterator[type]:
+    """Return the dataclasses from which a class derives and the class itself, the most general one first."""
     return (base for base in reversed(kind.__mro__) if is_dataclass(base))
 
 

@@ -98,6 +98,7 @@ def read_project(program: Any) -> Project:
 
 
 def _own_names(command: Any, path: tuple[str, ...]) -> Iterator[OptionName]:
+    """Yield the options that may have a default, without those of the program in its commands."""
     for parameter in command.params:
         name = next((flag[2:] for flag in parameter.opts if flag.startswith("--")), None)
         if name is not None and name not in WITHOUT_DEFAULT and not (path and name in VARIABLES):

@@ -275,6 +275,7 @@ def _listening(option: str, port: int) -> Iterator[None]:
 
 
 def _settings_of(options: WorkerOptions) -> dict[str, Any]:
+    """Return the settings of the Scheduler for the options that are given."""
     settings = {
         "max_concurrent_jobs": options.slots,
         "batch_claim_limit": options.batch,

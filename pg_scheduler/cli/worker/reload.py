@@ -128,6 +128,7 @@ def restart() -> NoReturn:
 
 
 def _read_states(paths: Collection[str]) -> Sources:
+    """Return the states of the source files among these paths and of loaded modules, and of their folders."""
     modules = list(sys.modules.values())
     loaded = {file for module in modules if (file := getattr(module, "__file__", None))}
     files = {path for path in {*paths, *loaded} if path.endswith(".py") and not path.startswith(_INSTALLED)}

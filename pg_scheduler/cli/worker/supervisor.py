@@ -186,6 +186,7 @@ def _processes(reports: Sequence[_TimedHealth | None]) -> HealthCheck:
 
 
 def _silence(reports: Sequence[_TimedHealth | None]) -> HealthCheck:
+    """Return the check that fails if a process has sent no report for ``MAX_SILENCE_S``."""
     now = time.monotonic()
     for number, report in enumerate(reports, 1):
         if report is not None and now - report.noted_at > MAX_SILENCE_S:
@@ -195,6 +196,7 @@ def _silence(reports: Sequence[_TimedHealth | None]) -> HealthCheck:
 
 
 def _merged(reports: Sequence[_TimedHealth | None]) -> Iterator[HealthCheck]:
+    """Yield a check for each name: the first one that fails, or else the first one."""
     checks: dict[str, HealthCheck] = {}
     for number, report in enumerate(reports, 1):
         for check in report.health.checks if report is not None else ():

@@ -100,6 +100,7 @@ async def _close(scheduler: Scheduler) -> None:
 
 
 def _load(target: str) -> Source | None:
+    """Import a target, and return its source; None if the target is a module."""
     module_name, colon, path = target.partition(":")
     if not module_name or (colon and not path) or module_name.startswith("."):
         raise UsageError(f"the target {target!r} must be package.module:attribute or package.module")
@@ -113,6 +114,7 @@ def _load(target: str) -> Source | None:
             hint = hint_at(part, _candidates(value))
             raise UsageError(f"{prefix} has no attribute {part!r}{hint}")
         value = getattr(value, part)
+        # The path in messages has a colon after the module, and dots between attributes.
         prefix = f"{prefix}:{part}" if value is getattr(module, part, None) else f"{prefix}.{part}"
     if isinstance(value, Scheduler) or (callable(value) and not isinstance(value, SyncScheduler)):
         return Source(value, target)
