@@ -88,6 +88,7 @@ class Cron(Trigger):
             return None
 
     def _first_after(self, instant: datetime) -> datetime:
+        """Return the first fire time after an instant; raise LookupError or OverflowError after the last."""
         local = instant.astimezone(self._zone)
         wall_time = local.replace(tzinfo=None, microsecond=0, fold=0)
         start = wall_time + SECOND
