@@ -105,7 +105,7 @@ class CallingThread:
         return await main()
 
     def _run(self, main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run the coroutine in a thread, and execute the calls from the queue until None states its end."""
+        """Run the coroutine in a thread, and execute the calls from the queue. The last entry is None."""
         context, task = copy_context(), Future[asyncio.Task[Any] | None]()
 
         async def begin() -> T:

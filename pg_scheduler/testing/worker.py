@@ -100,8 +100,8 @@ class ManualRuntime(Runtime):
 
     async def start(self, announce: Callable[[], None]) -> None:
         """Set up every part. The lease keeper stays off: its thread works in real time."""
-        # No part waits between two passes: the virtual clock does not move meanwhile.
         self.executor.has_jitter = False
+        # No part waits between two passes: the virtual clock does not move meanwhile.
         self.rescuer.answer_timeout_s = 0.0
         self.unblocker.gap_s = self.feeder.gap_s = self.feeder.rest = 0.0
         for part in self.parts:
