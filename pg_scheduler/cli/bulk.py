@@ -180,6 +180,7 @@ async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
     time = {"to": target} if isinstance(target, datetime) else {"by": target}
     async with command.scheduler() as scheduler:
         code = await _change(command, "move", options, partial(Inspector(scheduler).move_jobs, **time))
+        # The changes do not contain the new due times, so the jobs are read again.
         for job_id in () if options.dry_run else (options.job_ids or ())[:MAX_SHOWN]:
             job = await scheduler.get_job(job_id)
             if job is not None and job.status is JobStatus.PENDING:

@@ -221,6 +221,7 @@ def _row(scheduler: Scheduler, job_id: str, job: FoundJob) -> AnyJob:
 async def _add_schedule(
     scheduler: Scheduler, connection: Any, result: Imported, schedule_id: str, definition: FoundSchedule
 ) -> Imported:
+    # The result of add() does not tell whether the schedule is new.
     exists = await scheduler.schedules.get(schedule_id) is not None
     values = {field.name: getattr(definition, field.name) for field in fields(definition)}
     schedule = await scheduler.schedules.add(

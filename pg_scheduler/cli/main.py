@@ -196,6 +196,7 @@ def run(arguments: Sequence[str]) -> int:
         return error.code
     except typer.TyperException as error:
         if isinstance(error, typer.BadParameter):
+            # The wording of pydantic becomes that of this program.
             error.message = re.sub("^Input should", "it must", error.message.removeprefix("Value error, "))
         if show := getattr(error, "show", None):  # Typer has no public name for errors with usage
             show(file=sys.stderr)

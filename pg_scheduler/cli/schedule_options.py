@@ -101,6 +101,7 @@ async def find_schedule(scheduler: Scheduler, schedule_id: str) -> Schedule:
 
 
 async def _unknown(scheduler: Scheduler, schedule_id: str) -> str:
+    """Return the message about an id without a schedule, with the ids that were probably meant."""
     message = f"schedule {schedule_id!r} does not exist"
     schedules = await scheduler.schedules.list(task=schedule_id, limit=MAX_SUGGESTED)
     if ids := ", ".join(schedule.schedule_id for schedule in schedules):

@@ -201,6 +201,7 @@ async def calendar(
 
 
 def _rows(items: Sequence[ScheduleFires], zone: tzinfo) -> list[HourLoad]:
+    """Return the loads of the hours in which a schedule fires, in order."""
     hours: dict[datetime, list[tuple[datetime, str]]] = defaultdict(list)
     for item in items:
         for fire in item.fires:

@@ -157,6 +157,7 @@ def _defaults(command: Any, table: Mapping[str, Any], source: str, path: tuple[s
 
 
 def _checked(option: OptionName, value: Any, source: str) -> Any:
+    """Return the value of an option in the file. An option that may be repeated has a list."""
     table, is_list = _table(option.path), option.parameter.multiple
     if not option.path and not isinstance(value, str):
         # The message has no value, which may contain a password.
@@ -248,7 +249,7 @@ def read_settings(context: Any) -> Settings:
 def read_options(context: Any, words: Iterable[str] = ()) -> list[Setting]:
     """Return the options that a variable or the file sets.
 
-    They are those of the commands ``words``, or of all commands without words.
+    Only the options of the commands ``words`` are returned; without words, the options of all commands.
     """
     project, commands = project_of(context), context.find_root().command.commands
     settings = []

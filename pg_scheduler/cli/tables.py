@@ -81,6 +81,7 @@ def draw_list(
                 for text, kind, width in zip(line, kinds, widths, strict=True)
             )
         )
+    # The console has room for the table as it is, so rich makes no column narrower.
     return _drawn(table, _console(out, sum(widths) + 2 * len(widths)))
 
 

@@ -63,16 +63,16 @@ def read_duration(name: str, text: str) -> float:
 
 
 def read_time(name: str, text: str, zone: tzinfo, *, is_past: bool = False) -> datetime:
-    """Return an instant: a time, in this zone unless it has one, or a duration from now.
+    """Return the instant of a text: a time such as 2027-01-31T09:00, or a duration from now such as 2h.
 
     Args:
         name: The option, for the message.
         text: The time.
-        zone: The zone of days and of times without one.
+        zone: The zone of days, and of times without a zone.
         is_past: Whether a duration without a sign looks back.
 
     Raises:
-        CommandError: It is not a time.
+        CommandError: The text is neither.
     """
     text = text.strip()
     sign, unsigned = ("-" if is_past else "+", text) if text[:1] not in {"+", "-"} else (text[0], text[1:])

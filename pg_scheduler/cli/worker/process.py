@@ -92,7 +92,8 @@ async def run_worker(
 
     Args:
         command: The command.
-        source: What has the Scheduler; None for modules.
+        source: The Scheduler or a callable that returns one; None for a new one with the functions of
+            modules.
         options: The options of the command line.
         report_pipe: The pipe to the supervising process, if there is one.
         early_usr1: Set if SIGUSR1 came before this call.

@@ -139,15 +139,15 @@ def _read_states(paths: Collection[str]) -> Sources:
 def _written_at(path: str) -> int:
     try:
         return Path(path).stat().st_mtime_ns
-    except OSError:  # it is being written, or deleted
+    except OSError:  # the file is being written, or was deleted
         return 0
 
 
 def _files_in(folder: str) -> frozenset[Path]:
-    """Return the source files of a folder, and those that make packages of its subfolders."""
+    """Return the source files of a folder, and the ``__init__.py`` of each of its subfolders."""
     try:
         return frozenset([*Path(folder).glob("[!.]*.py"), *Path(folder).glob("*/__init__.py")])
-    except OSError:  # it was deleted
+    except OSError:  # the folder was deleted
         return frozenset()
 
 

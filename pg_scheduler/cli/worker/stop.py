@@ -145,7 +145,7 @@ def release_usr1() -> None:
 
 @contextmanager
 def note_usr1() -> Iterator[threading.Event]:
-    """Note SIGUSR1 within a ``with`` block until something else handles it."""
+    """Note whether SIGUSR1 comes within a ``with`` block, as long as no other handler is set."""
     noted = threading.Event()
     # Python sets handlers of signals in the main thread only.
     if threading.current_thread() is not threading.main_thread():
