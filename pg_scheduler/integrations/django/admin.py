@@ -150,6 +150,8 @@ class KeyedList(ChangeList):
         """Search for the keys of the page once, within the time limit, since a filter may read many rows."""
         try:
             with limited(self.queryset.db, self.model_admin.time_limit):
+                # The paginator finds the keys of the page, by which the rows are read without a second
+                # search.
                 super().get_results(request)
                 self.result_list = self.queryset.filter(pk__in=self.paginator.keys[: self.list_per_page])
         except TimeoutError as error:
