@@ -191,6 +191,12 @@ class NumberedConnection(asyncpg.Connection):
 
 
 def _numbered(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return a method of a connection that lets the worker execute the statement, if one runs.
+
+    The reset query is that of the pool and not of the worker. A method of COPY may have a table in
+    place of a statement, so its text begins with COPY here.
+    """
+
     @wraps(method)
     async def execute(connection: asyncpg.Connection, statement: str, *args: Any, **options: Any) -> Any:
         run = partial(method, connection, statement, *args, **options)
