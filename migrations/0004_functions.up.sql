@@ -24,7 +24,7 @@ DECLARE
     holder text;
     data jsonb;
     rank integer;
-    timeout double precision := 3600;
+    timeout CONSTANT double precision := CASE WHEN options ? 'timeout' THEN options ->> 'timeout' ELSE '3600' END;
     is_added boolean;
 BEGIN
     wrong := (SELECT min(each) FROM jsonb_object_keys(options) AS each WHERE each <> ALL (known));
@@ -39,6 +39,8 @@ BEGIN
         WHEN jsonb_typeof(options -> 'metadata') <> 'object' THEN 'metadata must be an object'
         WHEN octet_length(job_id) NOT BETWEEN 1 AND 2000 THEN 'job_id must have 1 to 2000 bytes'
         WHEN octet_length(key) NOT BETWEEN 1 AND 200 THEN 'unique must have 1 to 200 bytes'
+        WHEN NOT (timeout > 0 AND timeout < 'Infinity') THEN 'timeout must be a number of seconds above 0, or null'
+        WHEN NOT (kept_for > 0 AND kept_for < 'Infinity') THEN 'keep_result must be a number of seconds above 0'
         WHEN mode <> ALL ('{raise,ignore}')
             THEN 'on_conflict must be ''raise'' or ''ignore'', not ' || quote_literal(mode)
     END;
@@ -56,9 +58,6 @@ BEGIN
     rank := CASE lower(coalesce(options ->> 'priority', 'normal'))
         WHEN 'critical' THEN 1 WHEN 'high' THEN 3 WHEN 'normal' THEN 5 WHEN 'low' THEN 8
         ELSE (options ->> 'priority')::integer END;
-    IF options ? 'timeout' THEN
-        timeout := (options ->> 'timeout')::double precision;
-    END IF;
     FOR round IN 1..10 LOOP
         -- The role of an enqueuer may insert the columns of plain jobs only, so these are named without the others.
         IF key IS NULL AND kept_for IS NULL THEN
