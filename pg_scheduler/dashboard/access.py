@@ -59,7 +59,7 @@ _BY_ROLE: Final[Mapping[str, frozenset[Right]]] = {
 
 
 def rights_of(role: str, can: Iterable[Right] | None) -> frozenset[Right]:
-    """Return the rights of a role, or those of ``can`` instead.
+    """Return the rights of a role; if ``can`` is given, only the rights that it contains.
 
     Raises:
         TypeError: ``can`` is a str.
@@ -91,8 +91,8 @@ class Access:
             findings and errors.
             ``"admin"`` may also delete jobs, and add, change and remove schedules.
         names: The names of the jobs, schedules and tasks that are visible and can be changed, in which ``*``
-            stands for any text; None for all. Pages without a name, such as the audit and workers, need
-            None.
+            stands for any text; None for all. The audit, the metrics, and draining and resuming workers
+            need None, because they concern jobs of all names.
         sees_arguments: Whether arguments, results, progress notes, metadata and the log lines of attempts are
             visible, and can be searched.
         can: The rights, instead of those of ``role``, such as ``{"retry", "task_pause"}``.
@@ -132,6 +132,7 @@ class Access:
         for name in names:
             _check_name(name)
         object.__setattr__(self, "names", names)
+        # In a pattern, ``*`` stands for any text, and all other characters stand for themselves.
         texts = (".*".join(map(re.escape, name.split("*"))) for name in names)
         object.__setattr__(self, "_pattern", re.compile("|".join(f"(?:{text})" for text in texts), re.DOTALL))
 
@@ -142,7 +143,7 @@ class Access:
 
     @property
     def sees_everything(self) -> bool:
-        """Whether no job and no part of one is hidden from the request."""
+        """Whether all jobs are visible with their arguments, apart from values that ``redact=`` hides."""
         return self.names is None and self.sees_arguments
 
     def may(self, right: Right) -> bool:
@@ -163,15 +164,16 @@ def _check_name(name: object) -> None:
 
 Decision: TypeAlias = Access | Response | None
 Authorize: TypeAlias = Callable[[Request], Decision | Awaitable[Decision]]
-"""A function that decides about a request: an Access, a Response such as a redirect to the login, or None,
-which answers 403."""
+"""A function that decides about a request. It returns an Access, a Response such as a redirect to the login,
+or None, for which the dashboard responds with 403."""
 
 
 def check_authorize(authorize: object) -> Authorize:
     """Return the function.
 
     Raises:
-        TypeError: It is not callable, or takes no request.
+        TypeError: It is not callable, or it is `basic_auth`, `bearer` or `trusted_header` itself, which must
+            be called to get the function.
     """
     if not callable(authorize):
         raise TypeError(
@@ -186,17 +188,18 @@ def check_authorize(authorize: object) -> Authorize:
 
 
 async def decide(authorize: Authorize, request: Request) -> Access | Response | None:
-    """Return the decision about a request.
+    """Return what ``authorize=`` decides about a request; None for any false value.
 
     Raises:
-        TypeError: It is not a decision.
+        TypeError: It returned something else.
     """
     decision: Any = authorize(request)
     if inspect.isawaitable(decision):
         decision = await decision
     if isinstance(decision, Access | Response):
         return decision
-    if not decision:  # `user and Access(...)`
+    # The function may end with `return user and Access(...)`, which is a false value without a user.
+    if not decision:
         return None
     raise TypeError(f"authorize must return an Access, a Response or None, not {type(decision).__name__}")
 
@@ -231,7 +234,7 @@ def basic_auth(user: str, password: str, *, access: Access | None = None) -> Aut
     def authorize(request: Request) -> Access | Response:
         try:
             credentials = base64.b64decode(_credentials(request, "basic"), validate=True)
-        except ValueError:  # also one of binascii
+        except ValueError:  # the error of binascii is a ValueError
             credentials = b""
         if compare_digest(credentials, expected):
             return granted
@@ -266,8 +269,8 @@ def bearer(token: str, *, access: Access | None = None) -> Authorize:
 def trusted_header(name: str, *, role: Role = "viewer") -> Authorize:
     """Return an ``authorize=`` that takes the user from a header which a proxy sets.
 
-    Everybody who reaches the application without the proxy can set the header too: let it listen to the
-    proxy only, and let the proxy remove the header from requests.
+    Everybody who reaches the application without the proxy can set the header too. So let the application
+    accept connections from the proxy only, and let the proxy remove the header from the requests of clients.
 
     Args:
         name: The name of the header, such as ``"X-Auth-User"``.
@@ -281,7 +284,7 @@ def trusted_header(name: str, *, role: Role = "viewer") -> Authorize:
 
     def authorize(request: Request) -> Access | None:
         users = request.headers.getlist(name)
-        # Two mean that the proxy has added one to that of a client, who may name any user.
+        # Two headers mean that the client sent one, which may name any user, and the proxy added another.
         if len(users) != 1 or not users[0].strip():
             return None
         return Access(users[0].strip()[:MAX_ACTOR_LENGTH], role)
@@ -295,6 +298,7 @@ def _check_secret(name: str, secret: object) -> None:
 
 
 def _credentials(request: Request, scheme: str) -> str:
+    """Return what follows a scheme in the header; empty without a header, or for another scheme."""
     header_scheme, _, value = request.headers.get("authorization", "").partition(" ")
     return value.strip() if header_scheme.lower() == scheme else ""
 

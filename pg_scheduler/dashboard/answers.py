@@ -1,4 +1,4 @@
-"""Refusals: a page that shows nothing of the dashboard, a text, or JSON."""
+"""Refuse a request, with the reason as text, as JSON, or as a page that shows nothing of the dashboard."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ STEPS: Final[Mapping[int, tuple[str, str]]] = {
 }
 """The heading of a refusal, and what to do, by its status."""
 FAILED: Final = "Error", "Reload the page. If that does not help, ask the people who run this service."
+"""The heading, and what to do, for every other status."""
 
 
 class JsonAnswer(JSONResponse):
@@ -53,7 +54,7 @@ def document_of(template: str, data: Any) -> dict[str, Any]:
 
 
 def wants_json(request: Request) -> bool:
-    """Return whether the request accepts JSON, and does not prefer HTML."""
+    """Return whether the ``Accept`` header names JSON, and does not name HTML before it."""
     accepted = ",".join(request.headers.getlist("accept")).lower()
     json_at, html_at = accepted.find("application/json"), accepted.find("text/html")
     return json_at >= 0 and (html_at < 0 or json_at < html_at)
@@ -75,7 +76,10 @@ def refusal(request: Request, status: int, text: str, headers: Mapping[str, str]
 def public_page(
     request: Request, title: str, body: str, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return a page with a heading and HTML, which refers to its stylesheet from where it is."""
+    """Return a page with a heading and HTML.
+
+    The address of its stylesheet is relative, so that it is valid behind a proxy with any prefix.
+    """
     path = str(request.scope["path"]).removeprefix(str(request.scope.get("root_path", "")).rstrip("/"))
     style = "../" * (path.count("/") - 1) + PUBLIC_STYLE.removeprefix("/")
     return HTMLResponse(PAGE.format(title=escape(title), style=style, body=body), status, headers)

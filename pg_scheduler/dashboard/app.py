@@ -69,6 +69,8 @@ STREAMS: Final = {
     "/value": raw_value,
 }
 REPEATED: Final = frozenset({"q", "cols"})
+"""Parameters that a form sends once for each term of the search, and once for each column."""
+
 MIN_REFRESH_S: Final = 0.5
 STATIC_AGE_S: Final = 365 * 86400
 CHANGED_STATIC_AGE_S: Final = 60
@@ -208,15 +210,16 @@ def _check_refresh(refresh: object) -> float:
 
 
 class _Dashboard:
-    """The application."""
+    """The application for one source."""
 
     def __init__(self, source: Source, settings: Settings, read_pool: asyncpg.Pool | None) -> None:
         self._source = source
         self._settings = replace(settings, has_read_pool=read_pool is not None)
         self._read_pool = read_pool
         self._operations: Operations
+        """Set with the Inspector."""
         self._scheduler: Scheduler | None = None
-        """The Scheduler of the Inspector; another one needs another Inspector."""
+        """The Scheduler that the Inspector reads. If the source returns another one, both are replaced."""
         self._scheduler_inspector: Inspector | None = None
         self._cache = Cache()
 
@@ -235,7 +238,7 @@ class _Dashboard:
             await answer(scope, receive, secured(send, has_policy=is_own, has_body=has_body))
 
     async def _respond(self, request: Request) -> tuple[Response, bool]:
-        """Return the answer, and whether it is one of the dashboard and not of ``authorize``."""
+        """Return the answer, and whether the dashboard made it, and not ``authorize=``."""
         try:
             if (refused := _check_method(request, self._settings)) is not None:
                 return refused, True
@@ -254,6 +257,7 @@ class _Dashboard:
             return refusal(request, 500, text), True
 
     async def _answer(self, request: Request, access: Access) -> Response:
+        """Return the answer for a request that ``authorize=`` has let in."""
         path = path_of(request)
         if path.startswith("/static/"):
             return _static(path)
@@ -263,6 +267,7 @@ class _Dashboard:
             return refusal(request, error.status, str(error))
         is_json = wants_json(request)
         base = base_of(request, trust_forwarded=self._settings.trust_forwarded)
+        # Only an HTML page shows the message of the cookie. For other answers, the cookie stays.
         shows_message = path in PAGES and request.method == "GET" and not is_json
         page_request = PageRequest(
             settings=self._settings,
@@ -276,7 +281,8 @@ class _Dashboard:
             did=messages.read(request, base) if shows_message else "",
             is_compact=density.is_compact(request),
         )
-        # Another process may have made the change, and only that one has dropped what it had cached.
+        # This user has just sent an action. The process that ran it has dropped what it had cached, but that
+        # may be another process. A user without rights has changed nothing.
         if page_request.did and access.rights:
             page_request.cache.forget_recent()
         answer = await _build(path, request, page_request, is_json=is_json)
@@ -285,6 +291,10 @@ class _Dashboard:
         return answer
 
     def _inspector(self) -> Inspector:
+        """Return the Inspector of the Scheduler that the source returns now.
+
+        For another Scheduler than before, it also replaces the operations and the cache.
+        """
         scheduler = self._source if isinstance(self._source, Scheduler) else self._source()
         if scheduler is None:
             raise RejectedError("the Scheduler is not ready yet; reload the page", 503)
@@ -306,9 +316,11 @@ class _Dashboard:
 
 
 def _parameters(request: Request) -> dict[str, str]:
-    """Return those of the address; a stream that is opened again continues after its last event.
+    """Return the parameters of the address.
 
-    A form without a script sends each term of a search by itself.
+    A form without a script sends each term of a search, and each column, as a parameter of its own, so these
+    are joined. A browser that opens a stream again sends the id of its last event as a header, which becomes
+    the parameter ``seen``, so that the stream continues after that event.
     """
     last_event_id, query = request.headers.get("last-event-id"), request.query_params
     parameters = {name: " ".join(query.getlist(name)) if name in REPEATED else query[name] for name in query}
@@ -329,6 +341,7 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
             raise NotFoundError("there is no such page")
         request = await request.dated()
         view = await page.build(request)
+        # Only a page that shows an error, such as that of an invalid search, states its status.
         status = getattr(view, "_status", 200)
         return await render(view, page.template, request, path, is_json=is_json, status=status)
     except RejectedError as error:
@@ -345,7 +358,7 @@ async def _build(path: str, http: Request, request: PageRequest, *, is_json: boo
 
 
 def _check_method(request: Request, settings: Settings) -> Response | None:
-    """Return why the method of a request is refused; None if it is not."""
+    """Return the refusal of a request whose method or origin is not accepted; None if both are."""
     path = path_of(request)
     is_action = path == density.PATH or (path in ACTIONS and not settings.read_only)
     allowed = frozenset({"POST"}) if is_action else SAFE_METHODS
@@ -359,13 +372,16 @@ def _check_method(request: Request, settings: Settings) -> Response | None:
 
 
 def _static(path: str) -> Response:
-    """Return a file. Its address has the version of the page that refers to it, or none."""
+    """Return a static file, or 404.
+
+    The path may contain the version of the files to which the page refers.
+    """
     version, _, name = path.removeprefix("/static/").rpartition("/")
     file = static_files().get(name)
     if file is None or not (version == "" or _VERSION.fullmatch(version)):
         return PlainTextResponse("there is no such file\n", 404)
-    # With another version, the page is that of another process or of an earlier release, so this file may
-    # differ from the one that the page means.
+    # A page with another version comes from another process or an earlier release. It may need another
+    # content of this file, so the browser keeps this content for a short time only.
     is_current = version == static_version()
     age = f"{STATIC_AGE_S}, immutable" if is_current else str(CHANGED_STATIC_AGE_S)
     headers = {"cache-control": f"private, max-age={age}"}

@@ -27,7 +27,7 @@ class FieldError(ValueError):
 def read_fields(
     fields: Mapping[str, str], parameters: Sequence[Parameter], json_arguments: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments that were entered in fields; an empty one leaves its parameter out.
+    """Return the arguments that were entered in fields. An empty field leaves its parameter out.
 
     Args:
         fields: The texts of the fields.
@@ -35,8 +35,8 @@ def read_fields(
         json_arguments: Arguments that were entered as JSON.
 
     Raises:
-        FieldError: A required one is missing, one was entered twice, or a field is that of another task, as
-            after another one was chosen.
+        FieldError: A required argument is missing, an argument was entered both in its field and as JSON, or
+            a field belongs to no parameter of the task, as after the user has chosen another task.
     """
     texts = {name.removeprefix(FIELD): text for name, text in fields.items() if text}
     for name, is_required in parameters:
@@ -59,7 +59,7 @@ def value_of(text: str) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """Return the text of a field whose value this is: JSON, unless it is a text that a field can carry."""
+    """Return what a field shows for a value: JSON, or a text itself if the field sends it back unchanged."""
     if isinstance(value, str) and _can_be_entered(value):
         return value
     return json_of(value)
@@ -73,20 +73,24 @@ def _can_be_entered(text: str) -> bool:
 
 
 def json_of(value: Any, indent: int | None = None) -> str:
-    """Return JSON that a page shows as it is, so that it can be sent again.
+    """Return a value as JSON that a page shows without escapes of its own, so that a form can send it again.
 
     Raises:
-        TypeError: The value was decoded to one that JSON does not have; as for ValueError.
+        TypeError: JSON has no such value: a codec has decoded arguments to other types.
+        ValueError: The value contains itself.
     """
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return text if visible(text) == text else json.dumps(value, indent=indent)
 
 
 def fields_of(kwargs: Mapping[str, Any], parameters: Sequence[Parameter]) -> tuple[dict[str, str], str]:
-    """Return the fields of the arguments that are parameters, and a JSON object of the others or nothing.
+    """Return the fields of the arguments that are parameters, and the other arguments as a JSON object.
+
+    Without other arguments, the second text is empty.
 
     Raises:
-        TypeError: As in `json_of()`, as is ValueError.
+        TypeError: JSON has no such value; see `json_of()`.
+        ValueError: A value contains itself.
     """
     names = {parameter.name for parameter in parameters}
     other_arguments = {name: value for name, value in kwargs.items() if name not in names}
@@ -95,4 +99,5 @@ def fields_of(kwargs: Mapping[str, Any], parameters: Sequence[Parameter]) -> tup
 
 
 def _reject(name: str) -> None:
+    """Reject NaN and Infinity, which the parser of Python accepts although they are not JSON."""
     raise ValueError(f"{name} is not JSON")

@@ -18,7 +18,7 @@ RequestT = TypeVar("RequestT")
 Arguments = TypeVarTuple("Arguments")
 
 MAX_ENTRIES: Final = 500
-"""Values that are kept at most: those that were used last."""
+"""The maximum number of values that are kept. The one that was used longest ago is dropped first."""
 
 MINUTE_S: Final = 60.0
 
@@ -30,7 +30,7 @@ async def in_time(read: Awaitable[T]) -> T | None:
     """Return what was read, or None if the database did not answer in time.
 
     Raises:
-        DatabaseUnavailableError: The database is unavailable.
+        DatabaseUnavailableError: The database is unavailable for another reason.
     """
     try:
         return await read
@@ -57,9 +57,10 @@ class Cache:
         self._entries: dict[Hashable, _Entry] = {}
 
     async def get(self, key: Hashable, age_s: float, read: Callable[[], Awaitable[T]]) -> tuple[T, float]:
-        """Return the value of a key, and for how many seconds it has been kept; read it if it is older.
+        """Return the value of a key, and its age in seconds. Read a value that has expired or is missing.
 
-        An error is raised to the caller whose read failed, and is not kept.
+        An error is raised to the caller whose read failed, and is not kept. Callers that waited for that read
+        then read the value themselves.
         """
         entry = self._entries.pop(key, None)
         if entry is None:
@@ -77,11 +78,11 @@ class Cache:
             return value, self._clock() - entry.read_at
 
     def forget_recent(self) -> None:
-        """Drop the values that are kept for less than a minute, and those that are being read."""
+        """Drop each value whose ``age_s`` is less than a minute, also if it is being read now."""
         self._entries = {key: entry for key, entry in self._entries.items() if entry.age_s >= MINUTE_S}
 
     def _make_room(self) -> None:
-        """Drop expired values, and the one that was used longest ago while there are too many."""
+        """Drop expired values. If there are still too many, drop those that were used longest ago."""
         now = self._clock()
         for key in [key for key, entry in self._entries.items() if entry.expires_at <= now]:
             # While the lock is held, the value is being read for callers that wait for it.
@@ -95,7 +96,7 @@ class SharedReads:
     """The cache as one request uses it, which records the age of the values that it returned.
 
     Attributes:
-        oldest_s: The age of its oldest data in seconds.
+        oldest_s: The age in seconds of the oldest data that the request has read; 0 if it has read none.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -117,10 +118,11 @@ class SharedReads:
 
         Args:
             read: A function of a module, not one that each call defines anew.
-            request: The request, which it gets first.
-            arguments: What it gets then.
+            request: The first argument of the function. It is no part of the key.
+            arguments: The other arguments of the function, which are part of the key.
             age_s: For how many seconds a value is kept.
-            is_data: Whether its age matters to those who read the page.
+            is_data: Whether the age of the value counts for ``oldest_s``, because it matters to those who
+                read the page.
             depends_on: What else the value depends on, such as the rights of the request.
         """
         key = read, arguments, depends_on
@@ -130,9 +132,12 @@ class SharedReads:
         return value
 
     def forget_recent(self) -> None:
-        """Let the next page read again what a change may have changed, but for what is expensive to read."""
+        """Let the next page read again what a change may have affected.
+
+        Values that are expensive to read are kept.
+        """
         self._cache.forget_recent()
 
     def renewed(self) -> SharedReads:
-        """Return the same cache for another request."""
+        """Return the same cache for another request, which has read nothing yet."""
         return SharedReads(self._cache)

@@ -28,10 +28,10 @@ STEPS: Final = tuple(
 """The intervals between two labels of the axis of time."""
 
 FLAG_WIDTH: Final = 22.0
-"""The width of the flag of a release, in percent of the plot; those that would overlap share one."""
+"""The width of the flag of a release, in percent of the plot. Flags that would overlap become one flag."""
 
 QUANTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-"""The shares of values that do not exceed a quantile, by its label."""
+"""By the label of a quantile, the share of the values that do not exceed it."""
 
 TONES: Final[Mapping[str, str]] = {
     "completed": "calm",
@@ -58,7 +58,7 @@ class Series:
 
     Attributes:
         label: The name of the values.
-        values: One for each time; None where there is none.
+        values: A value for each time; None for a time without a value.
     """
 
     label: str
@@ -93,7 +93,7 @@ class Flag(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A part of a stacked bar: its colour, its top and its height in percent from the top."""
+    """A part of a stacked bar: its colour, its place from the top of the plot, and its height in percent."""
 
     tone: str
     top: float
@@ -101,7 +101,7 @@ class Bar(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The lines of a series up to its last complete slot, and from there on.
+    """A series as two paths: ``path`` to its last complete slot, ``open_path`` from there to the open slot.
 
     They are paths in a box as wide as the number of slots and 100 high.
     """
@@ -177,7 +177,10 @@ class Chart:
 
     @property
     def legend(self) -> list[tuple[Series, str]]:
-        """The series with their last complete values, that of the oldest waiting job as of now."""
+        """Each series with its last complete value, or ``-`` if there is none.
+
+        The age of the oldest waiting job is that of now, which is in the last slot.
+        """
         if len(self.times) < 2:
             return [(series, "-") for series in self.series]
         return [
@@ -187,7 +190,7 @@ class Chart:
 
     @property
     def width(self) -> timedelta:
-        """The length of a slot."""
+        """The length of a slot; a minute for a chart of fewer than two slots, which do not show it."""
         return self.times[1] - self.times[0] if len(self.times) > 1 else timedelta(minutes=1)
 
     @property
@@ -203,6 +206,7 @@ class Chart:
                 label=self._label(at) + (", so far" if place == number - 1 else ""),
                 bars=() if self.is_log else self._bars(place, scale),
                 values=[(series.name, self.text_of(series.values[place])) for series in self.series],
+                # A label in the last tenth would overlap the word "now" at the end of the axis.
                 tick=self._tick(at) if int(at.timestamp()) % step == 0 and place < number * 0.9 else "",
                 is_minor=int(at.timestamp()) // step % 2 == 1,
                 is_open=place == number - 1,
@@ -236,7 +240,7 @@ class Chart:
 
     @property
     def flags(self) -> list[Flag]:
-        """The flags of the releases within the times, without any that overlap."""
+        """The flags of the releases. A release whose flag would overlap the previous one shares that flag."""
         flags, free_from = list[Flag](), -math.inf
         slot_width = 100 / max(len(self.times), 1)
         for place, label in self._releases():
@@ -250,7 +254,7 @@ class Chart:
         return flags
 
     def text_of(self, value: float | None) -> str:
-        """Return a value with its unit."""
+        """Return a value as a text: ``-`` for None, a duration with its unit, another number without one."""
         if value is None:
             return "-"
         if self.unit == "s":
@@ -291,6 +295,7 @@ class Chart:
         return f"{at:%m-%d %H:%M}" if self.width * len(self.times) > timedelta(days=2) else f"{at:%H:%M}"
 
     def _bars(self, place: int, scale: Sequence[float]) -> list[Bar]:
+        """Return the parts of the bar of a slot, the lowest first."""
         bars, below = list[Bar](), 0.0
         for series in self.series:
             value = series.values[place]
@@ -323,6 +328,7 @@ class Chart:
             maximum = max(
                 (value for series in self.series for value in series.values if value is not None), default=0
             )
+            # The rounding error of a power of ten must not add a decade.
             decades = max(math.ceil(math.log10(max(maximum, 10 * LEAST_LOG_S) / LEAST_LOG_S) - 1e-9), 1)
             stride = max(math.ceil(decades / 6), 1)
             return [LEAST_LOG_S * 10.0**power for power in range(0, decades + stride, stride)]
@@ -332,12 +338,18 @@ class Chart:
         )
         maximum = max(sums, default=0)
         step = _nice(max(maximum, 1) / 4)
+        # The rounding error of a multiple of the step must not add a step.
         return [step * number for number in range(math.ceil(max(maximum, 1) / step - 1e-9) + 1)]
 
 
 def small_line(values: Sequence[float | None]) -> str:
-    """Return a small line with the area below it as a path in a box of 30 x (the number of values - 1)."""
+    """Return a small line with the area below it, as a path.
+
+    Its box is as wide as the number of values minus 1, and 30 high. The area ends at 32, below the box, so
+    that its lower edge is not visible.
+    """
     maximum = max((value for value in values if value), default=0)
+    # The highest value is at 3 from the top, and 0 at 28.
     points = [
         None if value is None else (float(place), 28 - 25 * value / maximum if maximum else 28.0)
         for place, value in enumerate(values)
@@ -346,7 +358,10 @@ def small_line(values: Sequence[float | None]) -> str:
 
 
 class SmallBars(NamedTuple):
-    """Small bars without axes as paths of vertical lines in a box as wide as their number and 22 high."""
+    """Small bars without axes: vertical lines as a path, and their upper, failed parts as another path.
+
+    The box is as wide as the number of bars, and 22 high.
+    """
 
     passed: str
     failed: str
@@ -356,8 +371,8 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
     """Return small bars, of which the highest is as high as the box.
 
     Args:
-        counts: Their heights.
-        failed: The upper part of each, in the colour of failures; empty for none.
+        counts: The heights of the bars.
+        failed: The heights of their upper parts, which have the colour of failures; empty for no such parts.
     """
     maximum = max(counts, default=0)
     paths: tuple[list[str], list[str]] = [], []
@@ -365,6 +380,7 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
         if not count:
             continue
         bad = min(failed[place], count) if failed else 0
+        # Even the lowest bar is 1.5 high, so that it can be seen.
         top, middle = min(22 - 22 * count / maximum, 20.5), 22 - 22 * (count - bad) / maximum
         for path, start, end in ((paths[0], 22.0, middle), (paths[1], min(middle, 22.0), top)):
             if start > end:
@@ -373,7 +389,10 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
 
 
 def finished(start: datetime, end: datetime) -> str:
-    """Return the term of a search for the jobs that ended between two full minutes."""
+    """Return the term of a search for the jobs that ended from ``start`` on and before ``end``.
+
+    Both are full minutes.
+    """
     first_minute, last_minute = (
         f"{instant.astimezone(UTC):%Y-%m-%dT%H:%MZ}" for instant in (start, end - timedelta(minutes=1))
     )
@@ -383,7 +402,7 @@ def finished(start: datetime, end: datetime) -> str:
 
 
 def path_of(points: Iterable[tuple[float, float] | None]) -> str:
-    """Return points as a path that has gaps where there are none; a single point is as wide as a slot."""
+    """Return points as a path. None makes a gap, and a point between gaps is a line as wide as a slot."""
     return "".join(
         _joined(run) if len(run) > 1 else f"M{_short(run[0][0] - 0.5)} {_short(run[0][1])}h1"
         for run in _runs(points)
@@ -391,9 +410,9 @@ def path_of(points: Iterable[tuple[float, float] | None]) -> str:
 
 
 def _runs(points: Iterable[tuple[float, float] | None]) -> Iterator[list[tuple[float, float]]]:
-    """Yield the points that follow each other without a gap."""
+    """Yield each run of points that follow one another without a gap."""
     run: list[tuple[float, float]] = []
-    for point in (*points, None):
+    for point in (*points, None):  # the last None ends the last run
         if point is not None:
             run.append(point)
         elif run:
@@ -402,19 +421,22 @@ def _runs(points: Iterable[tuple[float, float] | None]) -> Iterator[list[tuple[f
 
 
 def _joined(points: Sequence[tuple[float, float]]) -> str:
-    """Return points as a line: the first one, then the way to each of the others, which is shorter."""
+    """Return points as a path: the first point, then the distance of each point from the previous one.
+
+    Distances are shorter to write than points.
+    """
     places = [(round(x, 1), round(y, 1)) for x, y in points]
-    ways = [f"{_short(x - before[0])} {_short(y - before[1])}" for before, (x, y) in pairwise(places)]
-    return f"M{_short(places[0][0])} {_short(places[0][1])}l{' '.join(ways)}".replace(" -", "-")
+    distances = [f"{_short(x - before[0])} {_short(y - before[1])}" for before, (x, y) in pairwise(places)]
+    return f"M{_short(places[0][0])} {_short(places[0][1])}l{' '.join(distances)}".replace(" -", "-")
 
 
 def _short(number: float) -> str:
-    """Return a number with one decimal at most, as short as a path may have it."""
+    """Return a number with at most one decimal, without a zero before the point: ``.5``, ``-.5``."""
     text = f"{number:.1f}".removesuffix(".0").replace("-0.", "-.")
     return "0" if text in {"-0", ""} else text.removeprefix("0") if text.startswith("0.") else text
 
 
 def _nice(number: float) -> float:
-    """Return the next number of 1, 2 or 5 times a power of ten."""
+    """Return the smallest number of 1, 2 or 5 times a power of ten that is not below this one."""
     power = 10.0 ** math.floor(math.log10(number))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= number * (1 - 1e-9))

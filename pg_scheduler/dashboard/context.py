@@ -37,10 +37,11 @@ JobLinks: TypeAlias = Callable[[Job], Mapping[str, str]]
 
 EARLIEST: Final = datetime(1, 1, 2, tzinfo=UTC)
 LATEST: Final = datetime(9999, 12, 30, tzinfo=UTC)
-"""The times of a form, so that each is an instant in any zone, and also a moment later."""
+"""The first and the last time that a form accepts. They keep a distance from the limits of ``datetime``, so
+that neither another time zone nor a small addition overflows."""
 
 MORNING: Final = " 08:00"
-"""What follows a day in the choices of a form."""
+"""The end of a choice of a form that means a morning, such as ``tomorrow 08:00``."""
 
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 
@@ -66,7 +67,7 @@ class RejectedError(Exception):
 
 
 class NotFoundError(RejectedError):
-    """Nothing visible has this address. What exists and is not visible answers the same."""
+    """Nothing visible has this address. The error is the same for an object that exists and is hidden."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, 404)
@@ -102,20 +103,21 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A request that may be answered.
+    """A request that ``authorize=`` has let in, with all that a page or an action needs to answer it.
 
     Attributes:
         settings: The settings of the dashboard.
         access: The rights of the request.
-        inspector: Reads it.
+        inspector: Reads the database for the request.
         parameters: The parameters of the address.
         base: The path under which browsers reach the dashboard, without a slash at the end.
-        now: The time of the operations.
+        now: The time, by the clock of the operations.
         cache: The values that requests share.
         operations: Makes the changes, and has the clock.
-        did: The message about the action before, as its cookie has it; empty for none.
+        did: The message about the previous action, as its cookie contains it; empty for none.
         is_compact: Whether tables are dense in this browser.
-        standby_lag_s: How many seconds the data is behind the primary; None if it is not that of a standby.
+        standby_lag_s: How many seconds the data is behind the primary; None if it does not come from a
+            standby.
     """
 
     settings: Settings
@@ -131,7 +133,10 @@ class PageRequest:
     standby_lag_s: float | None = None
 
     async def dated(self) -> PageRequest:
-        """Return the request as of now, with the delay of a standby, before anything shared was read."""
+        """Return the request as of now, before it has read anything that is shared.
+
+        If pages have a pool of their own, the request has the lag of the standby to which it leads.
+        """
         fresh = replace(self, now=self.operations.now, cache=self.cache.renewed(), standby_lag_s=None)
         if not self.settings.has_read_pool:
             return fresh
@@ -160,7 +165,7 @@ class PageRequest:
         self.settings.redaction.check_search(parse_search(q, now=self.now, tz=UTC), self.access)
 
     async def search_jobs(self, where: str, limit: int, after: str | None = None) -> SearchPage:
-        """Return a page of the visible jobs that match a search, whose times are in UTC."""
+        """Return a page of the visible jobs that match a search. Times in the search are in UTC."""
         names = self.access.visible_names
         return await self.inspector.search_jobs(where, limit=limit, after=after, tz=UTC, names=names)
 
@@ -173,7 +178,7 @@ class PageRequest:
             where: The search.
             limit: The number of jobs.
             age_s: For how many seconds they are kept.
-            version: Changes when they must be read again before.
+            version: A value that changes when the jobs must be read again before that.
             is_data: Whether the age of the read matters to those who read the page.
         """
         depends_on = version, self.access.visible_names
@@ -184,10 +189,10 @@ class PageRequest:
     def visible_job(self, job: Job) -> Job:
         """Return a job as far as the request may see it: the one place that hides parts of jobs.
 
-        Without arguments, there are no metadata, progress notes and log lines either, and the keys of limits
-        and of unique jobs are hidden; the latter also with any value, because it may be a digest of the
-        arguments. With ``names=``, the history has no entry that names another job, and errors that carry
-        something of another job are hidden.
+        A request that may not see arguments sees no metadata, progress notes and log lines either, and no
+        keys of limits, shares and unique jobs. The unique key may be a digest of the arguments, so it is
+        also hidden if any argument or metadata is hidden. With ``names=``, the history has no entry of a job
+        that was cancelled because of another job, and texts that mention another job are hidden.
         """
         hide, errors = self.settings.redaction.values, job.errors
         if self.access.visible_names is not None:
@@ -219,7 +224,7 @@ class PageRequest:
         return error if self.access.visible_names is None else without_other_job(error)
 
     def visible_conflict(self, error: JobConflictError) -> str:
-        """Return why a job was not added; without the other job if that may be of a hidden name."""
+        """Return why a job was not added. With ``names=``, the text does not name the other job."""
         if self.access.visible_names is None:
             return str(error)
         return f"another job has the {'id' if error.unique_key is None else 'unique key'} of this one"
@@ -235,6 +240,7 @@ class PageRequest:
     def sees_all(self, job: Job) -> bool:
         """Return whether the request sees every argument and all metadata of a job."""
         values = {"args": list(job.args), "kwargs": job.kwargs, "metadata": job.metadata}
+        # A job whose arguments could not be read has empty ones, which are not all that there is.
         is_read = job.no_args_reason is None
         return is_read and self.access.sees_arguments and self.settings.redaction.shows(values)
 
@@ -261,28 +267,35 @@ class PageRequest:
         return item
 
     async def names_of_tasks(self, names: Iterable[str]) -> dict[str, set[str]]:
-        """Return names of tasks, each with the main one by which this process or the workers know the task.
+        """Return, by name, the name itself and the main names that workers and this process know for it.
 
-        A pause holds all names of a task. So those who see only one of them may neither pause the task, nor
-        read who did.
+        A pause holds the jobs of all names of a task. So a user who does not see all of these names may
+        neither pause the task, nor read who paused it.
         """
         reported = TaskNames.of(await self.workers())
         return {name: {reported.task_of(name), *self.operations.names_of(name)} for name in names}
 
     async def task_names(self) -> TaskNames:
-        """Return the visible tasks that live workers claim, whose main names every page offers and lists."""
+        """Return the visible tasks that live workers claim. Every page lists them by their main names."""
         workers = await self.workers()
         return TaskNames.of((worker for worker in workers if worker.is_alive), self.access.sees_name)
 
     async def task_parameters(self, task: str | None) -> Sequence[Parameter]:
-        """Return the parameters of a visible task that live workers report; none if arguments are hidden."""
+        """Return the parameters of a task that workers report.
+
+        There are none without a task, or if the request may not see the task or arguments.
+        """
         if task is None or not self.access.sees_arguments or not self.access.sees_name(task):
             return ()
         main = (await self.task_names()).task_of(task)
         return parameters_of(await self.workers(), main) or ()
 
     async def argument_names(self, job: Job) -> Sequence[str]:
-        """Return the parameters of the positional arguments of a visible job that live workers report."""
+        """Return the names of the parameters to which a visible job passes its positional arguments.
+
+        There are none if the job has no such arguments, the request may not see arguments, or no worker
+        reports the parameters.
+        """
         if not job.args or not self.access.sees_arguments:
             return ()
         return positional_names(await self.workers(), (await self.task_names()).task_of(job.job_name))
@@ -296,7 +309,7 @@ class PageRequest:
         return await self.read_shared(_read_workers, age_s=WORKERS_AGE_S, is_data=is_data)
 
     async def job_names(self) -> Sequence[str]:
-        """Return the names of jobs whose attempts were counted, of which the request may not see all."""
+        """Return the names of jobs whose attempts were counted, also those that the request may not see."""
         return await self.read_shared(_read_job_names, age_s=NAMES_AGE_S, is_data=False)
 
     async def worker_names(self) -> dict[str, str]:
@@ -304,21 +317,25 @@ class PageRequest:
         return {worker.worker_id: worker.identity for worker in await self.workers() if worker.identity}
 
     def uncounted(self, text: str | None) -> str | None:
-        """Return which live workers count nothing, without their names if only some job names are visible."""
+        """Return a text about workers that count nothing, without their names if the request has ``names=``.
+
+        None means that all workers count, and stays None.
+        """
         return text if text is None or self.access.visible_names is None else "some workers count nothing"
 
     def may(self, right: Right) -> bool:
-        """Return whether the request may make such changes."""
+        """Return whether the request has a right, and the dashboard accepts changes."""
         return not self.settings.read_only and self.access.may(right)
 
     def url(self, path: str, /, **parameters: object) -> str:
-        """Return the address of a page."""
+        """Return the address of a page, without parameters that are None or empty."""
         query_fields = {key: str(value) for key, value in parameters.items() if value not in {None, ""}}
         query = urlencode(query_fields, quote_via=quote)
         return f"{self.base}{path}{'?' if query else ''}{query}"
 
     def source_url(self, name: str) -> str:
         """Return the address of another source."""
+        # The base ends with the name of this source.
         return f"{self.base.rpartition('/')[0]}/{name}/"
 
     def search_url(self, **terms: str) -> str:
@@ -329,7 +346,7 @@ class PageRequest:
         """Return a parameter.
 
         Raises:
-            RejectedError: It is missing.
+            RejectedError: It is missing or empty.
         """
         value = self.parameters.get(name, "")
         if not value:
@@ -337,10 +354,10 @@ class PageRequest:
         return value
 
     def choice(self, name: str, choices: Collection[Text], default: str = "") -> Text:
-        """Return the value of a parameter, which must be one of the known values.
+        """Return the value of a parameter, or the default if it is missing or empty.
 
         Raises:
-            RejectedError: The value is not a known one.
+            RejectedError: The value is not one of the choices.
         """
         value = self.parameters.get(name) or default
         choice = next((option for option in choices if option == value), None)
@@ -379,7 +396,10 @@ def base_of(request: Request, *, trust_forwarded: bool) -> str:
 
 
 def path_of(request: Request) -> str:
-    """Return the path of the request within the dashboard. ``path`` contains the ``root_path`` or not."""
+    """Return the path of the request within the dashboard.
+
+    It depends on the server and the host application whether ``path`` contains the ``root_path``.
+    """
     path, root = str(request.scope["path"]), str(request.scope.get("root_path", "")).rstrip("/")
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :]
@@ -387,7 +407,7 @@ def path_of(request: Request) -> str:
 
 
 def _own_part(entry: AttemptError) -> AttemptError:
-    """Return an entry of the history without what it carries of another job."""
+    """Return an entry of the history; without its texts if one of them mentions another job."""
     texts = entry.error_type, entry.message, entry.traceback
     if not any(map(class_about_other_job, texts)):
         return entry
@@ -399,12 +419,12 @@ def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> date
 
     Args:
         name: The name of the field.
-        text: The time, or the time from now on or the morning of a list of choices.
-        now: The time.
+        text: A time, or a choice of a list: ``+1h`` for an hour from now, or ``tomorrow 08:00``.
+        now: The current time.
         zone: The time zone of a time without an offset; empty for UTC.
 
     Raises:
-        RejectedError: It is none.
+        RejectedError: The text is no time, the zone is unknown, or the time is out of range.
     """
     if not text:
         return None
@@ -412,6 +432,7 @@ def entered_instant(name: str, text: str, now: datetime, zone: str = "") -> date
         tz = named_zone(zone or "UTC")[1]
     except ValueError as error:
         raise RejectedError(str(error)) from error
+    # read_instant() reads the day of a morning, whose hour is set below by the clock of the zone.
     day = text.removesuffix(MORNING)
     try:
         instant: datetime | None = read_instant(day, now, tz)

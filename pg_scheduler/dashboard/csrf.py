@@ -36,9 +36,10 @@ def check_origins(origins: Iterable[str]) -> frozenset[str]:
 def is_own_request(request: Request, trusted: frozenset[str]) -> bool:
     """Return whether an unsafe request comes from a page of this origin, or of a trusted one.
 
-    If the browser states the site, a comparison of ``Origin`` with ``Host`` cannot overrule it: ``Host`` has
-    no scheme, so a page over HTTP could pass for one over HTTPS. A request without both headers is not from a
-    browser, and must prove it by ``Authorization``, which no other site can set.
+    If the browser states the site, ``Origin`` is not compared with ``Host``: ``Host`` has no scheme, so a
+    page of the same host over HTTP would pass for one over HTTPS. A request with neither ``Sec-Fetch-Site``
+    nor ``Origin`` does not come from a browser. It must have the header ``Authorization``, which a page of
+    another site cannot set.
     """
     sites, origins = (request.headers.getlist(name) for name in ("sec-fetch-site", "origin"))
     if len(sites) > 1 or len(origins) > 1:
@@ -52,6 +53,7 @@ def is_own_request(request: Request, trusted: frozenset[str]) -> bool:
 
 
 def _is_host(origin: str, request: Request) -> bool:
+    """Return whether the request was sent to the host of an origin."""
     hosts = request.headers.getlist("host")
     return (
         len(hosts) == 1 and bool(_ORIGIN.fullmatch(origin)) and origin.partition("//")[2] == hosts[0].lower()

@@ -1,4 +1,4 @@
-"""The density of tables: kept in a cookie, so the server writes it into each page, before the first paint."""
+"""The density of tables. It is in a cookie, so the server writes it into each page before the first paint."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ MAX_AGE_S: Final = 365 * 86400
 
 
 def is_compact(request: Request) -> bool:
-    """Return whether this browser shows more rows."""
+    """Return whether the user has chosen compact tables, which show more rows, in this browser."""
     return request.cookies.get(_name(request)) == COMPACT
 
 
 async def choose(request: Request, base: str) -> Response:
-    """Keep what was chosen, and return to the page on which it was.
+    """Store the density that was chosen in a cookie, and send the browser back to the page of the form.
+
+    An address that is no page of the dashboard leads to the first page.
 
     Raises:
         RejectedError: The form is invalid.
@@ -38,4 +40,5 @@ async def choose(request: Request, base: str) -> Response:
 
 
 def _name(request: Request) -> str:
+    """Return the name of the cookie. Browsers accept its prefix over HTTPS only."""
     return f"{'__Host-' if request.url.scheme == 'https' else ''}pg_scheduler-density"

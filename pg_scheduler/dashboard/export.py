@@ -49,7 +49,8 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
             columns = [*COLUMNS, *(CLOSED_COLUMNS if request.access.sees_arguments else ())]
             request.check_search(q)
             read = partial(request.search_jobs, q, PAGE_LENGTH)
-        first_page = await read(None)  # before the answer starts
+        # The first page is read before the answer starts, so that an error can still set the status.
+        first_page = await read(None)
     except ValueError as error:  # a SearchError
         raise RejectedError(str(error)) from error
     headers = {
@@ -60,6 +61,7 @@ async def export(request: PageRequest, *, is_head: bool) -> Response:
 
     async def body() -> AsyncIterator[str]:
         if format_name == "csv":
+            # The header is a row whose values are the names of the columns.
             yield write([dict(zip(columns, columns, strict=True))])
         page: SearchPage | AuditPage | None = first_page
         while page is not None:
@@ -77,7 +79,8 @@ def _row(request: PageRequest, item: Job | AuditRecord) -> dict[str, Any]:
     item = request.visible_job(item)
     listed = row_of(item, request, with_arguments=False)
     row = {name: getattr(listed, name) for name in COLUMNS}
-    row |= {"error": item.error_message, "tags": tags_of(item, request)}  # a list shortens them
+    # The list has shortened these texts.
+    row |= {"error": item.error_message, "tags": tags_of(item, request)}
     if request.access.sees_arguments:
         row |= {"args": item.args, "kwargs": item.kwargs, "metadata": item.metadata}
     return dict(plain(row))

@@ -22,7 +22,8 @@ class SubjectLink(NamedTuple):
     Attributes:
         label: Its text.
         path: The path of the page.
-        terms: What precedes the subject in a search; empty for a page that is no search.
+        terms: The search for its jobs, up to the field whose value is the subject; empty for a page that is
+            no search.
     """
 
     label: str
@@ -58,6 +59,7 @@ LINKS: Final[Mapping[FindingCode, SubjectLink]] = {
 
 START: Final = "pg-scheduler worker myapp.jobs"
 WITHOUT_SUBJECT: Final = frozenset({"/workers", "/schedules"})
+"""Pages that list all objects, so that the address of the link has no subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,10 @@ class FindingRow:
 
 
 async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
-    """Return findings with their mutes, each row once: without subjects, those of a code are equal."""
+    """Return findings with their mutes, and equal rows once.
+
+    Findings of the same code whose subjects are hidden have equal rows.
+    """
     mutes = await read_mutes(request.inspector, "finding", map(finding_id, findings))
     names = await request.worker_names()
     rows = (_row(finding, mutes.get(finding_id(finding), ()), names, request) for finding in findings)
@@ -114,9 +119,11 @@ def _row(
     finding: Finding, mutes: Sequence[Mute], workers: Mapping[str, str], request: PageRequest
 ) -> FindingRow:
     """Return the finding without the texts that could mention what is hidden."""
+    # The evidence of XMIN_HELD contains a statement of another session, which may contain arguments.
     is_open = request.access.visible_names is None and (
-        request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD  # contains a statement
+        request.access.sees_arguments or finding.code is not FindingCode.XMIN_HELD
     )
+    # A finding about a visible name shows the subject and the evidence about this name alone.
     is_own = finding.code in ABOUT_NAMES and request.access.sees_name(finding.subject)
     subject = finding.subject if is_open or is_own else None
     advice, name = ADVICE[finding.code], subject
@@ -144,7 +151,7 @@ def _row(
 
 
 def _shown_steps(code: FindingCode, steps: Sequence[RemedyStep]) -> tuple[RemedyStep, ...]:
-    """Return the steps with capital letters; what starts a worker has an example of the command."""
+    """Return the steps as sentences. Those of "no worker" have an example of the command that starts one."""
     command = {"command": START} if code is FindingCode.WORKER_NONE else {}
     return tuple(replace(step, text=sentence(step.text), **command) for step in steps)
 

@@ -15,22 +15,23 @@ from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
 
 MIN_WIDTH: Final = 0.8
-"""Percent of a bar that is too short to be seen."""
+"""The minimum width of the bar of an attempt in percent: a narrower one could not be seen."""
 
 LABEL_WIDTH: Final = 16.0
-"""Percent from which a wait has room for its label."""
+"""The width in percent from which on the bar of a wait has room for its label."""
 
 NUMBER_WIDTH: Final = 4.0
-"""Percent between the numbers of two attempts."""
+"""The minimum distance between the numbers of two attempts in percent."""
 
 LONGEST_WAIT: Final = 4
-"""A first wait that is longer than so many times the rest is cut."""
+"""The first wait is cut if it is longer than this many times the time after it."""
 
 MIN_STEPS: Final = 50
 MIN_STEP_S: Final = 1
-"""The bars of a job that has not ended change in steps of a second, or of 2 % of its age at most."""
+"""The bars of a job that has not ended change in steps of at most 2 % of its age, or of a second."""
 
 STEPS: Final = (1 / 3, 2 / 3)
+"""The places of the labels of the axis, as shares of its length."""
 
 KINDS: Final = {
     None: "running",
@@ -40,6 +41,7 @@ KINDS: Final = {
     "released": "released",
     "snoozed": "released",
 }
+"""The states of attempts by their outcomes; None for an attempt that runs. The others have failed."""
 
 WAITS: Final = frozenset({"wait", "backoff", "limit"})
 
@@ -132,6 +134,7 @@ def gantt_of(
         end = max(now, _due(job))
     first_start = next((attempt.started_at for attempt in attempts if attempt.started_at is not None), None)
     first_start = first_start or min(job.execution_time, end)
+    # A long first wait would leave no room for the attempts, so the axis begins shortly before them.
     if first_start - begin > LONGEST_WAIT * (end - first_start) > timedelta():
         begin = first_start - (end - first_start) / LONGEST_WAIT
     if end <= begin:
@@ -163,9 +166,10 @@ def gantt_of(
 
 
 def _rounded(now: datetime, since: datetime) -> datetime:
-    """Return a time that is at most 2 %, or one second, later, so that a live page changes seldom."""
+    """Return the time, rounded up by at most 2 % of the age or a second: so a live page changes seldom."""
     parts = int((now - since).total_seconds()) // MIN_STEPS
     step = timedelta(seconds=max(1 << parts.bit_length() >> 1, MIN_STEP_S))  # a power of two of seconds
+    # The floor division of a negative age rounds up.
     return max(now, since - (since - now) // step * step)
 
 
@@ -178,6 +182,7 @@ def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
 
 
 def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, has_suspended: bool) -> Iterator[Span]:
+    """Yield the waits and the attempts of a job in the order of their times."""
     at, previous = job.created_at, None
     for attempt in attempts:
         if attempt.started_at is None:

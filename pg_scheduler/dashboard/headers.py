@@ -1,9 +1,10 @@
 """What every answer gets: headers, and compression unless another site makes a browser request it.
 
-A site that makes browsers request pages with texts of its choice, and sees the lengths of the encrypted
-answers, finds out what else a compressed page contains: BREACH. Browsers state with ``Sec-Fetch-Site`` which
-site a request comes from, so only those of the dashboard's own pages, and those that a user makes, are
-compressed. Streams and files that are exported are not.
+The reason is the attack BREACH: a site makes a browser request pages with texts of its choice, sees the
+lengths of the encrypted answers, and finds out from these what else a compressed page contains. Browsers
+state with ``Sec-Fetch-Site`` which site a request comes from. So a page is compressed only if a page of the
+dashboard, or the user, requests it. Static files contain no secret, and are always compressed. Streams and
+exported files are never compressed.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def secured(send: Send, *, has_policy: bool, has_body: bool) -> Send:
 
     Args:
         send: Sends to the server.
-        has_policy: Whether the answer is a page of the dashboard. The host's own, such as its login, has
-            scripts of its own.
+        has_policy: Whether the answer gets the Content-Security-Policy. An answer of ``authorize=``, such as
+            a login page, may have scripts of its own, so it does not get it.
         has_body: Whether the body is sent; not for HEAD.
     """
 
@@ -66,7 +67,7 @@ def secured(send: Send, *, has_policy: bool, has_body: bool) -> Send:
 
 
 def compressed(response: Response, request: Request) -> ASGIApp:
-    """Return an answer that is compressed if the browser accepts it, or the answer as it is."""
+    """Return the answer; compressed, if that is safe for its content and the browser accepts it."""
     is_own = request.headers.get("sec-fetch-site") in OWN_SITES
     is_static = response.headers.get("content-type", "").startswith(STATIC)
     if is_static or (is_own and isinstance(response, HTMLResponse)):

@@ -60,10 +60,10 @@ class JobRow:
     """The name that people gave it, else its id."""
     schedule: str | None
     paused_task: str | None
-    """The name of its task if the job waits because that is paused."""
+    """The name of its task if the job waits because the task is paused, else None."""
     blocked_on: str | None
     blockers: Sequence[BlockerRow]
-    """The first jobs that it waits for, one more than are shown."""
+    """The first jobs that it waits for; one more than a page shows, if there are more."""
     error: str | None
     tags: Sequence[str]
     progress: float | None
@@ -75,7 +75,7 @@ class JobRow:
 
     @property
     def cause(self) -> str | None:
-        """The error; that of a quarantined job without the name of its state and the remedy."""
+        """The error; None for none. For a quarantined job, it lacks the name of the state and the remedy."""
         if self.error is None or self.state != "quarantined":
             return self.error
         return self.error.removeprefix(QUARANTINED).strip().partition(". ")[0]
@@ -87,12 +87,12 @@ class JobRow:
 
     @property
     def limit(self) -> str | None:
-        """The name of the limit that it waits for."""
+        """The name of the limit that it waits for; None for none."""
         return limit_of(self.blocked_on)[0] or None
 
     @property
     def share(self) -> str | None:
-        """The name of the share in which it waits for the turn of its tenant."""
+        """The name of the share in which it waits for the turn of its tenant; None for none."""
         return share_of(self.blocked_on)[0] or None
 
     def left_s(self, now: datetime) -> float | None:
@@ -139,7 +139,7 @@ def tags_of(job: Job, request: PageRequest) -> list[str]:
 
 
 def share_done(job: Job) -> float | None:
-    """Return the share of a job's work that is done."""
+    """Return the share of a job's work that is done, from 0 to 1; None if it is unknown."""
     if job.progress is None or not job.progress.total or job.progress.total <= 0:
         return None
     return min(max(job.progress.done / job.progress.total, 0.0), 1.0)
@@ -210,6 +210,7 @@ def _ran_s(job: Job, now: datetime) -> float | None:
 
 
 def _arguments(job: Job, request: PageRequest) -> str | None:
+    """Return a part of the arguments in one line; None if the request may not see them."""
     if not request.access.sees_arguments:
         return None
     if job.no_args_reason is not None:
@@ -220,12 +221,13 @@ def _arguments(job: Job, request: PageRequest) -> str | None:
 
 
 def arguments_line(args: Sequence[Any], kwargs: Mapping[str, Any], is_hidden: Callable[[str], bool]) -> str:
-    """Return arguments in one line of bounded length, without what is within objects and lists.
+    """Return arguments in one line of bounded length. Of an object or a list, it has the length only.
 
     Args:
         args: The positional arguments.
         kwargs: The keyword arguments.
-        is_hidden: Returns whether the value of a key is hidden; that of a positional argument is its number.
+        is_hidden: Returns whether the value of a key is hidden. The key of a positional argument is its
+            number as a text.
     """
 
     def parts() -> Iterator[str]:
@@ -244,10 +246,12 @@ def arguments_line(args: Sequence[Any], kwargs: Mapping[str, Any], is_hidden: Ca
 
 
 def _is_word(value: Any) -> bool:
+    """Return whether a value is a text that needs no quotes in a line of arguments."""
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._:/@+-]+", value) is not None
 
 
 def _brief(value: Any, *, is_quoted: bool) -> str:
+    """Return a value in a few characters; of an object or a list, the number of its members."""
     if isinstance(value, str):
         text = short(value, MAX_ARGUMENTS_LENGTH)
         return json.dumps(text, ensure_ascii=False) if is_quoted else text

@@ -22,7 +22,7 @@ OPEN_LINES: Final = 60
 """Lines that are open; further lists and objects are folded."""
 
 INLINE_LENGTH: Final = 72
-"""Characters of a list or an object without parts that is shown in one line."""
+"""The maximum length of a list or an object in one line. It may contain no other list or object."""
 
 _CLASSES: Final = {str: "s", bool: "kc", type(None): "kc", int: "m", float: "m"}
 """The classes of scalars, which are those of Pygments."""
@@ -66,7 +66,10 @@ class _Writer:
     def write(
         self, key: Markup, value: Any, tail: Markup, level: int, names: Sequence[str] = ()
     ) -> Iterator[Markup]:
-        """Yield a value behind its key, and before a comma; if it is a list, with the names of its items."""
+        """Yield the HTML of a value, between its key and ``tail``, which is a comma or empty.
+
+        The names stand before the first items of a list.
+        """
         self._lines += 1
         if not isinstance(value, dict | list) or (_is_short(value) and not names):
             yield Markup("<div>{}{}{}</div>").format(key, self._inline(value), tail)
@@ -76,7 +79,7 @@ class _Writer:
         is_open = level == 0 or (
             level < OPEN_LEVELS and self._lines + min(len(value), MAX_ITEMS) <= OPEN_LINES
         )
-        lines = self._lines
+        lines_before = self._lines
         yield Markup('<details{}><summary data-size="{} {}">{}{}</summary>').format(
             Markup(" open") if is_open else "", number, end, key, begin
         )
@@ -93,8 +96,9 @@ class _Writer:
             item_names = self._names if (level, name) == (0, "args") else ()
             yield from self.write(before, member, comma, level + 1, item_names)
         yield Markup("<div>{}{}</div></details>").format(end, tail)
+        # The lines of a folded value are not visible, so they do not count.
         if not is_open:
-            self._lines = lines
+            self._lines = lines_before
 
     def _key(self, name: str) -> Markup:
         return Markup('<span class="nt">{}</span>: ').format(self._text(name))
@@ -116,6 +120,7 @@ class _Writer:
         return Markup('<span class="{}">{}</span>').format(_CLASSES[type(value)], text)
 
     def _text(self, text: str) -> str:
+        """Return a text as JSON, without its end if it is long."""
         excess = len(text) - MAX_TEXT_LENGTH
         if excess > 0:
             self.is_cut = True

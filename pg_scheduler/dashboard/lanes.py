@@ -27,7 +27,7 @@ MIN_WIDTH: Final = 0.15
 """Percent of the width that a bar has at least."""
 
 FAILED: Final = FAILED_ENTRIES | FAILED_JOBS
-"""The ends of attempts that failed: those of the history, and the status of a job that ended with one."""
+"""The outcomes of attempts that failed: those in the history of a job, or the status of the job itself."""
 TONES: Final = {"completed": "ok", "running": "run"} | dict.fromkeys(FAILED, "bad")
 
 
@@ -60,9 +60,9 @@ class Lanes:
     Attributes:
         since: The start of the span, which ends at ``until``.
         count: The number of lanes.
-        bars: The 200 longest of its attempts of 5 seconds or more.
-        minutes: The others, by minute.
-        summary: The numbers of them.
+        bars: The 200 longest of its attempts that took 5 seconds or more, if they fit into 40 lanes.
+        minutes: The other attempts, by minute.
+        summary: How many attempts there are, and how many of them have bars.
     """
 
     since: datetime
@@ -87,9 +87,11 @@ def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
         if _end(attempt, now) - attempt.started_at >= SHORTEST
     ]
     ends: list[datetime] = []  # when each lane becomes free
+    # The attempts are in descending order of their lengths, so the long ones are the first.
     bars, other_attempts = [], recent_attempts[len(long) :]
     for attempt in sorted(long, key=lambda attempt: (attempt.started_at, attempt.job_id)):
         lane = next((place for place, end in enumerate(ends) if end <= attempt.started_at), len(ends))
+        # The slice replaces the end of a lane, or adds a lane after the last one.
         ends[lane : lane + 1] = [_end(attempt, now)]
         if lane < MAX_LANES:
             bars.append(_bar(attempt, lane, since, now))
@@ -102,6 +104,7 @@ def lanes_of(attempts: Iterable[Attempt], now: datetime) -> Lanes:
 
 
 def _end(attempt: Attempt, now: datetime) -> datetime:
+    """Return when an attempt ended: at most now, as for one that runs, and not before its start."""
     return max(attempt.started_at, now if attempt.ended_at is None else min(attempt.ended_at, now))
 
 
@@ -115,6 +118,7 @@ def _bar(attempt: Attempt, lane: int, since: datetime, now: datetime) -> Bar:
 
 
 def _minutes(attempts: Iterable[Attempt], since: datetime, now: datetime) -> list[Minute]:
+    """Return the numbers of attempts by the minutes in which they ended; the greatest one is 100 % high."""
     counts, failures = Counter[int](), Counter[int]()
     for attempt in attempts:
         place = min(max(int((_end(attempt, now) - since) * MINUTES / SPAN), 0), MINUTES - 1)

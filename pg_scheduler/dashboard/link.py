@@ -1,8 +1,9 @@
 """Let in the browser that opens a link which only the terminal shows, and confirms it.
 
 Programs open links too: those that preview a message, scan it or fetch a page in advance. So the link shows a
-page with a button, and only the POST of the button uses it up. Its redirect comes from this site, so the
-browser sends the strict cookie with it, wherever the link was clicked.
+page with a button, and only the POST of the button uses up the link. The response to the POST is a redirect
+within this site. So the browser sends the cookie, which is ``SameSite=Strict``, wherever the user found the
+link.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class OneTimeLink:
         return refusal(request, 403, text)
 
     def before(self, app: ASGIApp) -> ASGIApp:
-        """Return the application with the page of the link before it."""
+        """Return an application that answers the link, and passes other requests to this one."""
 
         async def entrance(scope: Scope, receive: Receive, send: Send) -> None:
             answer = self._answer(Request(scope)) if scope["type"] == "http" else None
@@ -68,6 +69,7 @@ class OneTimeLink:
         token = request.query_params.get("token", "")
         if self._token is None or not compare_digest(token.encode(), self._token.encode()):
             return None
+        # An address that begins with two slashes would lead to another host.
         root = "/" + f"{base_of(request, trust_forwarded=False)}/".lstrip("/")
         if request.method != "POST":
             return public_page(request, "Dashboard", FORM.format(action=escape(root + self.query)))

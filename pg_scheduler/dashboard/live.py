@@ -48,6 +48,7 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
     )
 
     async def events() -> AsyncIterator[str]:
+        """Yield the parts that have changed, in intervals, until the time of the stream is over."""
         ends_at, shown_versions = monotonic() + MAX_SECONDS, parameters.get("seen", "")
         shown_parts: Mapping[str, str] = {}  # the parts as the browser shows them
         yield "retry: 1000\n\n"
@@ -66,6 +67,8 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
                     shown_versions = snapshot.versions
                     parts = {name: thinned(html, shown_parts.get(name, "")) for name, html in changed.items()}
                     yield _event("parts", {**parts, "read": snapshot.read}, shown_versions)
+                # thinned() leaves out rows that the browser shows already. So it compares only with parts
+                # that the browser is known to show.
                 if snapshot.is_shown(shown_versions):
                     shown_parts = snapshot.parts
             await asyncio.sleep(request.settings.refresh_s)
@@ -79,9 +82,9 @@ async def _render(request: PageRequest, path: str) -> Snapshot:
 
 
 def _event(name: str, data: str | Mapping[str, str], versions: str = "") -> str:
-    """Return an event with data as JSON, because its lines would end the event.
+    """Return an event. Its data is JSON, which has no line breaks: these would end the data.
 
-    The browser sends the versions again when it reconnects.
+    The versions are the id of the event, which the browser sends when it opens the stream again.
     """
-    number = f"id: {versions}\n" if versions else ""
-    return f"event: {name}\n{number}data: {json.dumps(data)}\n\n"
+    id_line = f"id: {versions}\n" if versions else ""
+    return f"event: {name}\n{id_line}data: {json.dumps(data)}\n\n"

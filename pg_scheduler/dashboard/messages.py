@@ -1,9 +1,10 @@
 """Say on the next page what an action did.
 
-A cookie carries a code and numbers to that page, and no text, so it shows nothing but one of these sentences.
-If it is about a single job, its id goes with it, for a link. So does the action that restores what was
-changed: its address and the fields of its form. The page offers it as a button, which needs the same right as
-any other. That page removes the cookie, so a reload does not repeat the message, and no link can show one.
+A cookie carries the message to that page. It has a code and numbers, and no text, so the page can show
+nothing but the sentences of this module. If the action changed a single job, the cookie has the id of the
+job, for a link. If another action restores what was changed, the cookie has the address and the form fields
+of that action. The page offers it as a button, and it needs the same right as if it came from any other page.
+The page removes the cookie, so a reload does not repeat the message. No link can make a page show a message.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ INVERSES: Final[Mapping[str, Right]] = {
     "/actions/schedules/pause": "schedule_pause",
     "/actions/schedules/resume": "schedule_pause",
 }
+"""The actions that can restore what another action has changed, and the right that each of them needs."""
 
 _CODE: Final = re.compile(r"([a-z_]{1,40})((?:\.[0-9]{1,9}){0,4})")
 
@@ -49,7 +51,7 @@ _MANY: Final[Mapping[str, tuple[str, str, str]]] = {
     "schedules_resume": ("schedule", "resumed", "not paused before"),
     "schedules_trigger": ("schedule", "triggered", "an unfinished job has the unique key of the task"),
 }
-"""The outcomes for the rows of a list, and the reasons why an action leaves some as they are."""
+"""By action on the rows of a list: what a row is, what was done to it, and why it may be left as it is."""
 
 _TEXTS: Final[Mapping[str, str]] = {
     "nothing_selected": "nothing was changed: select rows first",
@@ -102,9 +104,11 @@ class Undo:
 def _written(code: str, undo: Undo | None, job_id: str) -> str:
     """Return a message as a cookie carries it.
 
-    It has no id and no action that are too long, and no action whose fields a page would show with escapes.
+    An id or an action that is too long is left out. So is an action with a field that a page would show with
+    escapes, because its form would then send another text.
     """
-    job = quote(job_id, safe="").replace("~", "%7E")  # which separates the action
+    # quote() leaves a tilde as it is, but a tilde separates the action.
+    job = quote(job_id, safe="").replace("~", "%7E")
     if job and len(job) <= MAX_JOB:
         code = f"{code}!{job}"
     if undo is None or any(visible(text) != text for texts in undo.fields.values() for text in texts):
@@ -114,7 +118,7 @@ def _written(code: str, undo: Undo | None, job_id: str) -> str:
 
 
 def undo_of(message: str) -> Undo | None:
-    """Return the action of a message; None if it has none."""
+    """Return the action of a message that restores what was changed; None if it has none."""
     path, _, query = unquote(message.partition("~")[2]).partition("?")
     if path not in INVERSES:
         return None
@@ -141,6 +145,7 @@ def message_of(message: str) -> str | None:
     if action in _MANY and len(numbers) in ({3, 4} if action.startswith("schedules_") else {3}):
         return _many_message(action, *numbers)
     text = _TEXTS.get(action)
+    # A cookie that was made by hand may lack numbers, so zeros follow.
     return None if text is None else text.format(*numbers, *[0] * 3)
 
 

@@ -25,7 +25,7 @@ MAX_READ: Final = 500
 
 
 class NavigationData(NamedTuple):
-    """Names and numbers of all jobs; each request sees those of its names.
+    """What all requests share. Each of them shows only what belongs to the names that it may see.
 
     Attributes:
         jobs: About how many jobs there are; None if it is unknown.
@@ -60,13 +60,15 @@ async def read_navigation(request: PageRequest) -> NavigationData:
 
 
 async def _read(request: PageRequest) -> NavigationData:
+    """Read the data of all names, whichever the request may see."""
     inspector = request.inspector
     now = request.now
     groups = (await inspector.error_groups(since=now - ERRORS_SINCE, limit=MAX_READ)).items
     muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
     findings = problems_of((await inspector.doctor(only=STATUS_CODES)).findings)
     muted |= await read_muted(inspector, "finding", map(finding_id, findings), now)
-    limit_tasks: dict[str, list[str]] = {}  # by name: workers may declare several numbers
+    # A limit has several items if workers declare different numbers of it, so its tasks are joined by name.
+    limit_tasks: dict[str, list[str]] = {}
     for limit in (await inspector.limits()).items:
         limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
     schedules = await inspector.schedules(limit=MAX_READ)
@@ -97,7 +99,7 @@ async def _read(request: PageRequest) -> NavigationData:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The number of an item.
+    """The number that an item of the side bar shows.
 
     Attributes:
         text: The number.
@@ -138,4 +140,5 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     }
     if request.access.visible_names is None and data.jobs is not None:
         counts["/jobs"] = Count(rounded(data.jobs), "jobs, about")
+    # A count of 0 is not shown, except that of workers: without live workers, no job runs.
     return {path: count for path, count in counts.items() if count.text != "0" or path == "/workers"}

@@ -25,19 +25,20 @@ class Operations:
 
     def __init__(self, scheduler: Scheduler, bounds: Bounds) -> None:
         self.scheduler = scheduler
-        self.inspector = Inspector(scheduler, bounds=bounds)  # those of the pages, which share its reads
+        # An action may read what a page then takes from the cache, so the bounds are those of the pages.
+        self.inspector = Inspector(scheduler, bounds=bounds)
         self.runs = BulkRuns(self.inspector)
 
     @contextmanager
     def acting(self, access: Access) -> Iterator[None]:
-        """Name the actor of a request in the audit of what it changes."""
+        """Record the actor of a request in the audit as the author of all changes in this block."""
         release = default_author(self.scheduler).release
         with acting_as(Author(access.actor, "dashboard", release)):
             yield
 
     @property
     def now(self) -> datetime:
-        """The time: that of the clock that a test gave the Scheduler, else that of this process."""
+        """The time, by the clock that a test gave the Scheduler, else by the clock of this process."""
         return local_now(self.scheduler)
 
     def names_of(self, task: str) -> set[str]:

@@ -24,7 +24,7 @@ class PauseForm(NamedTuple):
 
     Attributes:
         until: The end of the pause, by the clock of ``zone``; empty for none.
-        span: Its length or a morning, if it was chosen instead.
+        span: A choice of a list instead of ``until``, such as ``+1h`` or ``tomorrow 08:00``; empty for none.
         zone: The time zone; empty for UTC.
         note: The note.
         at_end: What becomes of the fire times of a schedule when the pause ends.
@@ -47,13 +47,16 @@ class PauseForm(NamedTuple):
         """Return the end of the pause; None for none.
 
         Raises:
-            RejectedError: It is no time.
+            RejectedError: The end is no time.
         """
         return entered_instant("until", self.until or self.span, now, self.zone)
 
 
 async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, Pause]:
-    """Return the pauses of tasks that the request sees, by those of the names that they hold."""
+    """Return, for each of these names whose jobs a pause holds, this pause.
+
+    A pause that is stored under a name that the request may not see is left out.
+    """
     pauses = await request.read_shared(_read_pauses, age_s=PAUSES_AGE_S)
     pauses_by_name = {}
     names_of_tasks = await request.names_of_tasks(set(names)) if pauses else {}

@@ -1,15 +1,15 @@
 """Positions of lists in the addresses of requests that may not see everything.
 
-A position contains the key of the last row that was examined, which can be that of a limit, and how many
-were, also of rows that such a request does not see. Its address therefore has the position encrypted: XORed
-with a stream of HMACs that starts at the authentication tag, which is an HMAC of the position itself, a
-synthetic initialization vector.
+A position contains the key of the last examined row, which can be the key of a limit, and the number of
+examined rows. Both also concern rows that the request may not see. So the address of such a request has the
+position encrypted: XORed with a stream of HMACs that starts at the authentication tag, which is an HMAC of
+the position itself, a synthetic initialization vector.
 
 Every process of the dashboard derives the same key from when the migrations of the database were applied, to
 the microsecond, so a list continues in any of them, and nothing has to be configured. The key keeps positions
-from those who read the dashboard, not from those who read the database. It is as hard to guess as these
-times: migrations that were applied together have one time, of which a day has some 2**36, and each guess
-takes the iterations of the derivation. With enough computing power it can be found.
+from those who read the dashboard, not from those who read the database. To find the key, an attacker has to
+guess these times. Migrations that were applied together have the same time, a day has about 2**36 possible
+times, and each guess takes 600,000 iterations. With enough computing power, the key can be found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pg_scheduler.dashboard.context import PageRequest
 
 KEY_AGE_S: Final = 3600.0
 ITERATIONS: Final = 600_000
-"""Of the derivation of the key, which make each guess of the times slow."""
+"""The iterations of the derivation of the key, which make each guess slow."""
 
 TAG_BYTES: Final = 16
 BLOCK_BYTES: Final = 32
@@ -63,12 +63,14 @@ async def _derive_key(request: PageRequest) -> bytes:
 
 def _encrypt(key: bytes, text: str) -> str:
     data = text.encode()
-    data += bytes(-len(data) % PADDED_BYTES)  # no position contains a NUL character
+    # No position contains a NUL character, so _decrypt() can remove the zeros again.
+    data += bytes(-len(data) % PADDED_BYTES)
     tag = _hmac(key, b"tag", data)[:TAG_BYTES]
     return base64.urlsafe_b64encode(tag + _xor(key, tag, data)).rstrip(b"=").decode()
 
 
 def _decrypt(key: bytes, text: str) -> str:
+    """Return the position in a text; raise ValueError if `_encrypt()` has not made the text."""
     try:
         sealed = base64.b64decode(text.encode() + b"=" * (-len(text) % 4), b"-_", validate=True)
     except ValueError:
@@ -80,7 +82,7 @@ def _decrypt(key: bytes, text: str) -> str:
 
 
 def _xor(key: bytes, tag: bytes, data: bytes) -> bytes:
-    """Return data XORed with the stream of a tag, which encrypts it, and decrypts what was encrypted so."""
+    """Return data XORed with the stream of a tag. This encrypts the data, and decrypts encrypted data."""
     blocks = range(-(-len(data) // BLOCK_BYTES))
     stream = b"".join(_hmac(key, b"stream", tag + block.to_bytes(4, "big")) for block in blocks)
     return bytes(a ^ b for a, b in zip(data, stream, strict=False))

@@ -26,7 +26,7 @@ class Redaction:
 
     Attributes:
         is_hidden: Returns whether the value of a key is hidden. The key of a positional argument is its
-    number, as text.
+            number as a text.
         is_empty: Whether it hides nothing.
     """
 
@@ -38,7 +38,7 @@ class Redaction:
         """Return the redaction of keys, which ignores case, or of a function.
 
         Raises:
-            TypeError: It is a str, or a key is none.
+            TypeError: ``redact`` is a str, or one of the keys is not a str.
         """
         if isinstance(redact, str):
             raise TypeError(f"redact must be several keys or a function, not a str; write ({redact!r},)")
@@ -55,7 +55,10 @@ class Redaction:
         return self.value(values) if isinstance(values, Mapping) else self._arguments(values, 1)
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """Return a result, or a part of it at a depth, in which ``HIDDEN`` replaces the hidden values."""
+        """Return a result, or a part of it at a depth, in which ``HIDDEN`` replaces the hidden values.
+
+        What is too deep to be shown becomes an ellipsis.
+        """
         if depth >= MAX_DEPTH:
             return "…"
         if isinstance(value, Mapping):
@@ -68,11 +71,15 @@ class Redaction:
         return value
 
     def _member(self, key: object, value: Any, depth: int) -> Any:
-        """Return a value of a key; ``args`` of a definition are positional arguments."""
+        """Return the value of a key without what is hidden in it.
+
+        A list with the key ``args`` is that of a definition: its keys are the numbers of the arguments.
+        """
         is_list = key == "args" and isinstance(value, list)
         return self._arguments(value, depth + 1) if is_list else self.value(value, depth)
 
     def _arguments(self, values: Iterable[Any], depth: int) -> list[Any]:
+        """Return positional arguments, whose keys are their numbers, without what is hidden in them."""
         return [
             HIDDEN if self.is_hidden(str(place)) else self.value(argument, depth)
             for place, argument in enumerate(values)
@@ -95,9 +102,10 @@ class Redaction:
                 self._check_text(term, access)
 
     def _check_text(self, term: TextTerm, access: Access) -> None:
+        """Reject a term that would reveal hidden tags, hidden keys of limits, or ids of hidden jobs."""
         if term.field is TextField.TAG and (not access.sees_arguments or self.is_hidden("tags")):
             raise SearchError("you may not search tags; remove tag:", 0)
-        # The name of a limit stays searchable. A pattern, or a text with a colon, could match the key of one.
+        # The whole name of a limit may be searched. A pattern, or a text with a colon, could match a key.
         may_show_keys = term.field is TextField.LIMIT and not all(map(_is_whole_name, term.patterns))
         if may_show_keys and not access.sees_arguments:
             raise SearchError(
@@ -109,13 +117,14 @@ class Redaction:
             raise SearchError("you may not search the ids of children; remove child:", 0)
 
     def _check_json(self, term: JsonTerm, access: Access) -> None:
+        """Reject a term that compares with hidden arguments or metadata."""
         if not access.sees_arguments:
             raise SearchError("you may not search arguments and metadata; remove arg. and metadata.", 0)
         if self.is_empty:
             return
         if any(self.is_hidden(key) for key in term.path[1:]):
             raise SearchError("this value is hidden, so it cannot be searched; remove the term", 0)
-        # The text of an object or a list contains what is hidden in it, so it is compared with no pattern.
+        # The text of an object or a list contains its hidden values, so no pattern may be compared with it.
         if any(
             pattern.literal is None or pattern.is_part or pattern.literal[:1] in "{["
             for pattern in term.patterns
@@ -124,11 +133,12 @@ class Redaction:
 
 
 def _is_whole_name(pattern: Pattern) -> bool:
+    """Return whether a pattern matches one name only, and no key: a key follows a name and a colon."""
     return pattern.literal is not None and not pattern.is_part and ":" not in pattern.literal
 
 
 def without_other_job(error: str) -> str:
-    """Return an error; if it carries something of another job, only its class."""
+    """Return an error; only its class if it mentions another job."""
     kind = class_about_other_job(error)
     return error if kind is None else f"{kind}: {HIDDEN}"
 

@@ -64,7 +64,7 @@ UNAVAILABLE: Final = 503
 OF_REQUEST: Final = (
     "access", "may", "settings", "url", "search_url", "source_url", "now", "standby_lag_s", "is_compact",
 )  # fmt: skip
-"""What templates refer to of the request."""
+"""The attributes of the request to which templates refer by the same names."""
 
 FILTERS: Final = (
     texts.ago, texts.initials, texts.json_text, texts.linked, texts.sentence, texts.short, texts.timed,
@@ -124,10 +124,14 @@ async def render(
             data = {name: value for name, value in vars(page).items() if not name.startswith("_")}
         document = {**document_of(template, texts.plain(data)), "read": texts.plain(age)}
         return JsonAnswer(document, status_code=status, headers=vary)
+    # While the database is unavailable, a read of the counts would only delay the answer.
     counts = {} if status == UNAVAILABLE else await read_counts(request)
     names = _names(page, request, path) | {"counts": counts}
     page_template = _environment().get_template(f"{template}.html")
+    # The error of a page has another template than the page, and is not updated.
     is_live = path in PAGES and PAGES[path].is_live and PAGES[path].template == template
+    # The parts are rendered by themselves, as for an update. So they have the versions of an update, and
+    # the page, which contains their HTML, does not render them again.
     parts = _render_blocks(page_template, names)
     names |= {"versions": Snapshot(parts, "", request.now).versions, "is_live": is_live}
     context = page_template.new_context(names)
@@ -146,23 +150,23 @@ async def render_parts(page: Any, template: str, request: PageRequest, path: str
 
 
 def _render_blocks(template: Template, names: Mapping[str, Any]) -> dict[str, str]:
-    """Return the HTML of the blocks of a template that are parts. They see no variable of other blocks."""
+    """Return the HTML of the parts of a page: the blocks ``live_<part>``. They see no variables of others."""
     context = template.new_context(dict(names))
     blocks = _environment().get_template("base.html").blocks | template.blocks
     return {
-        name.removeprefix(LIVE): "".join(render(context))
-        for name, render in blocks.items()
+        name.removeprefix(LIVE): "".join(render_block(context))
+        for name, render_block in blocks.items()
         if name.startswith(LIVE)
     }
 
 
 def _yield(html: str, _context: Context) -> Iterator[str]:
-    """Render a block that has been rendered before."""
+    """Act as the function of a block: yield the HTML with which the block was rendered before."""
     yield html
 
 
 def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
-    """Return what templates refer to; ``show`` has the macros."""
+    """Return the variables of templates. ``show`` has the macros, which use the other variables."""
     undo = undo_of(request.did)
     names: dict[str, Any] = {name: getattr(request, name) for name in OF_REQUEST}
     names |= {
@@ -227,7 +231,10 @@ def _environment() -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """Show every text that is not a template with escapes for characters that reorder or hide text."""
+    """Return what a template writes for a value.
+
+    A text gets escapes for characters that reorder or hide text. HTML stays as it is.
+    """
     if isinstance(value, Markup):
         return value
     return texts.visible(value) if isinstance(value, str) else value

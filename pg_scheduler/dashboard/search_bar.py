@@ -17,7 +17,7 @@ STATES: Final = (
     SearchStatus.RETRYING, SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED,
     SearchStatus.COMPLETED,
 )  # fmt: skip
-"""The states of the tabs; the empty text is that of all jobs."""
+"""The states of the tabs. The empty text stands for all jobs."""
 
 STATUS_FIELD: Final = "status"
 
@@ -39,6 +39,7 @@ ORDERS: Final[Mapping[str, str]] = {
 """The orders in which the jobs of the tabs are read."""
 
 MAX_MEANT: Final = 5
+"""Terms that are offered in the place of a word."""
 
 
 class Term(NamedTuple):
@@ -61,7 +62,7 @@ class Tab(NamedTuple):
     number: str
     """The number of its jobs; empty if it is unknown or may not be seen."""
     q: str
-    """Its search, with the other terms of this one."""
+    """The search for its jobs, with the terms of the current search that name no state."""
     is_current: bool
 
 
@@ -81,16 +82,16 @@ def terms_of(q: str) -> list[Term]:
 
 
 class Words(NamedTuple):
-    """The words of a search that have no field, or one that needs a path."""
+    """The words of a search for which terms are offered: they have no field, or ``arg`` without a path."""
 
     value: str
-    """All of them, as the value of a term."""
+    """All of these words, as the value of a term."""
     other_terms: str
-    """The search without them."""
+    """The search without these words."""
 
 
 def words_of(terms: Sequence[Term], fields: Collection[str] = ("",)) -> Words | None:
-    """Return the words of a search whose field is one of these; None if there are none."""
+    """Return the words of a search with one of these fields that are not negated; None if there are none."""
     words = [term for term in terms if term.field in fields and not term.is_negated]
     if not words:
         return None
@@ -99,7 +100,11 @@ def words_of(terms: Sequence[Term], fields: Collection[str] = ("",)) -> Words | 
 
 
 def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]:
-    """Return terms that may be meant by words without a field and names of workers, with their searches."""
+    """Return terms that a user may mean by a word, each with the whole search.
+
+    A word without a field may be a part of an error or of a name. It may also be the name of a worker, of
+    which jobs have the id, and so may the value of ``worker:``.
+    """
     candidates: list[tuple[str, str]] = []
     if (words := words_of(terms)) is not None:
         candidates = [
@@ -117,7 +122,7 @@ def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]
 
 
 def state_of(terms: Sequence[Term]) -> str | None:
-    """Return the state of the tab that a search belongs to; None if it belongs to none."""
+    """Return the state of the tab to which a search belongs, empty for all jobs; None if it has no tab."""
     state_terms = [term for term in terms if term.field == STATUS_FIELD]
     if not state_terms:
         return ""

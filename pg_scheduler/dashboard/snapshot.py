@@ -13,12 +13,13 @@ _CHANGING: Final = (
     re.compile(r"(<time\b[^>]*?)(?: title=\"[^\"]*\")?>[^<]*(?=</time>)"),
     re.compile(r"([?;&]after=)[^\"&]*"),
 )
-"""What is not compared: how an instant is shown, and the cursor of a following page, which has the time."""
+"""Parts of the HTML that are not compared, because time changes them: how an instant is shown, and the cursor
+of the following page, which contains the time."""
 
 _ROW: Final = re.compile(
     r'<(tr|li|a|path)\b[^<>]*? data-key="([^"<>]*)"[^<>]*>(?:(?!<\1\b).)*?</\1>', re.DOTALL
 )
-"""A row: an element with a key that contains no other one of its name."""
+"""A row: an element with ``data-key`` that contains no other element of the same name."""
 
 _VERSIONS: Final = re.compile(r"(\d{1,15})((?:~[a-z0-9_]{1,40}-[0-9a-f]{8}){0,99})")
 
@@ -27,11 +28,11 @@ class _Row(NamedTuple):
     """A row of a part.
 
     Attributes:
-        start: Its place.
+        start: Its place in the HTML of the part.
         end: The place after it.
-        key: Its name and key, as its tag has them.
-        compared: What is compared of it.
-        follows: Whether there is nothing between the row before and this one.
+        key: The name of its element and its ``data-key``, as its tag contains them.
+        compared: Its HTML, without what is not compared.
+        follows: Whether there is nothing between the previous row and this one.
     """
 
     start: int
@@ -66,10 +67,15 @@ class Snapshot:
         return self.versions.partition("~")[2] == versions.partition("~")[2]
 
     def since(self, versions: str, now: datetime) -> dict[str, str]:
-        """Return the parts that differ from those of a page; none if they are older than that page."""
+        """Return the parts that differ from those of a page with these versions.
+
+        There are none if the page is newer than this snapshot. A text that is no versions stands for a page
+        that shows no part yet.
+        """
         match = _VERSIONS.fullmatch(versions)
         if match is None:
             return dict(self.parts)
+        # The time of a page cannot be in the future, so such a time does not count.
         if _milliseconds(self.at) < int(match[1]) <= _milliseconds(now):
             return {}
         digests = dict(part.split("-") for part in match[2].split("~")[1:])
@@ -77,14 +83,15 @@ class Snapshot:
 
 
 def thinned(html: str, previous_html: str) -> str:
-    """Return the HTML of a part in which one element stands for rows that follow each other in both versions.
+    """Return the HTML of a part in which one element replaces each run of rows that the browser has already.
 
-    It has the name and the key of the first of these rows, and their number as ``data-same``.
+    The rows of a run are the same in both versions, and follow one another in both. The element has the name
+    and the key of the first row of the run, and the number of its rows as ``data-same``.
     """
     previous_rows = list(_rows(previous_html))
     previous_indexes = {row.key: index for index, row in enumerate(previous_rows)}
     parts: list[str] = []
-    # The rows in progress, for which one element will stand: the key of the first one, and their number.
+    # The run in progress: the key of its first row, and the number of its rows.
     first_key, number = "", 0
     end, last_index = 0, -1
     for row in _rows(html):
@@ -104,6 +111,7 @@ def thinned(html: str, previous_html: str) -> str:
 
 
 def _rows(html: str) -> Iterator[_Row]:
+    """Yield the rows in the HTML of a part."""
     end = 0
     for match in _ROW.finditer(html):
         follows = not html[end : match.start()].strip()
@@ -114,6 +122,7 @@ def _rows(html: str) -> Iterator[_Row]:
 
 
 def _stand_in(key: str, number: int) -> str:
+    """Return the element that replaces a run of rows; an empty text for a run without rows."""
     return f'<{key} data-same="{number}"></{key.partition(" ")[0]}>' if number else ""
 
 
@@ -126,7 +135,7 @@ def _digest(html: str) -> str:
 
 
 def _compared(html: str) -> str:
-    """Return what is compared of HTML."""
+    """Return HTML without what is not compared."""
     for pattern in _CHANGING:
         html = pattern.sub(r"\1", html)
     return html

@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._~-]{0,63}")
 
 
 class Switch:
-    """Passes each request on to the dashboard of the source in its path, by default to that of the first."""
+    """Passes each request on to the dashboard of the source that its path names, else to the first one."""
 
     def __init__(self, apps: Mapping[str, ASGIApp]) -> None:
         self._apps = apps
@@ -31,6 +31,7 @@ class Switch:
             first_part, _, remainder = path.partition("/")
             if first_part in self._apps:
                 name, path = first_part, remainder
+            # For the dashboard of the source, the name is a part of the path under which it is mounted.
             root = f"{str(scope.get('root_path', '')).rstrip('/')}/{name}"
             scope = {**scope, "root_path": root, "path": f"{root}/{path}"}
         await self._apps[name](scope, receive, send)

@@ -57,6 +57,7 @@ def team_views(request: PageRequest) -> dict[str, str]:
 
 
 def _is_visible(address: str, request: PageRequest) -> bool:
+    """Return whether the request may open a view, and sees one of the names in each of its name terms."""
     path, query = _parts(address)
     if path == "/audit" and request.access.visible_names is not None:
         return False
@@ -73,7 +74,10 @@ def _is_visible(address: str, request: PageRequest) -> bool:
 
 
 def _is_within(pattern: str, access: Access) -> bool:
-    """Return whether a pattern of names finds no more than visible ones, or is the wider one."""
+    """Return whether a pattern of names is within a visible pattern, or a visible pattern is within it.
+
+    In the second case, the search finds the visible names only.
+    """
     wider = re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
     return access.sees_name(pattern) or any(map(wider.fullmatch, access.visible_names or ()))
 

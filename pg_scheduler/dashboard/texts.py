@@ -29,7 +29,8 @@ _INSTANT: Final = re.compile(
 """An instant in a text of the doctor, with how long ago it was."""
 
 _KEPT: Final = "\n\t\u200c\u200d"
-"""Characters of these categories that neither reorder nor hide text: scripts and emoji need the joiners."""
+"""Characters that are not escaped, although others of their categories reorder or hide text. Some scripts and
+emoji need the two joiners."""
 
 
 def visible(text: str) -> str:
@@ -38,7 +39,7 @@ def visible(text: str) -> str:
 
 
 def short(text: str | None, most: int = SHORT_LENGTH) -> str:
-    """Return the text in one line of bounded length."""
+    """Return the text in one line of bounded length; an empty one for None."""
     line = " ".join((text or "")[: 10 * most].split())
     return line if len(line) <= most else f"{line[:most]}…"
 
@@ -49,7 +50,7 @@ def initials(name: str) -> str:
 
 
 def utc(at: datetime | None) -> str:
-    """Return an instant as pages show it."""
+    """Return an instant as pages show it; ``-`` for None."""
     return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -64,13 +65,14 @@ def linked(text: str) -> Markup:
 
 
 def timed(text: str, now: datetime) -> Markup:
-    """Return a text with its instants relative to now, and as they are in the tooltips."""
+    """Return a text in which each instant is shown relative to now, and has the instant as its tooltip."""
     parts, end = [Markup()], 0
     for match in _INSTANT.finditer(text):
         try:
             at = datetime.fromisoformat(f"{match[1]}+00:00")
-        except ValueError:  # a name that looks like one
+        except ValueError:  # a name that only looks like an instant
             continue
+        # "at 2027-01-31 09:00:00 UTC" becomes "2 h ago", without "at".
         parts += [
             escape(visible(text[end : match.start()].removesuffix("at "))),
             Markup('<time data-ago datetime="{}" title="{}">{}</time>').format(
@@ -82,7 +84,7 @@ def timed(text: str, now: datetime) -> Markup:
 
 
 def ago(at: datetime | None, now: datetime) -> str:
-    """Return how long ago an instant was, or in how long it will be."""
+    """Return how long ago an instant was, or in how long it will be; ``-`` for None."""
     if at is None:
         return "-"
     apart = now - at

@@ -30,7 +30,10 @@ _LIBRARY: Final = re.compile(
     r"(?:.*[\\/](?:site|dist)-packages|.*[\\/]lib(?:64)?[\\/]python3\.\d+|.*(?=[\\/]pg_scheduler[\\/]))[\\/]"
     r"(?P<name>[^\\/.]+)"
 )
+"""The path of a file of a library, up to the name of its package. This package is a library too."""
+
 _MARKS: Final = re.compile(r"\s+[~^][~^ ]*")
+"""A line that marks a part of the line of code above it."""
 
 
 @dataclass(slots=True)
@@ -79,7 +82,7 @@ class Block:
 
 
 def blocks_of(traceback: str) -> list[Block]:
-    """Return a traceback as blocks; one message for a text that is none.
+    """Return a traceback as blocks. A text that is no traceback becomes one message.
 
     The start of a long traceback is not kept, so the first lines may belong to no frame.
     """
@@ -104,12 +107,13 @@ def _is_library(part: Frame | str) -> bool:
 
 
 def _parts(traceback: str) -> Iterator[Frame | str]:
-    """Yield frames, separators, and the lines between them together."""
+    """Yield frames, separators, and messages: all lines between two of these as one text."""
     frame: Frame | None = None
     message: list[str] = []
     for line in traceback.splitlines():
         match = _FRAME.fullmatch(line)
-        is_code = frame is not None and line.startswith(("    ", "  ["))  # the latter: repeated frames
+        # "  [Previous line repeated 3 more times]" belongs to the frame, as its code does.
+        is_code = frame is not None and line.startswith(("    ", "  ["))
         if frame is not None and not is_code:
             yield frame
             frame = None

@@ -44,7 +44,8 @@ from pg_scheduler.inspect.bulk_runs import BusyError
 from pg_scheduler.inspect.store.bulk import BulkAction
 
 BULK_RIGHTS: Final[frozenset[Right]] = frozenset(get_args(BulkAction))
-"""The action itself asks for that of its run."""
+"""The rights of bulk runs: stopping or resuming a run needs one of them, and the action requires that of the
+run."""
 
 CONFLICTS: Final = (BusyError, ScheduleConflictError, ScheduleOwnedByCodeError)
 
@@ -116,7 +117,7 @@ async def act(path: str, http: Request, page: PageRequest) -> Response:
     except NothingSelectedError:
         if wants_json(http):
             raise
-        # The path is that of /actions/<objects>/<verb>, and /<objects> is that of the list.
+        # The path is /actions/<objects>/<verb>, and the list of these objects has the path /<objects>.
         _, _, objects, _ = path.split("/")
         result = Redirect(f"/{objects}", "nothing_selected", page.parameters)
     except JobConflictError as error:

@@ -17,12 +17,14 @@ from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.texts import counted
 
 MAX_UNTYPED: Final = 1000
-"""Jobs up to which the number found need not be typed."""
+"""The number of jobs above which a user must type the number to confirm the action."""
 
 MIN_MARGIN: Final = 10
-"""Jobs by which the number may have grown since the question was shown, or a tenth of it if that is more."""
+"""The number of jobs may grow by this many after the question was shown, or by a tenth if that is more."""
 
 MAX_COUNTED: Final = 20
+"""Batches of jobs that are counted for the question."""
+
 MAX_RATE: Final = 10_000
 MAX_GROUPS: Final = 1000
 
@@ -30,7 +32,7 @@ MAX_GROUPS: Final = 1000
 async def change_all(
     action: BulkAction, request: ActionRequest, *, to: datetime | None = None
 ) -> Redirect | ConfirmPage:
-    """Change all jobs of a search; moved ones are due at a time, or that of the form, or now."""
+    """Change all jobs of a search. Jobs are moved to ``to``, else to the time in the form, else to now."""
     where = request.page.parameters.get("q", "").strip()
     request.page.check_search(where)
     jobs = BulkJobs(verb=action, where=where, names=request.access.visible_names, rate=_rate(request))
@@ -41,6 +43,7 @@ async def change_all(
 
 async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
     """Run all jobs of a group of errors again: those that the page has counted, and no later ones."""
+    # The answer to the question has the times of the group as they were when the question was asked.
     first_at, last_at = request.instant("first"), request.instant("last")
     span = SPANS.get(request.page.parameters.get("since", "all"))
     since = first_at or (None if span is None else request.page.now - span)
@@ -89,10 +92,11 @@ async def _changeable_run(request: ActionRequest) -> tuple[str, BulkState]:
 async def _ask_or_start(
     request: ActionRequest, jobs: BulkJobs, which: str, back: str
 ) -> Redirect | ConfirmPage:
-    """Start a run if its question is answered, with the number that it showed if they are many.
+    """Start a run if the user has confirmed it; otherwise return the question.
 
-    The form carries the number. The question is asked again if so many more jobs are found now that the
-    answer does not concern them; not if it stated that the search continues.
+    The form of the question contains the number of jobs that it shows. If they are many, the user must type
+    this number. The question is asked again if many more jobs are found now than it showed, unless it stated
+    that the search continues.
     """
     shown_number, had_more = request.number("shown"), request.text("more") == "yes"
     max_number = MAX_UNTYPED if shown_number is None else shown_number + max(shown_number // 10, MIN_MARGIN)
@@ -136,6 +140,7 @@ async def _count(request: ActionRequest, jobs: BulkJobs, enough: int) -> tuple[i
 
 
 def _fields(request: ActionRequest, jobs: BulkJobs) -> Mapping[str, str]:
+    """Return the fields that the form of the question repeats, so that the answer concerns the same jobs."""
     fields = {"all": request.text("all"), "to": jobs.to or ""}
     if jobs.group is not None:
         fields |= {"first": jobs.group[2], "last": jobs.group[3]}

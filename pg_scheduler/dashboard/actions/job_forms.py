@@ -15,7 +15,7 @@ from pg_scheduler.errors import JobConflictError, JobNotFoundError, PayloadError
 
 
 async def add(request: ActionRequest) -> Redirect | PageAnswer:
-    """Add a job that is due now. The other one stays as it is."""
+    """Add a job with the task and the options of another job, due now. The other job is not changed."""
     inspector = request.operations.inspector
     form = await job_forms.build_add(replace(request.page, inspector=inspector))
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
@@ -50,7 +50,7 @@ async def add(request: ActionRequest) -> Redirect | PageAnswer:
 
 
 async def signal(request: ActionRequest) -> Redirect | PageAnswer:
-    """Send a signal. The audit has its name, and not its value."""
+    """Send a signal. The audit records the name of the signal, and not its value."""
     form = await job_forms.build_signal(request.page)
     form = replace(form, values={name: request.text(name) for name in form.values})
     job_id, name = form.job.job_id, form.values["name"]
@@ -74,10 +74,10 @@ async def signal(request: ActionRequest) -> Redirect | PageAnswer:
 
 
 def _json(text: str, hint: str, empty: Any) -> Any:
-    """Return the value of a field, or that of an empty one.
+    """Return the value of a field, which is JSON; ``empty`` for an empty field.
 
     Raises:
-        ValueError: It is too long, or no JSON.
+        ValueError: The text is too long, or no JSON.
     """
     if len(text) > MAX_LENGTH:
         raise ValueError(f"this has {len(text):,} characters; the limit is {MAX_LENGTH:,}")

@@ -17,7 +17,7 @@ from pg_scheduler.inspect.store.bulk import BulkAction
 
 
 async def cancel(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Cancel pending and running jobs; one that runs, after a question."""
+    """Cancel pending and running jobs. If a single job is named and runs, ask before."""
     if request.is_one and not request.is_for_all and not request.is_confirmed:
         (job_id,) = request.ids
         job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
@@ -39,8 +39,9 @@ async def move(request: ActionRequest) -> Redirect | ConfirmPage:
     result = await change("move", request, to=to)
     if not isinstance(result, Redirect) or before is None or before.status is not JobStatus.PENDING:
         return result
+    # To restore an overdue job would give it its misfire grace time again, so there is no undo.
     if before.execution_time <= request.page.now:
-        return result  # it would get its misfire grace time again
+        return result
     fields = {"to": [before.execution_time.isoformat()]}
     return replace(result, undo=Undo("/actions/jobs/move", {"id": job_id}, fields))
 
@@ -68,9 +69,9 @@ async def run(request: ActionRequest) -> Redirect | ConfirmPage:
 async def change(
     verb: BulkAction, request: ActionRequest, did: str = "", **arguments: datetime
 ) -> Redirect | ConfirmPage:
-    """Change all jobs of a search, or in one transaction those that the request names and sees.
+    """Change all jobs of a search; else, in one transaction, the named jobs that the request sees.
 
-    ``did`` is the code of the message if it is not that of the verb.
+    ``did`` is the code of the message; if it is empty, the verb is the code.
     """
     if request.is_for_all:
         return await change_all(verb, request, **arguments)

@@ -12,7 +12,7 @@ from pg_scheduler.dashboard.pages import doctor, errors
 from pg_scheduler.inspect.audit import MutedKind
 
 MAX_DAYS: Final = 90
-"""The audit keeps records for so long by default."""
+"""A mute is a record of the audit, which keeps records for this many days by default."""
 
 MAX_NOTE: Final = 500
 

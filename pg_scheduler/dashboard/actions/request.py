@@ -61,7 +61,7 @@ class PageAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmPage:
-    """A question before something is changed that cannot be undone: a page that sends the same form again."""
+    """A page with a question before a change that cannot be undone. Its button sends the same form again."""
 
     question: str
     label: str
@@ -75,7 +75,7 @@ class ConfirmPage:
     rate: str | None = None
     """The jobs per second that the form proposes, empty for no bound; None if it does not ask for them."""
     parameters: Mapping[str, str] = field(default_factory=dict)
-    """The parameters of the address, which are those of the page before too."""
+    """The parameters of the address, which the address of the previous page had too."""
 
     @property
     def shown(self) -> Sequence[str]:
@@ -118,7 +118,7 @@ class ActionRequest:
 
     @property
     def is_one(self) -> bool:
-        """Whether the address names the object, so that it is none of the selected rows."""
+        """Whether the address names the object. Then the selected rows do not count."""
         return "id" in self.page.parameters
 
     @property
@@ -134,7 +134,7 @@ class ActionRequest:
         """Return a whole number; None if the field is empty.
 
         Raises:
-            RejectedError: It is none.
+            RejectedError: The text is no whole number.
         """
         text = self.text(name).replace(",", "")
         if not text:
@@ -144,10 +144,10 @@ class ActionRequest:
         return int(text)
 
     def instant(self, name: str) -> datetime | None:
-        """Return an instant, which is in the zone of the field ``zone``; None if the field is empty.
+        """Return an instant; None if the field is empty. The field ``zone`` has the time zone of the text.
 
         Raises:
-            RejectedError: It is none.
+            RejectedError: The text is no time, or out of range, or the zone is unknown.
         """
         return entered_instant(name, self.text(name), self.page.now, self.text("zone"))
 
@@ -176,7 +176,8 @@ async def read_form(request: Request) -> Form:
     """Return the fields of an urlencoded form.
 
     Raises:
-        RejectedError: The body is another one, too long, or not UTF-8.
+        RejectedError: The body has another media type, is too long or not UTF-8, has too many fields, or has
+            a NUL character.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != MEDIA_TYPE:

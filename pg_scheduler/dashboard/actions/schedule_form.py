@@ -1,4 +1,4 @@
-"""Preview, add and edit a schedule. Nothing edits the task of one."""
+"""Preview, add and edit a schedule. The task of a schedule cannot be edited."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ async def update(request: ActionRequest) -> Redirect | PageAnswer:
     """Change trigger, bounds and arguments of a schedule of the API, unless it was changed meanwhile."""
     page = await _entered_form(request)
     schedule = await find_schedule(request)
+    # These fields were in the form that was sent, and no live worker reports their parameters any more.
     if page.arguments.keys() - {FIELD + parameter.name for parameter in page.parameters}:
         text = "its parameters were reported by a worker that has ended; the arguments are as before"
         return _form_again(await edit_form(request.page, schedule, page.values), {"kwargs": text}, 409)
@@ -112,13 +113,14 @@ async def _entered_form(request: ActionRequest) -> FormPage:
     values = {name: request.text(name) if name in request.form else text for name, text in DEFAULTS.items()}
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
     if request.is_one:
+        # A form that did not show the arguments has no field ``kwargs``.
         form_arguments = arguments if "kwargs" in request.form else None
         return await edit_form(request.page, await find_schedule(request), values, form_arguments)
     return await schedule_form.new_form(request.page, values, arguments)
 
 
 async def _read_values(request: ActionRequest, page: FormPage) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values that were entered by field, with the trigger, and what is wrong by field."""
+    """Return the entered values by field, and what is wrong by field. One value is the trigger."""
     readers: dict[str, Callable[[], Any]] = {
         "trigger": lambda: trigger_of(page.values),
         "start": lambda: request.instant("start"),

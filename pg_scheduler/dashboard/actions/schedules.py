@@ -108,7 +108,7 @@ async def _change(
 ) -> Redirect:
     """Change the schedule that the address names, or each of the selected ones by itself.
 
-    ``change`` returns False if that was not necessary.
+    ``change`` returns whether it changed the schedule.
     """
     if request.is_one:
         schedule = await find_schedule(request)
@@ -147,6 +147,7 @@ async def _change(
                 restorable.append(quote(schedule_id, safe=""))
     list_parameters = {name: request.page.parameters.get(name) for name in ("state", "task", "q", "after")}
     undo = None
+    # An undo is offered only if it restores all schedules that were changed.
     if restorable and len(restorable) == changed:
         filters = {name: text for name, text in list_parameters.items() if text}
         undo = Undo("/actions/schedules/resume", filters, {"from": ["pause"], "row": restorable})
@@ -154,15 +155,16 @@ async def _change(
 
 
 def _undo_of(schedule: Schedule, action: str, request: ActionRequest) -> Undo | None:
-    """Return the action that makes a schedule what it was; None if it would differ.
+    """Return the action that restores a schedule as it was; None if no action restores it exactly.
 
-    Resuming resets the number of failures, and decides about the fire times of the pause.
+    Resuming resets the number of failures, so no action restores a schedule that had failures.
     """
     address, until = {"id": schedule.schedule_id}, schedule.paused_until
     if schedule.failures or (until is not None and until <= request.page.now):
         return None
     if schedule.paused_at is None:
         return Undo("/actions/schedules/resume", address, {"from": ["pause"]}) if action == "pause" else None
+    # Resuming has decided about the fire times that have passed, which another pause would not revoke.
     has_passed = schedule.next_fire_at is not None and schedule.next_fire_at <= request.page.now
     if action == "trigger" or (action == "resume" and has_passed):
         return None
@@ -196,10 +198,14 @@ async def backfill(request: ActionRequest) -> Redirect | ConfirmPage:
 
 
 async def _count_fires(schedule: Schedule, start: datetime, end: datetime) -> int:
-    """Return the number of fire times in a span, at most one more than a backfill may have; 0 for no span."""
+    """Return the number of fire times in a span, at most one more than a backfill may have.
+
+    It is 0 for an empty span, and for a trigger that cannot be interpreted or counts from the end of a job.
+    """
     if start >= end or schedule.trigger is None or is_fixed_delay(schedule.trigger):
         return 0
     all_runs = replace(schedule, max_runs=None)
+    # The search begins just before the start, because its fire times are later than ``after``.
     search = partial(all_runs.upcoming, MAX_BACKFILL + 1, after=start - INSTANT)
     return sum(fire < end for fire in await search_one(schedule.trigger, search))
 

@@ -38,7 +38,7 @@ async def resume(request: ActionRequest) -> Redirect:
 
 
 def _pause_of(name: str, before: TaskState, request: ActionRequest) -> Undo | None:
-    """Return the action that pauses a task as it was; None if that pause would have ended by now."""
+    """Return the action that restores the previous pause of a task; None if it would have ended by now."""
     until = before.paused_until
     if until is not None and until <= request.page.now:
         return None
@@ -47,7 +47,11 @@ def _pause_of(name: str, before: TaskState, request: ActionRequest) -> Undo | No
 
 
 async def _find(request: ActionRequest) -> tuple[str, TaskState | None]:
-    """Return the name of a task that exists, and its pause. The request sees its main name too."""
+    """Return the name of the task that the address names, and its state if it is paused, else None.
+
+    Raises:
+        NotFoundError: There is no such task, or the request does not see all of its names.
+    """
     name = request.page.required("id")
     names = (await request.page.names_of_tasks([name]))[name]
     states = {task.name: task for task in (await request.page.inspector.tasks()).items}

@@ -9,7 +9,7 @@ from pg_scheduler.inspect.texts import counted
 
 
 async def drain(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Request of a worker to claim no more jobs, after a question."""
+    """Ask a worker to claim no more jobs, once the user has confirmed it."""
     worker_id = request.page.required("id")
     if request.is_confirmed:
         return _done(worker_id, await request.page.inspector.drain_workers([worker_id]), "worker_drained")
@@ -24,7 +24,7 @@ async def drain(request: ActionRequest) -> Redirect | ConfirmPage:
 
 
 async def resume(request: ActionRequest) -> Redirect:
-    """Request of a draining worker to claim jobs again."""
+    """Ask a draining worker to claim jobs again."""
     worker_id = request.page.required("id")
     return _done(worker_id, await request.page.inspector.resume_workers([worker_id]), "worker_resumed")
 

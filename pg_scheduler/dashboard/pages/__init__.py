@@ -31,7 +31,7 @@ from pg_scheduler.dashboard.pages import (
 LIVE_PARAMETERS: Final = (
     "range", "id", "q", "after", "sort", "cols", "since", "state", "task", "name", "group",
 )  # fmt: skip
-"""The parameters of pages that are updated."""
+"""The parameters on which the parts of live pages depend."""
 
 
 class Page(NamedTuple):
@@ -89,6 +89,9 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
 
 
 def item_of(path: str) -> str:
-    """Return the path of the item to which a page belongs."""
+    """Return the path of the item of the side bar to which a page belongs.
+
+    A path that is no page, and a page with a label, are returned as they are.
+    """
     page = PAGES.get(path)
     return path if page is None or page.label else page.parent

@@ -33,7 +33,7 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
 OPEN_DETAILS: Final = frozenset(
     {"host", "count", "release", "group", "to", "by_s", "next", "note", "until", "from_now"}
 )
-"""Details without arguments and metadata."""
+"""Details that contain neither arguments nor metadata."""
 
 VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "add_schedule": ("added the schedule", "/schedule"),
@@ -66,6 +66,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "stop_bulk": ("stopped the bulk run", "/run"),
     "end_bulk": ("ended the bulk run", "/run"),
 }
+"""By action, what the actor did, before the subject, and the path of the page about the subject, or none."""
 
 MAX_VALUE_LENGTH: Final = 2_000
 
@@ -73,7 +74,7 @@ CLOSED: Final = frozenset({"arguments", "metadata"})
 """Parts of a definition that are hidden with arguments."""
 
 MANY: Final = frozenset({"cancel_jobs", "retry_jobs", "delete_jobs", "move_jobs"})
-"""Actions on a batch of jobs, which has one job as its subject if it is the only one."""
+"""Actions on a batch of jobs. If the batch has a single job, this job is the subject of the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +86,10 @@ class AuditItem:
         verb: What the actor did, before the subject.
         path: The path of the page about the subject; empty for no page.
         extent: The rest of the sentence, after the subject; empty for none.
-        where: The search that found them; empty if it is hidden, or there is none.
+        where: The search that found the changed jobs; empty if it is hidden, or there is none.
         is_batch: Whether a bulk run, its subject, changed the jobs.
         changes: The parts of a schedule before and after.
-        batches: The records of batches of the same run that it stands for.
+        batches: How many records it stands for: those of batches of the same run.
     """
 
     record: AuditRecord
@@ -160,13 +161,14 @@ def visible(record: AuditRecord, request: PageRequest) -> AuditRecord:
         details = {key: value for key, value in record.details.items() if key in OPEN_DETAILS}
         return replace(record, details=details)
     shown: dict[str, Any] = redaction.values(record.details)
+    # A search may contain a hidden value, with which it compares.
     if "where" in shown and not redaction.is_empty:
-        shown["where"] = HIDDEN  # a search may contain a value that it compares with
+        shown["where"] = HIDDEN
     return replace(record, details=shown)
 
 
 def verb_of(action: str) -> tuple[str, str]:
-    """Return what an action did to its subject, and the path of the page about that."""
+    """Return what an action did to its subject, and the path of the page about the subject, or none."""
     return VERBS.get(action, (action.replace("_", " "), ""))
 
 
@@ -191,7 +193,10 @@ def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
 
 
 def folded(items: Sequence[AuditItem]) -> list[AuditItem]:
-    """Return items in which the newest batch of a bulk run stands for all, with the number of their jobs."""
+    """Return items in which the newest batch of a bulk run stands for all of its batches.
+
+    It has the number of the jobs of all these batches.
+    """
     items_by_key: dict[object, AuditItem] = {}
     for item in items:
         record = item.record
@@ -202,6 +207,7 @@ def folded(items: Sequence[AuditItem]) -> list[AuditItem]:
 
 
 def _added(item: AuditItem, older: AuditItem) -> AuditItem:
+    """Return an item of a bulk run to which the jobs of an older batch are added."""
     counts = [audit_item.record.details.get("count") for audit_item in (item, older)]
     number = sum(count for count in counts if isinstance(count, int))
     record = replace(item.record, details={**item.record.details, "count": number})
@@ -228,6 +234,7 @@ def _changed_parts(record: AuditRecord, request: PageRequest) -> list[ChangedPar
 
 
 def _shown(key: str, value: object, request: PageRequest) -> str | None:
+    """Return a part of a definition as a text without hidden values; None if there is no such part."""
     if value is None:
         return None
     if key in CLOSED and not request.access.sees_arguments:

@@ -21,7 +21,7 @@ AGE_S: Final = 30.0
 FIRES_OF_HOUR: Final = 200
 NAMES_OF_HOUR: Final = 8
 MANY: Final = 5
-"""Schedules that fire in the same minute and are called a collision."""
+"""The number of fire times in the same minute from which on they are called a collision."""
 
 SHOWN: Final = 20
 YEARS: Final = range(1980, 2200)
@@ -40,7 +40,7 @@ class CalendarFire:
 
 @dataclass(frozen=True, slots=True)
 class CalendarHour:
-    """An hour by the clock, of which the night of a clock change has none or two."""
+    """An hour by the clock. In the night of a clock change, an hour is left out or repeated."""
 
     count: int
     names: Sequence[str]
@@ -150,7 +150,10 @@ def _hour(text: str | None) -> int | None:
 
 
 def _period(span: str, day: date) -> tuple[date, date, date, date]:
-    """Return the first and the last day of a day or of whole weeks, and a day of the periods around it."""
+    """Return the first and the last day to show, and a day in the previous and in the next period.
+
+    A month is shown in whole weeks.
+    """
     if span == "day":
         return day, day, day - DAY, day + DAY
     monday = day - day.weekday() * DAY
@@ -168,6 +171,7 @@ def _days(
     items: Sequence[ScheduleFires],
     zone: tzinfo,
 ) -> list[CalendarDay]:
+    """Return the days with the fire times of each hour, and with the effects of clock changes."""
     changes: dict[date, list[str]] = defaultdict(list)
     for item in items:
         for effect in item.effects:
@@ -191,7 +195,7 @@ def _minute(fire: CalendarFire) -> datetime:
 
 
 def _collisions(fires: Sequence[CalendarFire], zone: tzinfo) -> list[dict[str, object]]:
-    """Return the minutes in which many schedules fire, with some of them, those with most first."""
+    """Return the minutes with many fire times, those with the most first, each with some of its schedules."""
     counts = Counter(map(_minute, fires))
     minutes = sorted((at for at, count in counts.items() if count >= MANY), key=lambda at: (-counts[at], at))[
         :SHOWN

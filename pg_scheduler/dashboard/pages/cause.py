@@ -28,13 +28,15 @@ VERDICTS: Final = {
     Verdict.RUNNING: "warn",
     Verdict.WAITING: "wait",
 }
+"""Colors of the other reasons, by the verdict."""
 
 
 def cause_of(job: Job, explanation: Explanation, attempts: Sequence[Attempt], limit: str = "") -> View | None:
-    """Return why a job is where it is, with the name of the limit that it waits for; None if it completed.
+    """Return why a job is where it is; None if there is no reason to state, as for a completed job.
 
-    It has what holds the job in a few words, the error that a person wrote, further facts, the most decisive
-    reason with its code, remedy and command, and the other reasons.
+    The title has the reason in a few words, ``error`` the error of an attempt, ``text`` further facts. The
+    most decisive reason is there with its code, remedy and command, then the other reasons. ``limit`` is the
+    name of the limit that the job waits for; empty if there is none, or it is hidden.
     """
     if not explanation.reasons:
         return None
@@ -60,7 +62,7 @@ def cause_of(job: Job, explanation: Explanation, attempts: Sequence[Attempt], li
 
 
 def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:
-    """Return the title, the message and what the attempts have in common."""
+    """Return the title, the message of the error, and a sentence about unused retries, or an empty text."""
     kind, _, message = (job.error_message or "").partition(": ")
     name = kind.rpartition(".")[2]
     if not message or not name.isidentifier():  # the text has no class

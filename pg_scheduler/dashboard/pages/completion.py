@@ -60,8 +60,8 @@ class Sample(NamedTuple):
     """What the jobs of a sample contain, as far as the request may see it.
 
     Attributes:
-        paths: The jobs that have a value at a path, such as ``arg.user.id``.
-        terms: The jobs that a term finds, such as ``arg.user.id:42`` or ``name:mail.send``.
+        paths: How many jobs have a value at each path, such as ``arg.user.id``.
+        terms: How many jobs each term finds, such as ``arg.user.id:42`` or ``name:mail.send``.
     """
 
     paths: Counter[str]
@@ -69,10 +69,10 @@ class Sample(NamedTuple):
 
     @classmethod
     async def of(cls, jobs: Iterable[Job], request: PageRequest) -> Sample:
-        """Return what jobs contain, and the names of others."""
+        """Return what jobs contain, and with 0 jobs the other visible names of jobs and tasks."""
         sample = cls(Counter(), Counter())
-        counted = filter(request.access.sees_name, await request.job_names())
-        names = {*counted, *(await request.task_names()).main}
+        counted_names = filter(request.access.sees_name, await request.job_names())
+        names = {*counted_names, *(await request.task_names()).main}
         sample.terms.update({term("name", name): 0 for name in sorted(names)})
         for job in jobs:
             contents = set(_contents(job, request))
@@ -81,7 +81,10 @@ class Sample(NamedTuple):
         return sample
 
     def completions(self, typed: str) -> list[Completion]:
-        """Return the terms that begin like a text, or whose last part does, those of most jobs first."""
+        """Return the terms that begin with a text, or that have it after their last dot.
+
+        The terms that find the most jobs come first.
+        """
         sign, text = ("-", typed[1:]) if typed.startswith("-") else ("", typed)
         prefix = text.lower()
         candidates: dict[str, int | None] = {}
@@ -96,6 +99,7 @@ class Sample(NamedTuple):
                 for candidate, count in self.terms.items()
                 if text and candidate.startswith("name:")
             }
+        # A text without a colon may be the beginning of a field or of a name.
         starts = (prefix, f"name:{prefix}") if text and ":" not in text else (prefix,)
         matching = [
             Completion(f"{sign}{candidate}", count or None)
@@ -135,7 +139,10 @@ async def complete(request: PageRequest, *, is_head: bool) -> Response:
 
 
 async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
-    """Return terms that search a value in the arguments that most jobs of a search have, those with it first.
+    """Return up to three terms that search for a value in an argument, such as ``arg.user.id:42``.
+
+    They are sorted by the number of jobs in a sample of the search that they find, then by the number of
+    jobs that have the argument.
 
     Args:
         value: The value, as a term has it.
@@ -143,15 +150,18 @@ async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
         request: The request, which sees these arguments.
     """
     sample = await _read(request, q, "")
-    paths = {f"{path}:{value}": count for path, count in sample.paths.items() if path.startswith("arg.")}
-    return sorted(paths, key=lambda path: (-sample.terms[path], -paths[path]))[:MAX_MEANT]
+    jobs_by_term = {
+        f"{path}:{value}": count for path, count in sample.paths.items() if path.startswith("arg.")
+    }
+    return sorted(jobs_by_term, key=lambda text: (-sample.terms[text], -jobs_by_term[text]))[:MAX_MEANT]
 
 
 async def _read(request: PageRequest, q: str, typed: str) -> Sample:
-    """Read a sample: jobs that the search finds and that have the beginning of the value, else any of both.
+    """Read a sample: jobs that the search finds and that have a value with the beginning that was typed.
 
-    A search that is not complete yet, that compares with hidden values, or that has a character that the
-    database lacks, finds none.
+    If the typed term has no value, or cannot be searched, the sample has jobs that the search finds without
+    it. If this search is rejected too, the sample has no jobs. A search is rejected while it is not complete,
+    if it compares with hidden values, or if it has a character that the database lacks.
     """
     field, colon, value = typed.removeprefix("-").partition(":")
     if colon and value and not value.endswith(('"', "*")):
@@ -176,7 +186,11 @@ async def _read_sample(request: PageRequest, where: str) -> Sample:
 
 
 def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
-    """Yield the terms that find a job, each with its path if it has one; a long value has a path only."""
+    """Yield paths of a job with terms that find it.
+
+    The path is empty for a term without one. The term is empty for a value that cannot be searched, such as
+    a long one.
+    """
     yield "", term("name", job.job_name)
     if job.worker_id is not None:
         yield "", term("worker", job.worker_id)
@@ -203,6 +217,8 @@ def _leaves(path: str, value: Any, is_hidden: IsHidden, levels: int) -> Iterator
         for key, member in value.items():
             name = str(key)
             if levels and name and not is_hidden(name):
+                # quoted() adds quotes only where they are needed. The blank needs them, and the slice then
+                # removes both the quotes and the blank.
                 quoted_name = name if _PLAIN_KEY.fullmatch(name) else f'"{quoted(f"{name} ")[1:-2]}"'
                 yield from _leaves(f"{path}.{quoted_name}", member, is_hidden, levels - 1)
     elif isinstance(value, list | tuple):

@@ -27,7 +27,7 @@ from pg_scheduler.jobs.model import Job, Worker
 MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 100
 GROUPS_AGE_S: Final = 2.0
-"""Seconds for which groups are kept, at least: ten times as long as it takes to read them."""
+"""Seconds for which groups are kept. If the read is slow, they are kept ten times as long as it took."""
 
 SAMPLE: Final = 50
 """Jobs of a group whose workers and arguments are counted: each is read with its arguments."""
@@ -70,7 +70,8 @@ class ErrorText(NamedTuple):
 def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
     """Return the class and the message of an error; the class is empty if it has none.
 
-    That of an expired job is ``Expired``, and its message is the reason.
+    For an expired job, the class is ``Expired`` and the message is the reason. For a quarantined job, the
+    class is ``Quarantined``.
 
     Example:
         >>> error_text("acme.errors.UpstreamError: 502 Bad Gateway")
@@ -106,8 +107,10 @@ def search_of(group: ErrorGroup) -> str:
 
 def _like(group: ErrorGroup) -> str:
     """Return the terms of a search for jobs with the error of a group."""
+    # The message is hidden, so it cannot be searched.
     if group.text.endswith(HIDDEN):
         return term("name", group.job_name)
+    # In the text of a group, "#" stands for numbers and ids that differ.
     error = "*".join(quoted(part) for part in group.text.split("#") if part)
     return f"{term('name', group.job_name)} error:~{error}" if error else term("name", group.job_name)
 
@@ -215,7 +218,10 @@ def _counts_of(labels: Iterable[str | None]) -> list[ValueCount]:
 
 
 def _release_of(job: Job, workers: Mapping[str, Worker], releases: Sequence[Mark]) -> str | None:
-    """Return the release of the worker that ran a job; without its row, the one that had started last."""
+    """Return the release of the worker that ran a job, or the release that had started last when it ended.
+
+    The second is for a worker that has no row, or names no release. None if both are unknown.
+    """
     worker = workers.get(job.worker_id or "")
     release = None if worker is None else release_of(worker.metadata)
     if release is not None:

@@ -22,8 +22,8 @@ class FoundItem:
         kind: What it is.
         name: Its name.
         url: Its address; empty if it has none.
-        button: The id of the button of every page that it presses; empty if it presses none.
-        action: The address to which it is sent by POST; empty if it is not.
+        button: The id of the button, which every page has, that the item presses; empty for none.
+        action: The address of the action that the item sends by POST; empty for none.
     """
 
     kind: str
@@ -42,6 +42,7 @@ async def build(request: PageRequest) -> View:
 
 
 async def _objects(q: str, request: PageRequest) -> list[FoundItem]:
+    """Return the job with this id, and the other objects whose names contain the text."""
     sees, url, text = request.access.sees_name, request.url, q.casefold()
     data, names = await read_navigation(request), await request.task_names()
     tasks = dict.fromkeys(map(names.task_of, filter(sees, data.tasks)))
@@ -71,21 +72,22 @@ async def _objects(q: str, request: PageRequest) -> list[FoundItem]:
 
 
 async def _actions(words: Sequence[str], request: PageRequest) -> list[FoundItem]:
-    """Return what the request may do that has all words in its name; to objects only if there are words.
+    """Return the actions that the request may make and that have all words in their names.
 
-    Those that begin with the first word come first.
+    Those that begin with the first word come first. Without words, there are no actions on single objects.
     """
     objects = _to_objects(await read_navigation(request), request) if words else ()
     named_actions = (
         (action.name.casefold(), action) for action in (*_actions_of_every_page(request), *objects)
     )
     matches = [(name, action) for name, action in named_actions if all(word in name for word in words)]
-    matches.sort(key=lambda match: not match[0].startswith("".join(words[:1])))
+    first_word = words[0] if words else ""
+    matches.sort(key=lambda match: not match[0].startswith(first_word))
     return [action for _, action in matches[:MAX_ACTIONS]]
 
 
 def _to_objects(data: NavigationData, request: PageRequest) -> Iterator[FoundItem]:
-    """Yield what pages of tasks, schedules and workers offer, as far as the request sees and may do it."""
+    """Yield the actions on visible tasks, schedules and workers that the request may make."""
     sees, url, may = request.access.sees_name, request.url, request.may
     for name in filter(sees, data.tasks) if may("task_pause") else ():
         verb = "resume" if name in data.paused_tasks else "pause"

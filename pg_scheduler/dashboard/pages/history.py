@@ -92,6 +92,7 @@ class Period:
         ]
 
     def _outcomes(self, unit_s: float) -> list[Series]:
+        """Return, for each outcome that the chart shows, how often it occurred per minute or hour."""
         units = self.width.total_seconds() / unit_s
         rates = {
             outcome: [figure.ended[place] / units for figure in self.figures]
@@ -104,7 +105,7 @@ class Period:
         ]
 
     def _oldest(self, due_at: datetime | None) -> list[Series]:
-        """Return the age that the oldest waiting job had at each time."""
+        """Return the age of the oldest waiting job at the end of each slot; nothing without such a job."""
         if due_at is None:
             return []
         ends = [min(at + self.width, self.until) for at in self.times]
@@ -122,8 +123,8 @@ async def read_period(request: PageRequest, names: Sequence[str] | None = None) 
     """Read the period that the parameter ``range`` names; all requests share it for some seconds.
 
     Args:
-        request: The request, which sees the statistics of its names only.
-        names: Only these job names, which the request must see; None for all.
+        request: The request.
+        names: The job names whose statistics are read, which the request must see; None for all that it sees.
 
     Raises:
         RejectedError: There is no such period.
@@ -144,6 +145,7 @@ async def _read_period(request: PageRequest, range_name: str, names: tuple[str, 
 
 
 def _period(range_name: str, statistics: Statistics, releases: Sequence[Mark]) -> Period:
+    """Return the period. The statistics that precede its first slot are those of the period before it."""
     since, width = RANGES[range_name]
     step = int(width.total_seconds())
     first_number, last_number = (

@@ -54,6 +54,7 @@ WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED}
 
 async def build(request: PageRequest) -> View:
     """Read a job and what surrounds it. What the request may not see is empty."""
+    # ``raw`` is the job as its row has it, ``job`` the job as far as the request may see it.
     raw, job = await read_job(request)
     try:
         explanation = await request.inspector.explain_job(job.job_id)
@@ -108,7 +109,7 @@ async def build(request: PageRequest) -> View:
 
 
 def _end_at(job: Job, now: datetime) -> datetime | None:
-    """Return when a job will end at its rate, to the minute; None if that is unknown."""
+    """Return when a job will end at its present rate, rounded up to a minute; None if that is unknown."""
     share, since = share_done(job), job.started_at
     if job.status is not JobStatus.RUNNING or since is None or not share:
         return None
@@ -133,7 +134,8 @@ def _actions(
             yield "run"
     if steps and job.finished_at is None and request.may("signal"):
         yield "signal"
-    has_children = dependencies.children or dependencies.has_more_children  # they keep it from being deleted
+    # A job that has children cannot be deleted.
+    has_children = dependencies.children or dependencies.has_more_children
     if job.status in ALLOWED["delete"] and request.may("delete") and not has_children:
         yield "delete"
 
@@ -150,6 +152,7 @@ async def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRe
     hidden_codes: set[ReasonCode] = set()
     if not request.access.sees_arguments:
         hidden_codes |= WITH_STATEMENTS
+    # The text of these reasons contains the key of the limit or the tenant, which visible_job() has hidden.
     if raw.blocked_on != job.blocked_on:
         hidden_codes |= {ReasonCode.LIMIT, ReasonCode.SHARE}
     if request.access.visible_names is not None:
@@ -165,13 +168,18 @@ async def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRe
 
 
 def _without_others(reason: Reason) -> Reason:
+    """Return a reason with no more than its heading and, if it concerns this job only, its remedy."""
     reason = replace(reason, text=KINDS[reason.code].heading)
-    if reason.code in {ReasonCode.CANCELLED, ReasonCode.EXPIRED}:  # their remedies concern the job itself
+    if reason.code in {ReasonCode.CANCELLED, ReasonCode.EXPIRED}:
         return reason
     return replace(reason, remedy=None, command=None)
 
 
 def _arguments(job: Job, request: PageRequest) -> str | None:
+    """Return the text of ``format_arguments=``, or why the arguments could not be read.
+
+    None if the request may not see arguments, or the page shows them as JSON.
+    """
     if not request.access.sees_arguments:
         return None
     if job.no_args_reason is not None or request.settings.format_arguments is None:
@@ -195,7 +203,7 @@ def _command(raw: Job, request: PageRequest) -> str | None:
 
 
 def _links(job: Job, request: PageRequest) -> dict[str, str]:
-    """Return the links of the host that lead to a page, and not to a script."""
+    """Return the links of ``links=``, without addresses that are no pages, such as ``javascript:``."""
     if request.settings.links is None:
         return {}
     links = list(request.settings.links(job).items())[:MAX_LINKS]
@@ -203,5 +211,6 @@ def _links(job: Job, request: PageRequest) -> dict[str, str]:
 
 
 def _is_page(url: str) -> bool:
+    # Browsers take an address that begins with "//" or "/\" for one of another host.
     is_local = url.startswith("/") and url[1:2] not in {"/", "\\"}
     return is_local or url.lower().startswith(("https://", "http://"))

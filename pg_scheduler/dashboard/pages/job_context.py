@@ -1,4 +1,4 @@
-"""The last runs of the task of a job, jobs with its error, its limits, and the names of workers."""
+"""What surrounds a job: the last runs of its task or its schedule, jobs with its error, and its limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ AGE_S: Final = 30.0
 """Seconds for which the runs, figures and errors of a task are kept: each costs a search."""
 
 SAMPLE: Final = 64
-"""Jobs of a status among which the last runs are: completed ones are found by id, not by end."""
+"""The number of jobs of a status that are read to find the last runs. A search finds completed jobs in the
+order of their ids and not of their ends, so more jobs are read than are shown."""
 
 PERIOD: Final = timedelta(days=1)
 MAX_GROUPS: Final = 1000
@@ -46,13 +47,17 @@ class LastRuns:
 
 
 async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageRequest) -> LastRuns:
-    """Return the last runs of the schedule of a job, whose fire times these are; else of its task."""
+    """Return the last runs of the schedule of a job, or of its task if it has no schedule.
+
+    ``results`` are the last fire times of the schedule.
+    """
     if job.schedule_id is not None:
         ids = [result.job_id for result in results[:MAX_RUNS] if result.status is not None]
         jobs = list((await request.inspector.get_jobs(ids)).values())
     else:
         jobs = []
-        for status in RAN:  # apart, so that failed jobs are read by their ends
+        # A search for one status alone reads failed jobs in the order of their ends.
+        for status in RAN:
             where = f"{term('name', job.job_name)} status:{status}"
             jobs += await request.sample_jobs(where, SAMPLE, AGE_S, is_data=False)
     items = [
@@ -90,7 +95,8 @@ async def _read_statistics(request: PageRequest, name: str) -> Statistics:
 async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | None:
     """Return the group of the error of a job, and how many jobs ended with it in the last day.
 
-    The number is None if the group is not among those that were examined.
+    The number is None if the group is not among those that were examined. The result is None if the job has
+    not failed.
     """
     if job.error_message is None or job.status not in FAILED_JOBS:
         return None
@@ -110,7 +116,10 @@ async def limits_of(job: Job, request: PageRequest) -> list[LimitRow]:
 
 
 async def results_of(schedule_id: str | None, request: PageRequest) -> Sequence[PastFire]:
-    """Return the last 20 fire times of the schedule of a job, the newest first."""
+    """Return the last 20 fire times of the schedule of a job, the newest first.
+
+    There are none if the job has no schedule, or the schedule was removed or is hidden.
+    """
     schedule = None if schedule_id is None else await request.inspector.get_schedule(schedule_id)
     if schedule is None or not request.access.sees_name(schedule.task):
         return ()

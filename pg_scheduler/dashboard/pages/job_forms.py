@@ -29,14 +29,15 @@ class JobFormPage:
     _raw: Job
     """The job with all that its row has."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong, by field; that of the empty name concerns the whole."""
+    """What is wrong, by field. The empty name stands for the whole form."""
     parameters: Sequence[Parameter] = ()
-    """Those of the task that a live worker reports, for a job without positional arguments."""
+    """The parameters of the task, if a live worker reports them and the job has no positional arguments."""
     arguments: Mapping[str, str] = field(default_factory=dict)
+    """The texts of the fields of the parameters."""
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the new job."""
+        """The options of the new job, which does not belong to the trace of the other one."""
         return {
             "priority": self._raw.priority,
             "max_retries": self._raw.max_retries,
@@ -60,7 +61,7 @@ class SignalFormPage:
     values: Mapping[str, str]
     """``name``, and ``value`` as JSON."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong, by field; that of the empty name concerns the whole."""
+    """What is wrong, by field. The empty name stands for the whole form."""
 
 
 async def build_add(request: PageRequest) -> JobFormPage:

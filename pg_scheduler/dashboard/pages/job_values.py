@@ -58,7 +58,10 @@ async def read_job(request: PageRequest) -> tuple[Job, Job]:
 
 
 async def read_result(job: Job, request: PageRequest) -> Result:
-    """Return the value of a completed job in a tuple; an empty one if none was kept, or none may be seen."""
+    """Return the value of a completed job in a tuple, because the value itself can be None.
+
+    The tuple is empty if no value was kept, or the request may not see it.
+    """
     if job.status is not JobStatus.COMPLETED or not request.access.sees_arguments:
         return ()
     try:
@@ -84,13 +87,14 @@ def values_of(job: Job, result: Result, request: PageRequest) -> dict[str, Any]:
 MAX_SHOWN: Final = 100
 
 OWN_KINDS: Final = frozenset({STEP, CURSOR, SLEEP, SIGNAL})
-"""Kinds of which no value comes from another job."""
+"""The kinds of steps whose values do not come from another job."""
 
 
 async def read_steps(job_id: str, request: PageRequest, name: str | None = None) -> Sequence[StepState]:
     """Return the steps of a visible job, the oldest first, without what the request may not see.
 
-    With a name only that step, with a large value too. There are none if the job was deleted meanwhile.
+    With a name, only the step of this name is read, and its value even if it is large. There are no steps if
+    the job was deleted meanwhile.
     """
     try:
         step_list = await request.inspector.steps(job_id, name=name)
@@ -105,7 +109,10 @@ def waiting_signals(steps: Sequence[StepState]) -> list[str]:
 
 
 def shown_steps(steps: Sequence[StepState]) -> View:
-    """Return steps as the page shows them: those that last, then the newest, and how many are left out."""
+    """Return steps as the page shows them: those that have not ended, then the newest ended ones.
+
+    ``left_out`` is the number of the steps that are not shown.
+    """
     lasting_steps = [step for step in steps if step.ended_at is None]
     ended_steps = [step for step in reversed(steps) if step.ended_at is not None]
     listed_steps = [*lasting_steps, *ended_steps][:MAX_SHOWN]
@@ -116,6 +123,7 @@ def shown_steps(steps: Sequence[StepState]) -> View:
 
 
 def _visible(step: StepState, request: PageRequest) -> StepState:
+    """Return a step without what is hidden. A value of another job is hidden if some job names are."""
     is_foreign = step.kind not in OWN_KINDS and request.access.visible_names is not None
     if not request.access.sees_arguments or is_foreign:
         return replace(step, value=None, no_value_reason="you may not see it" if _has_value(step) else None)
@@ -127,7 +135,7 @@ def _has_value(step: StepState) -> bool:
 
 
 def _redacted(step: StepState, request: PageRequest) -> Any:
-    """Return the value without what is hidden in it, or all of it if the name of the step is hidden."""
+    """Return the value without what is hidden in it. If the name of the step is hidden, so is the value."""
     if step.value is None:
         return None
     redaction = request.settings.redaction

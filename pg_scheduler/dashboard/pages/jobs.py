@@ -100,7 +100,7 @@ PAGE_LENGTH: Final = 50
 COUNTS_AGE_S: Final = 2.0
 
 ACTIONS: Final = tuple(ALLOWED)
-"""Actions on jobs of several states."""
+"""The actions on a list whose jobs may have any state."""
 
 NOTHING: Final[Mapping[str, object]] = {
     "q": "",
@@ -149,6 +149,7 @@ async def build(request: PageRequest) -> View:
     order = "" if sort or state is None or len(terms) > 1 else ORDERS[state]
     is_unfiltered = page.searched == page.found and request.access.visible_names is None
     summary = summary_of(page, request)
+    # The head has no numbers if every examined job was found and there are more: they would state nothing.
     head = ("" if is_unfiltered and not page.is_complete else _head(page, request), order if rows else "")
     return View(
         q=q,
@@ -177,7 +178,10 @@ async def build(request: PageRequest) -> View:
 
 
 async def _arguments_meant(q: str, fields: Collection[str], request: PageRequest) -> dict[str, str]:
-    """Return terms of arguments that may be meant by words with these fields, with their searches."""
+    """Return terms about arguments that a user may mean by words with these fields, with the whole searches.
+
+    There are none without such words, or if the search is invalid.
+    """
     try:
         words = words_of(terms_of(q), fields)
     except SearchError:
@@ -191,7 +195,10 @@ async def _arguments_meant(q: str, fields: Collection[str], request: PageRequest
 def _total(
     page: SearchPage, state: str | None, terms: Sequence[Term], counts: Mapping[str, StateCount]
 ) -> str:
-    """Return how many jobs a search finds, if it is complete, or only names a state that was counted."""
+    """Return how many jobs a search finds; empty if that is unknown.
+
+    A search that is not complete has a number if it has no other term than a state that was counted.
+    """
     if page.is_complete:
         return f"{page.found:,}"
     count = counts.get(state) if state is not None and len(terms) <= 1 else None
@@ -212,7 +219,7 @@ async def _read_counts(request: PageRequest) -> Mapping[str, StateCount]:
 
 
 def _head(page: SearchPage, request: PageRequest) -> str:
-    """Return the summary with what was found first."""
+    """Return the summary of the head of the list: what was found, then what was searched."""
     if request.access.visible_names is not None:
         return summary_of(page, request)
     extent = extent_of(page.searched, page.total_estimate, is_complete=page.is_complete)

@@ -70,7 +70,9 @@ async def build(request: PageRequest) -> View:
     """Read the limits that live workers declare, by name."""
     limits, items = (await _find(request)).limits, await limit_rows(request)
     summary = counted(len(items), "limit", is_capped=limits.is_capped)
-    if request.access.visible_names is None:  # else the sum includes hidden limits
+    # The other summary begins with a number in which a limit counts once for each of its declarations. This
+    # number is left out. The rest has sums over all limits, which may include hidden ones.
+    if request.access.visible_names is None:
         summary += limits.summary[limits.summary.index(", ") :]
     shares, share_overview = await _shares(request)
     return View(
@@ -127,7 +129,7 @@ async def _read_keys(request: PageRequest, name: str) -> tuple[Sequence[LimitKey
 
 
 def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:
-    """Return a limit with its visible tasks, and without its use if there are others."""
+    """Return a limit with its visible tasks; without its use if it has hidden tasks too."""
     tasks = tuple(filter(request.access.sees_name, limit.tasks))
     if len(tasks) == len(limit.tasks):
         return limit
@@ -147,7 +149,7 @@ async def _read_limits(request: PageRequest) -> LimitOverview:
 
 
 async def _shares(request: PageRequest) -> tuple[list[ShareRow], ShareOverview]:
-    """Return the shares of visible tasks, and what was read."""
+    """Return the shares of visible tasks, and the overview of all shares from which they come."""
     overview = await request.read_shared(_read_shares, age_s=AGE_S)
     rows = (_share(share, overview.tenants.get(share.name, ()), request) for share in overview.shares.items)
     return [row for row in rows if row.tasks or request.access.visible_names is None], overview
@@ -158,6 +160,7 @@ async def _read_shares(request: PageRequest) -> ShareOverview:
 
 
 def _share(share: ShareState, tenants: Sequence[TenantState], request: PageRequest) -> ShareRow:
+    """Return a share; without its numbers if some of its tasks are hidden."""
     tasks = list(filter(request.access.sees_name, share.tasks))
     if request.access.visible_names is not None and len(tasks) < len(share.tasks):
         return ShareRow(share.name, tasks, is_shared=True, tenants=None, waiting=None, in_flight=None)
@@ -193,6 +196,7 @@ async def limit_rows(request: PageRequest) -> list[LimitRow]:
 def _row(
     name: str, declared_limits: Sequence[LimitState], overview: LimitOverview, request: PageRequest
 ) -> LimitRow:
+    """Return the limits of a name; without their use if some of their tasks are hidden."""
     visible_limits = [without_hidden(limit, request) for limit in declared_limits]
     tasks = sorted({task for limit in visible_limits for task in limit.tasks})
     # A task that the request may not see uses the limit too, so the numbers would tell of that task.

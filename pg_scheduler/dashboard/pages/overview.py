@@ -62,16 +62,17 @@ class _SlowFacts(NamedTuple):
     groups: Sequence[ErrorGroup] | None
     tasks: Sequence[TaskState] | None
     load: Mapping[str, Sequence[StatisticsRow]]
-    """The statistics of the last hour by job name."""
+    """The statistics of the last hour by job name; empty if they were not read in time."""
     load_until: datetime | None
+    """The end of that hour; None if the statistics were not read in time."""
     read_at: datetime
 
 
 async def build(request: PageRequest) -> View:
     """Read the state; the statistics are shared among all requests for some seconds.
 
-    A part that is not read in time is missing, as ``unread`` states, and the others are shown. Busy slots and
-    running jobs are counted as their rows say, which heartbeats say later.
+    A part that is not read in time is missing, and ``unread`` names it; the other parts are shown. Busy slots
+    and running jobs are counted from the rows of jobs, because heartbeats report them later.
     """
     inspector, access = request.inspector, request.access
     chosen, visible = request.choice("range", RANGES, "1h"), access.visible_names
@@ -107,14 +108,17 @@ async def build(request: PageRequest) -> View:
     alive = [worker for worker in workers if worker.is_alive]
     all_problems = await _problems(diagnosis.findings if diagnosis else (), request)
     problems = [row for row in all_problems if not row.is_muted]
-    unmade = len(diagnosis.not_made) if diagnosis else len(STATUS_CODES)
+    # Without a diagnosis, none of its checks was made.
+    unmade_checks = len(diagnosis.not_made) if diagnosis else len(STATUS_CODES)
     missing = [part for part, value in unread.items() if value is None]
     waits_late = is_late(oldest, request.now)
     due = sum(name_backlog.due for name_backlog in name_backlogs) if backlog else None
+    # Jobs of all names, hidden ones too, use the slots.
     busy = sum(name_backlog.running for name_backlog in backlog.names) if backlog else None
     slots = sum(map(slots_of, alive))
     blocked = sum(backlog.blocked.values()) if backlog else None
     is_capped = backlog is not None and backlog.is_capped
+    # A backlog that was not read in time may contain jobs.
     has_jobs = backlog is None or bool(name_backlogs or blocked) or (totals is not None and bool(totals.jobs))
     severities = Counter(problem.severity for problem in problems[:MAX_PROBLEMS])
     return View(
@@ -122,12 +126,12 @@ async def build(request: PageRequest) -> View:
             problems,
             sum(worker.role in JOB_ROLES for worker in alive),
             muted=len(all_problems) - len(problems),
-            unmade=unmade,
+            unmade_checks=unmade_checks,
             is_late=waits_late,
             held=count_held(name_backlogs, held),
-            is_partial=bool(missing),
+            has_missing_parts=bool(missing),
         ),
-        is_well=not (all_problems or unmade or missing or waits_late),
+        is_well=not (all_problems or unmade_checks or missing or waits_late),
         problems=problems[:MAX_PROBLEMS],
         unread=missing,
         is_new=not (has_jobs or workers or slow.schedules or slow.groups or _has_ended(period)),
@@ -194,7 +198,10 @@ def _has_ended(period: Period | None) -> bool:
 def _worker_jobs(
     workers: Sequence[Worker], attempts: Mapping[str, Sequence[Attempt]] | None
 ) -> Mapping[str, int]:
-    """Return how many jobs workers run, as their last heartbeats say if the jobs were not read in time."""
+    """Return how many jobs each worker runs.
+
+    If the running jobs were not read in time, the numbers are those of the last heartbeats.
+    """
     if attempts is None:
         return {worker.worker_id: worker.running_jobs for worker in workers}
     return {worker_id: len(jobs) for worker_id, jobs in attempts.items()}
@@ -205,6 +212,7 @@ async def _diagnose(request: PageRequest) -> Diagnosis:
 
 
 async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
+    """Read the facts that change slowly: schedules, the errors of this period, tasks and their load."""
     inspector, now = request.inspector, request.operations.now
     schedules = await in_time(inspector.schedules(limit=MAX_SCHEDULES, due_before=now + timedelta(days=1)))
     active = None
@@ -252,20 +260,24 @@ def _sentence(
     workers: int,
     *,
     muted: int,
-    unmade: int,
+    unmade_checks: int,
     is_late: bool,
     held: int,
-    is_partial: bool,
+    has_missing_parts: bool,
 ) -> str:
-    if not problems and unmade:
-        return f"No problem was found, but {counted(unmade, 'check')} could not be made."
+    """Return the headline of the page: the worst problem with its remedy, or that there is none."""
     if not problems:
+        if unmade_checks:
+            return f"No problem was found, but {counted(unmade_checks, 'check')} could not be made."
         if muted:
             return f"No unmuted finding, {muted} muted{'; jobs wait late' if is_late else ''}."
-        start, end = ("No finding", "") if is_partial else ("All is well", f", {describe_nothing_late(held)}")
+        workers_text = counted(workers, "worker")
         if is_late:
-            start, end = "No finding", "; jobs wait late"
-        return f"{start}: {counted(workers, 'worker')}{end}."
+            return f"No finding: {workers_text}; jobs wait late."
+        # What is missing may be bad, so all is not known to be well.
+        if has_missing_parts:
+            return f"No finding: {workers_text}."
+        return f"All is well: {workers_text}, {describe_nothing_late(held)}."
     worst_problem, other_count = problems[0], len(problems) - 1
     remedy = f"; {worst_problem.remedy}" if worst_problem.remedy else ""
     others_text = (

@@ -66,6 +66,7 @@ def rates(period: Period) -> Iterator[Tile]:
     """Yield the tiles of completed jobs, failed attempts and lateness."""
     total, before = period.total, period.before
     rate, unit = count_completed(total) / period.minutes, "/min"
+    # A period without attempts is none to compare with.
     earlier = None if before is None or not count_decided(before) else before
     change = _change(rate, count_completed(earlier) / period.minutes) if earlier else ("", "")
     if 0 < rate < 1:
@@ -127,6 +128,7 @@ def waiting(
 ) -> Tile:
     """Return the tile of due jobs; its line shows how many waited on average."""
     width = period.width.total_seconds()
+    # The sum of the waiting times in a slot, divided by its length, is the mean number of waiting jobs.
     waited = _points(period, lambda figures: figures.lateness.total / width)
     mood = "warn" if is_late(oldest, now) else ""
     return Tile(
@@ -146,6 +148,7 @@ def waiting(
 def slots_in_use(period: Period, busy: int | None, slots: int) -> Tile:
     """Return the tile of slots; its line shows how many were in use on average."""
     width = period.width.total_seconds()
+    # The sum of the running times in a slot, divided by its length, is the mean number of running jobs.
     used = _points(period, lambda figures: figures.durations.total / width)
     if busy is None:
         return Tile("Slots in use", "-", f"of {slots:,}", UNREAD, "", "/workers", "", used, "run")
@@ -173,14 +176,20 @@ def _points(period: Period, value_of: Callable[[JobFigures], float | None]) -> l
 
 
 def _change(value: float, before: float, *, is_bad_up: bool = False) -> tuple[str, str]:
-    """Return how a value changed, and whether that is good; lateness that grows is bad."""
+    """Return the change of a value as a text, and its mood.
+
+    With ``is_bad_up``, the mood is ``bad`` for a rise and ``ok`` for a fall. Without it, the mood is empty.
+    Both are empty if the previous value was 0, or the change is too small to be shown.
+    """
     if not before:
         return "", ""
     share = value / before - 1
     if abs(share) < 0.005:
         return "", ""
     text = f"{'▲' if share > 0 else '▼'} {100 * abs(share):.0f} %" if share < 10 else f"▲ {share + 1:.0f}x"
-    return text, ("bad" if (share > 0) == is_bad_up else "ok") if is_bad_up else ""
+    if not is_bad_up:
+        return text, ""
+    return text, "bad" if share > 0 else "ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +245,10 @@ def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> 
 
 
 def by_load(tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
-    """Return the tasks with the most attempts, and those whose due jobs cannot start at the end."""
+    """Return at most eight tasks: those with the most attempts, then those whose due jobs cannot start.
+
+    Half of the places are for the latter at most, unless the former leave places free.
+    """
     sorted_tasks = sorted(tasks, key=lambda task: (-task.per_minute, -task.due, task.name))
     troubled_tasks = [task for task in sorted_tasks if task.has_trouble][:SHOWN_TASKS]
     other_tasks = [
@@ -253,7 +265,7 @@ def usual_s(rows: Sequence[StatisticsRow]) -> float | None:
 
 
 def worker_rows(workers: Sequence[Worker], request: PageRequest) -> list[WorkerRow]:
-    """Return the first workers, those that need attention first, without what only their pages show."""
+    """Return at most six workers as lists show them, dead ones first."""
     sorted_workers = sorted(
         workers, key=lambda worker: (worker.is_alive, worker.identity or worker.worker_id)
     )

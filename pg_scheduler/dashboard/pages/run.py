@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     status: str
     number: int
     q: str | None
-    """A search for them; None if the request may not see that of the run."""
+    """A search for these jobs; None if it needs the search of the run, and the request may not see that."""
 
 
 async def build(request: PageRequest) -> View:
@@ -75,7 +75,11 @@ async def _read_changed(request: PageRequest, run_id: str) -> Changed:
 
 
 def _row(state: BulkState, actor: str, started_at: datetime, request: PageRequest) -> dict[str, Any]:
-    """Return what a list shows of a run, and of who started it; or who started or resumed it last."""
+    """Return what both pages show of a run.
+
+    The list passes the actor and the time of its first start, the page of the run those of the last start or
+    resumption.
+    """
     return {
         "run_id": state.run_id,
         "action": state.jobs.verb,
@@ -88,7 +92,10 @@ def _row(state: BulkState, actor: str, started_at: datetime, request: PageReques
 
 
 def _search_for(status: JobStatus, ids: Sequence[str], state: BulkState, request: PageRequest) -> str | None:
-    """Return the search for jobs of a run that have a status: by their ids, else by what the run searched."""
+    """Return the search for the jobs of a run that have a status; None if the search of the run is hidden.
+
+    It names the ids of the jobs. If they are too many for a search, it has the terms that the run searched.
+    """
     status_term = term("status", status.value)
     by_id = f"id:{','.join(map(quoted, ids))} {status_term}"
     if len(ids) <= MAX_VALUES and len(by_id) <= MAX_LENGTH:
@@ -119,13 +126,16 @@ async def visible_state(request: PageRequest, run_id: str) -> BulkState:
 
 
 def _sees(jobs: BulkJobs, request: PageRequest) -> bool:
-    """Return whether a run touches nothing but what the request sees."""
+    """Return whether the request sees a run: it sees all names, or the run has the same ``names=``."""
     names = request.access.visible_names
     return names is None or jobs.names == names
 
 
 def _which(jobs: BulkJobs, request: PageRequest) -> str:
-    """Return the jobs of a run. A search may compare with a value that the request may not see."""
+    """Return which jobs a run changes: a group of errors, or a search.
+
+    A search that compares with a value which the request may not see is hidden.
+    """
     if jobs.group is not None:
         name, error, *_ = jobs.group
         return f"{name}: {request.visible_error(error)}"
@@ -137,6 +147,7 @@ def _which(jobs: BulkJobs, request: PageRequest) -> str:
 
 
 def _share(state: BulkState) -> float | None:
+    """Return the share of the jobs that the run has searched; None if their number is unknown."""
     if state.phase == "complete":
         return 1.0
     if not state.total_estimate:
@@ -145,6 +156,7 @@ def _share(state: BulkState) -> float | None:
 
 
 def _sentence(state: BulkState, now: datetime, *, sees_all: bool) -> str:
+    """Return the state of a run and what it has done so far, as a sentence."""
     changed = f"{counted(state.done, 'job')} changed"
     if state.phase == "complete":
         return f"Complete: {changed}" + (f", searched {counted(state.searched, 'job')}." if sees_all else ".")

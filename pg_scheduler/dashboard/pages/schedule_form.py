@@ -29,7 +29,7 @@ KINDS: Final[Mapping[str, str]] = {
     "after": "After end",
     "json": "JSON",
 }
-"""The kinds of triggers with their labels. Each has a field of its name, ``calendar`` has several."""
+"""The kinds of triggers with their labels. Each has a field of its name; ``calendar`` has further fields."""
 
 MAX_ARGUMENTS: Final = 100_000
 UNITS: Final = ("days", "weeks", "months", "years")
@@ -61,14 +61,15 @@ class FormPage:
     """The tasks that a new schedule may have: those that live workers claim."""
     values: Texts
     parameters: Sequence[Parameter] = ()
-    """Those of the task, if a live worker reports them."""
+    """The parameters of the task, if a live worker reports them."""
     arguments: Texts = field(default_factory=dict)
     positional: str = ""
     """The positional arguments of the schedule, in one line, which the form keeps; empty for none."""
     has_arguments: bool = True
-    """Whether the form has the arguments; not if the request may not see all of those of the schedule."""
+    """Whether the form has the arguments. It has none if the request may not see all arguments of the
+    schedule, or if they are no JSON or too long."""
     errors: Texts = field(default_factory=dict)
-    """What is wrong, by field; that of the empty name concerns the whole."""
+    """What is wrong, by field. The empty name stands for the whole form."""
     described: str | None = None
     fire_times: Sequence[FireTime] = ()
 
@@ -103,7 +104,10 @@ async def new_form(request: PageRequest, values: Texts, arguments: Texts | None 
 async def edit_form(
     request: PageRequest, schedule: Schedule, values: Texts, arguments: Texts | None = None
 ) -> FormPage:
-    """Return the form of a schedule with what was entered, or with its arguments."""
+    """Return the form of a schedule with these values.
+
+    ``arguments`` are the texts that were entered; None for the stored arguments of the schedule.
+    """
     page = FormPage(schedule.schedule_id, schedule.task, (), values, has_arguments=False)
     stored_arguments = {"args": list(schedule.args), "kwargs": dict(schedule.kwargs)}
     is_read = schedule.no_args_reason is None

@@ -45,7 +45,7 @@ FIRE_TIMES: Final = 20
 TICKS: Final = 200
 DAY: Final = timedelta(days=1)
 HIDDEN_VALUES: Final[dict[str, Any]] = {"args": (), "kwargs": {}, "metadata": {}}
-"""The values of a schedule that not everybody may see, as others see them."""
+"""Empty arguments and metadata, for a list or a request that may not see those of the schedule."""
 
 SHOWN: Final = 8
 MAX_AFFECTED: Final = 100
@@ -67,8 +67,8 @@ class ShownSchedule(Schedule):
     task_pause: Pause | None = None
     """The pause of its task, for which its jobs wait; None if the task is not paused."""
     results: Sequence[PastFire] = ()
-    """The last 20 fire times and requested jobs, the newest first. A list has fire times only, and none of a
-    schedule for which they were not computed in time."""
+    """The last 20 fire times and requested jobs, the newest first. In a list, it has fire times only, and is
+    empty if they were not computed in time."""
 
     def next_local(self, now: datetime) -> str | None:
         """Return the next fire time in the zone: within six days with its weekday, else with its date."""
@@ -253,6 +253,7 @@ async def build_pause(request: PageRequest) -> PausePage:
     affected: list[datetime] = []
     if page.problem is None:  # a kind of trigger that cannot be searched can still be paused
         fire_times = await search_one(page.trigger, partial(page.upcoming, MAX_AFFECTED))
+        # The pause of a schedule that is paused now affects the fire times up to now.
         end_at = until if page.paused_at is None else request.now
         affected = (
             [fire for fire in fire_times if fire < end_at] if end_at is not None else fire_times[:SHOWN]
@@ -275,6 +276,7 @@ def _permitted(schedule: Schedule, request: PageRequest) -> dict[str, Any]:
 
 
 def _next_fires(schedule: Schedule, now: datetime) -> tuple[list[FireTime], list[datetime]]:
+    """Return the next 20 fire times, and the fire times of the next 24 hours, 200 at most."""
     zone = parse_timezone(zone_of(schedule))
     fire_times = upcoming_after_pause(schedule, TICKS, now)
     next_fires = fire_times[:FIRE_TIMES]

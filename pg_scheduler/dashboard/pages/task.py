@@ -45,10 +45,11 @@ async def build(request: PageRequest) -> View:
     requested_name, names = request.required("id"), await request.task_names()
     own_names = names.all_of(requested_name)[: history.MAX_NAMES]
     name = own_names[0]
-    counted = set(await request.job_names())
+    counted_names = set(await request.job_names())
     states = {state.name: state for state in visible_tasks(await request.inspector.tasks(), names, request)}
     scheduled = {schedule.task for schedule in await _all_schedules(request)}
-    if name in counted or name in scheduled:  # its workers may have ended
+    # The workers of a task may have ended, so a name that has run or has a schedule is a task too.
+    if name in counted_names or name in scheduled:
         states.setdefault(name, TaskState(name, 0, 0, None, 0))
     if name not in states or not all(map(request.access.sees_name, (requested_name, name))):
         raise NotFoundError.of("task", requested_name)
@@ -60,15 +61,17 @@ async def build(request: PageRequest) -> View:
         [count_failed(figure) for figure in period.figures],
     )
     task = row_of(states[name], own_names, figures, limits, history.RANGES[period.range].length)
-    # Names under which no job has run would only make the search longer.
+    # Names under which no job has run would only make the search longer. If no job was counted under any
+    # name, all names are searched.
     names_with_jobs = [
         task_name
         for task_name in own_names
-        if task_name == name or task_name in counted or counted.isdisjoint(own_names)
+        if task_name == name or task_name in counted_names or counted_names.isdisjoint(own_names)
     ]
     where = f"name:{','.join(map(quoted, names_with_jobs))}"
     workers = await request.workers(is_data=True)
     claiming = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
+    # Without the parameters of this page, these are the errors of the default period.
     _, _, groups = await read_groups(replace(request, parameters={}))
     ended = await _ended(where, request)
     runs = [job_row(job, request) for job in ended]
@@ -101,7 +104,10 @@ async def build(request: PageRequest) -> View:
 
 
 async def _schedules(names: Sequence[str], request: PageRequest) -> list[dict[str, object]]:
-    """Return schedules of a task among the first 500, without arguments, those that fire next first."""
+    """Return ten schedules of a task, those that fire next first, without their arguments.
+
+    They are among the first 500 schedules of all tasks.
+    """
     schedules = [schedule for schedule in await _all_schedules(request) if schedule.task in names]
     far = datetime.max.replace(tzinfo=request.now.tzinfo)
     schedules.sort(
@@ -133,7 +139,7 @@ async def _ended(where: str, request: PageRequest) -> list[Job]:
 
 
 def _like(jobs: Sequence[Job], request: PageRequest) -> str | None:
-    """Return the id of the last job if the form can show all its arguments to the request."""
+    """Return the id of the last job if the form can show all its arguments to the request, else None."""
     return jobs[-1].job_id if jobs and job_forms.can_add_like(jobs[-1], request) else None
 
 

@@ -46,7 +46,7 @@ class NameFigures(NamedTuple):
 
     @classmethod
     def added(cls, figures: Sequence[NameFigures]) -> NameFigures:
-        """Return the sum of all of these."""
+        """Return the sum of these figures; zeros without any."""
         if not figures:
             return cls()
         totals, starts, failed = zip(*figures, strict=True)
@@ -108,7 +108,7 @@ SORTS: Final[Mapping[str, Callable[[TaskRow], float | str]]] = {
     "oldest": lambda task: -task.oldest_due_at.timestamp() if task.oldest_due_at else float("-inf"),
     "workers": lambda task: -1 if task.workers is None else task.workers,
 }
-"""The orders of tasks by the parameter ``sort``, in which ``-`` precedes a descending one."""
+"""The orders of tasks, by the parameter ``sort``. A ``-`` before the parameter reverses the order."""
 
 
 async def build(request: PageRequest) -> View:
@@ -152,7 +152,10 @@ def row_of(
     limits: Sequence[LimitState],
     length: timedelta,
 ) -> TaskRow:
-    """Return a task with its figures of a period of this length; names has all of its names."""
+    """Return a task with its figures of a period of this length.
+
+    ``names`` has all of its names, the main name first. The limits of other tasks are left out.
+    """
     limits = [limit for limit in limits if not set(names).isdisjoint(limit.tasks)]
     total = figures.total
     return TaskRow(
@@ -183,7 +186,10 @@ def _state(task: TaskState, limits: Iterable[LimitState]) -> str | None:
 
 
 def _is_full(limit: LimitState) -> bool:
-    """Return whether jobs wait because all attempts of a limit, or of some of its keys, have started."""
+    """Return whether jobs wait for a limit because the limit, or one of its keys, is full.
+
+    A limit with keys has no numbers of them here, but if jobs wait, one of the keys is full.
+    """
     return limit.waiting > 0 and (limit.by_key or any(count.is_full for count in limit_counts(limit)))
 
 

@@ -24,7 +24,8 @@ from pg_scheduler.inspect.workers import Attempt, ended_attempts
 
 MAX_JOBS: Final = 50
 OLDEST: Final = timedelta(days=365)
-"""The oldest death whose last hour is read: the row of a worker may have been written by hand."""
+"""How far back the attempts of a dead worker are read at most: a row that was written by hand may have any
+time of its death."""
 
 LANES_AGE_S: Final = 15.0
 
@@ -68,10 +69,12 @@ async def _read_ended(request: PageRequest, worker_id: str, died_at: datetime | 
 
 
 async def _find(worker_id: str, request: PageRequest) -> tuple[WorkerRow | None, TaskNames]:
-    """Return a worker with a row and its names, or one that died; None for one that has jobs only.
+    """Return a worker and its names, from its row or from the record of its death.
+
+    For a worker of which there are only jobs, None is returned, and no names.
 
     Raises:
-        NotFoundError: There is no trace of it.
+        NotFoundError: There is no row, record or job of it.
     """
     worker = next(
         (worker for worker in await request.inspector.workers() if worker.worker_id == worker_id), None

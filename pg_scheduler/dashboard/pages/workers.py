@@ -41,9 +41,9 @@ class WorkerRow:
         state: Its state.
         release: The release of the application; None if its metadata name none.
         health: What it reports of itself, without what the request may not see.
-        problems: What is wrong with it by that.
+        problems: What is wrong with it, according to its health.
         died_at: When it was declared dead, or its lease expired; None for a live worker.
-        reclaimed: How many of its jobs were reclaimed then; None if that is unknown or hidden.
+        reclaimed: How many of its jobs were reclaimed after its death; None if that is unknown or hidden.
         oldest: The visible job that it has run for the longest time.
     """
 
@@ -94,6 +94,7 @@ async def build(request: PageRequest) -> View:
         for worker in workers[:MAX_WORKERS]
     ]
     rows += await _dead(request, {worker.worker_id for worker in workers})
+    # Live workers come first, then dead ones, of which that with the last death is the first.
     rows.sort(key=lambda row: (row.died_at is not None, -row.died_at.timestamp() if row.died_at else 0.0))
     return View(
         items=[row for row in rows if TABS[state](row)],
@@ -114,7 +115,7 @@ async def _read_running(request: PageRequest) -> Mapping[str, Sequence[Attempt]]
 
 
 def grouped(rows: Sequence[WorkerRow], group: str) -> Mapping[str, Sequence[WorkerRow]]:
-    """Return workers by their headings; under one without a name if they are not grouped."""
+    """Return workers by their headings; all of them under an empty heading if they are not grouped."""
     groups: dict[str, list[WorkerRow]] = {}
     heading = GROUPS.get(group)
     for row in rows:
@@ -188,7 +189,7 @@ def listed_row(worker: Worker, request: PageRequest) -> WorkerRow:
 
 
 def slots_of(worker: Worker) -> int:
-    """Return the slots of a worker; 0 for a role that runs no jobs, whose row has the setting."""
+    """Return the slots of a worker: 0 if its role runs no jobs, although its row has the setting."""
     return worker.max_concurrent_jobs if worker.role in JOB_ROLES else 0
 
 
@@ -223,7 +224,7 @@ def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
 
 
 def difference(offset_s: float) -> str:
-    """Return ``10 m behind`` or ``3 s ahead of``."""
+    """Return how far one clock is from another, such as ``10 min behind`` or ``3 s ahead of``."""
     return f"{length(abs(offset_s))} {'ahead of' if offset_s > 0 else 'behind'}"
 
 
