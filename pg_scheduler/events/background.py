@@ -1,4 +1,4 @@
-"""Tasks that no code awaits: their errors are logged, instead of when Python deletes the task."""
+"""Tasks that no code awaits. Their errors are logged at once, and not when Python deletes the task."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def start_in_background(
 
 
 def log_failure(task: asyncio.Task[None]) -> None:
-    """Log the error of a task that is not awaited; a done-callback."""
+    """Log the error of a task that is not awaited. It is called when the task is done."""
     if not task.cancelled() and (error := task.exception()):
         logger.error("%s failed", task.get_name(), exc_info=error, extra=record_fields())

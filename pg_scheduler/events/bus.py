@@ -25,10 +25,10 @@ CANCELLATION_TIMEOUT_S: Final = 1.0
 
 
 class Sink(Protocol):
-    """Receives every event before the subscribers do, as the log does."""
+    """Receives every event before the subscribers do. The log is a sink."""
 
     def __call__(self, event: Event) -> None:
-        """Handle an event, unless the log leaves out events of its class."""
+        """Handle an event. A log may leave it out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +56,7 @@ class EventBus:
         self.on_change: Callable[[], None] | None = None
         """Called when a subscription begins or ends."""
         self._busy: dict[asyncio.Task[None], AsyncSubscriber] = {}
+        """The tasks of async subscribers that are handling events."""
 
     def subscribe(
         self, subscriber: Subscriber, *kinds: type[Event], once: bool = False
@@ -68,7 +69,8 @@ class EventBus:
             once: End the subscription with the first event.
 
         Returns:
-            A function that ends the subscription. An async function is not called with queued events then.
+            A function that ends the subscription. It also discards the events that are queued for an async
+            function.
 
         Raises:
             TypeError: The subscriber is not a function, or a kind is not an event class.
@@ -113,9 +115,9 @@ class EventBus:
         return frozenset(kind for subscription in self._subscriptions for kind in subscription.kinds)
 
     def wants(self, kind: type[Event]) -> bool:
-        """Return whether an event of this class has a receiver. Otherwise it need not be created.
+        """Return whether an event of this class has a receiver. Without one, the event need not be created.
 
-        The log receives it if its level is enabled.
+        The sink is a receiver if the log level of the class is enabled.
         """
         route = self._routes.get(kind)
         if route is None:
@@ -123,7 +125,7 @@ class EventBus:
         return bool(route) or (self._sink is not None and logger.isEnabledFor(LEVELS[kind]))
 
     def publish(self, event: Event) -> None:
-        """Pass the event on. If a subscriber raises, log the error and call the others."""
+        """Pass an event to its receivers. If a subscriber raises an error, log it and call the other ones."""
         if self._sink is not None:
             self._sink(event)
         kind = type(event)
@@ -148,7 +150,7 @@ class EventBus:
                 log_subscriber_error(_name_of(receiver), event, error, self._worker_id())
 
     def end_streams(self) -> None:
-        """End every iteration, after the events until now: the Scheduler has stopped."""
+        """End every iteration after the events that are queued now, because the Scheduler has stopped."""
         for subscription in list(self._subscriptions):
             if isinstance(subscription.receiver, StreamQueue):
                 self._remove(subscription)
@@ -157,7 +159,8 @@ class EventBus:
     async def drain(self, timeout_s: float) -> None:
         """Wait until async subscribers have handled the queued events; cancel those that take longer.
 
-        The caller may be a subscriber: it does not wait for itself.
+        The caller may run in the task of a subscriber. It does not wait for this task, nor for tasks of other
+        event loops.
         """
         current_task, loop = asyncio.current_task(), asyncio.get_running_loop()
         busy_tasks = [task for task in self._busy if task is not current_task and task.get_loop() is loop]
@@ -182,6 +185,7 @@ class EventBus:
     def _add(
         self, receiver: Subscriber | StreamQueue, kinds: tuple[type[Event], ...], *, once: bool = False
     ) -> Callable[[], None]:
+        """Begin a subscription, to all events if there are no classes; return a function that ends it."""
         subscription = _Subscription(receiver, kinds or (Event,), once)
         self._subscriptions.append(subscription)
         self._changed()
@@ -206,7 +210,7 @@ class EventBus:
             self._sink(event)
 
     def _route(self, kind: type[Event]) -> tuple[_Subscription, ...]:
-        """Find out which subscriptions an event of this class is passed to."""
+        """Find out, and remember, which subscriptions receive the events of this class."""
         route = tuple(
             subscription for subscription in self._subscriptions if issubclass(kind, subscription.kinds)
         )
@@ -222,11 +226,12 @@ def check_kinds(kinds: tuple[object, ...]) -> None:
 
 
 def _is_async(subscriber: Subscriber) -> bool:
-    call = getattr(subscriber, "__call__", None)  # noqa: B004 - of an object with an async __call__
+    call = getattr(subscriber, "__call__", None)  # noqa: B004 - an object may have an async __call__
     return inspect.iscoroutinefunction(subscriber) or inspect.iscoroutinefunction(call)
 
 
 def _name_of(subscriber: object) -> str:
+    """Return the qualified name of a subscriber, or the name of its class if that is no text."""
     fallback = class_name(subscriber).rpartition(".")[2]
     name = guarded(lambda: getattr(subscriber, "__qualname__", fallback), lambda _: fallback)
     return str.__str__(name) if is_a(name, str) else fallback

@@ -33,19 +33,20 @@ from pg_scheduler.events.types import LEVELS, TEXTS
 
 
 class _Logger(logging.LoggerAdapter[logging.Logger]):
-    """Print the error of a handler or filter, as ``logging`` does; raised, it would end the service.
+    """The logger, which prints an error of a handler or a filter as ``logging`` does.
 
-    An exception that no handler could format is left out of its record.
+    If such an error were raised, it would end the service that logs. An exception that no handler could
+    format is left out of its record.
     """
 
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
     ) -> tuple[object, MutableMapping[str, Any]]:
-        """Keep the fields of ``extra=``."""
+        """Keep the fields of ``extra=``, which ``LoggerAdapter`` would replace."""
         return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Log a message for the caller."""
+        """Log a message. The record names the caller as its source."""
         if not self.isEnabledFor(level):
             return
         error = kwargs.get("exc_info")
@@ -63,7 +64,10 @@ class _Logger(logging.LoggerAdapter[logging.Logger]):
 
 
 def _make_encodable(record: logging.LogRecord) -> bool:
-    """Format an exception whose message has a lone surrogate, which a file cannot have."""
+    """Format an exception whose message has a lone surrogate, so that a handler can write it to a file.
+
+    It is a filter that lets every record pass.
+    """
     error = record.exc_info[1] if record.exc_info else None
     if error is not None and not is_storable("".join(traceback_lines(error, limit=1))):
         record.exc_text = storable("".join(traceback_lines(error))).rstrip("\n")
@@ -80,7 +84,7 @@ def is_logger_disabled() -> bool:
 
 
 def warn_of_disabled_logger() -> None:
-    """Issue a RuntimeWarning if no record of the library is written: a record would not be seen."""
+    """Issue a RuntimeWarning if the logger is disabled, because a log record about that would not be seen."""
     if is_logger_disabled():
         warnings.warn(
             "the logger 'pg_scheduler' is disabled, so failures, lost leases and outages leave no record; "
@@ -96,13 +100,13 @@ RETRY_REPORT_INTERVAL_S: Final = 10.0
 """Seconds of an outage between two records about the retries of its services."""
 
 REJECTION_REPORT_INTERVAL_S: Final = 60.0
-"""The same while connections are rejected: a person must act."""
+"""Seconds between two such records while connections are rejected. This lasts until a person acts."""
 
 LOCK_NOT_AVAILABLE: Final = "55P03"
 """The SQLSTATE of a statement that has waited for a lock as long as it may."""
 
 MAX_IDS: Final = 10
-"""Ids that a message lists; it gives the number of further ones."""
+"""The maximum number of ids that a message lists. Of further ids, it states the number."""
 
 
 def log_in_thread(
@@ -114,7 +118,7 @@ def log_in_thread(
 ) -> None:
     """Log a message without waiting for the handlers.
 
-    A handler may be what blocks the event loop, and then it holds the lock that every log call needs.
+    A handler may block the event loop. While it does, it holds the lock that every other log call needs.
     """
     write = partial(logger.log, level, message, *args, extra=extra, exc_info=error)
     threading.Thread(target=write, daemon=True).start()
@@ -130,7 +134,8 @@ def record_fields(
 ) -> dict[str, object]:
     """Return the fields of a log record, for ``extra=``; those that do not apply are None.
 
-    None is called ``event``: structlog has its message under that name, and ``ExtraAdder`` would replace it.
+    No field has the name ``event``, because structlog stores its message under this name, and ``ExtraAdder``
+    would replace the message.
     """
     return {
         "event_type": event_type,
@@ -142,7 +147,7 @@ def record_fields(
 
 
 def event_fields(event: types.Event, worker_id: str | None = None) -> dict[str, object]:
-    """Return the fields of the record of an event; its own worker id has precedence."""
+    """Return the fields of the record of an event. A worker id in the event has precedence over this one."""
     return record_fields(
         event_type=type(event).__name__,
         job_id=getattr(event, "job_id", None),
@@ -166,6 +171,7 @@ def message_of(event: types.Event) -> tuple[str, dict[str, object]]:
 
 
 def _template_of(event: types.Event) -> str:
+    """Return the template of a message, which depends on the values of some events."""
     template = TEXTS[type(event)]
     match event:
         case types.KeeperConnected(has_lock=False):
@@ -183,6 +189,7 @@ def _template_of(event: types.Event) -> str:
         case types.LoopBlocked(job_id=None):
             template = "event loop was blocked for %(seconds)s, not by a job"
         case types.JobsReclaimed(job_ids=()) | types.JobsReclaimed(dead_workers=()):
+            # Either there are no jobs, or they belonged to a claim whose response was lost.
             template = LEFT_NOTHING if event.dead_workers else LOST_RESPONSE
         case types.UnregisteredName():
             template += _unregistered_remedy(event)
@@ -213,10 +220,11 @@ class EventLog:
     """Writes one record for each event whose level is enabled.
 
     An outage produces few records. The first service that finds the database unavailable is logged with the
-    traceback, each other service without one. Then one retry is logged every ``RETRY_REPORT_INTERVAL_S``, the
-    others at DEBUG. Rejected connections are logged once at ERROR, then every
-    ``REJECTION_REPORT_INTERVAL_S``. The last service that resumes is logged with the duration of the outage.
-    An error that stops every service, such as a closed pool, is logged once.
+    traceback, and each other service once without it. After that, one retry is logged in each
+    ``RETRY_REPORT_INTERVAL_S``, and the other retries at DEBUG. The first rejection of a connection is logged
+    at ERROR, and later ones once in each ``REJECTION_REPORT_INTERVAL_S``. When the last service resumes, this
+    is logged with the duration of the outage. An error that stops every service, such as a closed pool, is
+    logged once.
     """
 
     def __init__(
@@ -228,8 +236,8 @@ class EventLog:
         self._monotonic = monotonic
         self._retrying: set[str] = set()
         self._outage_began = self._reported_at = 0.0
-        # Whether connections were rejected in this outage, and whether the database was unavailable in it.
-        # Locks and triggers of the application also let passes fail.
+        # Whether connections were rejected in this outage, and whether the database was unavailable in it. It
+        # may have been available all the time: locks and triggers of the application let passes fail too.
         self._is_rejected = self._was_unavailable = False
         self._reported_errors: set[type[SchedulerError]] = set()
 
@@ -238,10 +246,10 @@ class EventLog:
         level = LEVELS[type(event)]
         has_traceback = True
         match event:
-            case types.JobEvent():
+            case types.JobEvent():  # the most frequent events need no other case
                 pass
             case types.UnregisteredName(busy_workers=busy) if busy:
-                # The name may be registered on the busy workers.
+                # The busy workers may have registered the name, so there may be no problem.
                 level = logging.INFO
             case types.PassFinished(service=service) if service in self._retrying:
                 self._note_resumed(service)
@@ -267,7 +275,7 @@ class EventLog:
             )
 
     def _note_retrying(self, event: types.ServiceRetrying) -> tuple[int, bool]:
-        """Return the level of the record, and whether it has the traceback."""
+        """Return the level of the record of a retry, and whether it has the traceback."""
         now = self._monotonic()
         rejected = isinstance(event.error, ConnectionRejectedError)
         is_first = not self._retrying
@@ -275,8 +283,10 @@ class EventLog:
             self._outage_began, self._is_rejected, self._was_unavailable = now, False, False
         is_outage = not (is_lock_wait(event.error) or _is_refused(event))
         self._was_unavailable = self._was_unavailable or is_outage
+        # The first failure of an outage, and its first rejection, have a traceback.
         is_news = is_first or (rejected and not self._is_rejected)
-        # Each service has a record of its own when it first fails, but a rejection concerns all of them.
+        # The first failure of each service has a record of its own. A rejection concerns all services, so
+        # even the first one of a service is a repetition.
         is_repeated = rejected or event.service in self._retrying
         interval = REJECTION_REPORT_INTERVAL_S if self._is_rejected else RETRY_REPORT_INTERVAL_S
         self._retrying.add(event.service)
@@ -287,6 +297,7 @@ class EventLog:
         return (logging.ERROR if rejected and is_news else logging.WARNING), is_news
 
     def _note_resumed(self, service: str) -> None:
+        """Note that a service works again. If it was the last one, log the end of the outage."""
         self._retrying.remove(service)
         if not self._retrying:
             logger.warning(
@@ -299,7 +310,7 @@ class EventLog:
 
 
 class GapLog(EventLog):
-    """Writes the records about lost events only, for events of all nodes: each node logs its own events."""
+    """Writes records about lost events only, for events of all nodes: each node logs its events itself."""
 
     def __call__(self, event: types.Event) -> None:
         """Write the record of the event if it is about lost events."""
@@ -308,6 +319,7 @@ class GapLog(EventLog):
 
 
 def _values_of(event: types.Event) -> dict[str, object]:
+    """Return the values for the template of an event: its fields as texts for people, and what is derived."""
     values = {field.name: _shown(getattr(event, field.name)) for field in fields(event) if field.repr}
     if isinstance(event, types.ThreadAbandoned):
         values["stack"] = event.stack
@@ -336,8 +348,8 @@ def log_refusal(
         problem: What is not done.
         error: The error of the server.
         pause_s: The seconds until the next attempt; None if another pass makes it.
-        job_id: The job whose row it is; None if it is none.
-        worker_id: The worker that leaves it out; None if that is not known.
+        job_id: The job to which the row belongs; None if it belongs to no job.
+        worker_id: The worker that leaves the row out; None if it is not known.
     """
     logger.error(
         "%s, next attempt %s: a trigger or a constraint of the application refused a row (%s): %s: %s",
@@ -356,9 +368,9 @@ def log_waits(job_id: str, jobs: int, error: BaseException, *, pause_s: float, w
     Args:
         job_id: The first of the jobs.
         jobs: The number of the jobs.
-        error: The error of the server for that one.
+        error: The error of the server for the first job.
         pause_s: The seconds until the next attempt.
-        worker_id: The worker that leaves them out.
+        worker_id: The worker that leaves the jobs out.
     """
     logger.warning(
         "job %s%s cannot be claimed, next attempt in %s s: a trigger of the application waits for a lock of "
@@ -384,7 +396,8 @@ def _retrying_template(event: types.ServiceRetrying) -> str:
             return f"{template}see pg_locks, and end that transaction"
         return f"{template}the strongest locks on the tables are those of %(holders)s; end that transaction"
     template = TEXTS[types.ServiceRetrying]
-    if event.holders:  # a statement was not answered in time, perhaps because it waits for one of them
+    # A statement was not answered in time, perhaps because it waited for a lock of one of these sessions.
+    if event.holders:
         template += "; the strongest locks on the tables are those of %(holders)s"
     match event.error:
         case ConnectionLostError():
@@ -404,7 +417,7 @@ def refusal_of(error: BaseException) -> str:
 
 
 def _server_error_of(error: BaseException) -> BaseException | None:
-    """Return the error of the server that an error is or was caused by; None if there is none."""
+    """Return the error of the server: the error itself or its cause; None if neither is one of the server."""
     errors = (error, error.__cause__)
     return next((candidate for candidate in errors if getattr(candidate, "sqlstate", None)), None)
 
@@ -435,6 +448,7 @@ def _unregistered_remedy(event: types.UnregisteredName) -> str:
 
 
 def _exception_of(event: types.Event) -> BaseException | None:
+    """Return the exception that an event carries; None if it carries none."""
     for name in ("exception", "error"):
         error = getattr(event, name, None)
         if is_a(error, BaseException):

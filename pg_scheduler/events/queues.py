@@ -17,7 +17,7 @@ from pg_scheduler.events.log import log_subscriber_error
 from pg_scheduler.events.types import Event, EventsDropped
 
 MAX_QUEUED_EVENTS: Final = 1000
-"""Events that wait for one asynchronous subscriber or iterator; older ones are dropped."""
+"""The maximum number of events that wait for one async subscriber or iterator. Older events are dropped."""
 
 Report = Callable[[EventsDropped], object]
 
@@ -34,7 +34,8 @@ class EventQueue:
         self._dropped = 0
         """Events that were dropped since the reader last took one."""
         self._is_overflow_reported = False
-        """Whether ``on_overflow`` was called since the queue was last empty; until it is, it is not again."""
+        """Whether ``on_overflow`` was called since a reader last found the queue empty. It is called once in
+        this time."""
 
     def __len__(self) -> int:
         return len(self._events)
@@ -50,7 +51,10 @@ class EventQueue:
         self._events.append(event)
 
     def take(self) -> Event | None:
-        """Remove and return the oldest event, or None if there is none."""
+        """Remove and return the oldest event, or None if there is none.
+
+        If events were dropped since the last call, return ``EventsDropped`` instead, and remove no event.
+        """
         if self._dropped:
             number, self._dropped = self._dropped, 0
             return EventsDropped(number, self._subscriber)
@@ -68,7 +72,7 @@ class EventQueue:
 class AsyncSubscriber:
     """Awaits an async function with each event, in order, in one task that lives while events wait.
 
-    The task runs in the context of the subscription, not in that of whatever published the event.
+    The task has the context variables of the code that subscribed, not of the code that published the event.
     """
 
     def __init__(
@@ -101,7 +105,7 @@ class AsyncSubscriber:
     async def _handle_all(self) -> None:
         while (event := self.queue.take()) is not None:
             await self._handle(event)
-            # Otherwise a function that never suspends would hold the event loop until the queue is empty.
+            # Without this, a function that never suspends would hold the event loop until the queue is empty.
             await asyncio.sleep(0)
 
     async def _handle(self, event: Event) -> None:
@@ -144,13 +148,14 @@ class StreamQueue(EventQueue):
 class EventStream:
     """Events in order: the asynchronous iterator that ``Scheduler.events()`` returns.
 
-    It collects events from its creation on, also between two steps of the iteration. The iteration ends when
-    the Scheduler has stopped, after the events before that. Leaving the loop ends the subscription once the
-    iterator is garbage; ``aclose()`` ends it at once.
+    It collects events from its creation on, also between two steps of the iteration. When the Scheduler has
+    stopped, the iteration ends after the last event that was published before. If you leave the loop early,
+    the subscription ends when Python deletes the iterator; ``aclose()`` ends it at once.
     """
 
     def __init__(self, queue: StreamQueue, unsubscribe: Callable[[], None]) -> None:
-        # The bus has a reference to the queue only, so a stream that its user has forgotten is garbage.
+        # The bus refers to the queue only and not to the stream. So a stream to which no user refers any more
+        # is garbage, and ends its subscription.
         self._queue = queue
         self._unsubscribe = unsubscribe
 

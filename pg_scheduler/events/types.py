@@ -42,7 +42,7 @@ LOCAL: Final[set[type[Event]]] = set()
 def logged(level: int, text: str, *, is_local: bool = False) -> Callable[[type[E]], type[E]]:
     """Declare the level and the text of the log record of a class of events.
 
-    Other nodes do not receive the events if they are local, which concern one process only.
+    Local events concern one process only, so other nodes do not receive them.
     """
 
     def declare(kind: type[E]) -> type[E]:
@@ -76,11 +76,13 @@ class JobEvent(Event):
 class JobScheduled(JobEvent):
     """This process stored a job: a new one, or a new definition of an existing one.
 
-    Not published for jobs of a caller's transaction (``connection=``), whose commit the library does not see.
+    The event is not published for a job in a transaction of the caller (``connection=``), because the library
+    does not see its commit.
     """
 
     execution_time: datetime
-    """When the job is due; of ``enqueue()``, earlier than the stored time by the milliseconds of its call."""
+    """When the job is due. For ``enqueue()``, this is the time of the call, some milliseconds before the
+    stored time."""
 
 
 @logged(logging.DEBUG, f"{_JOB} started, due at %(execution_time)s")
@@ -95,7 +97,10 @@ class JobStarted(JobEvent):
 @logged(logging.DEBUG, f"{_JOB} waits: blocked on %(blocked_on)s")
 @dataclass(frozen=True, slots=True)
 class JobBlocked(JobEvent):
-    """The job waits: a limit of its task was full, which uses no retry, or it comes after other jobs."""
+    """The job waits, because a limit of its task was full, or because it comes after other jobs.
+
+    This uses no retry.
+    """
 
     blocked_on: str
     """The limit and its key, as ``limit:<name>:<key>``, or ``after``."""
@@ -136,7 +141,7 @@ class JobRetried(JobEvent):
 class JobSnoozed(JobEvent):
     """The job runs again after the delay, and the attempt is not counted as a retry.
 
-    It raised ``Snooze``, or it has begun before and another attempt holds its advisory lock.
+    It raised ``Snooze``, or another attempt holds its advisory lock and the job has begun before.
     """
 
     delay: timedelta
@@ -151,7 +156,7 @@ class JobSuspended(JobEvent):
     step: str
     """The name of the step."""
     kind: str
-    """What it is: ``sleep``, ``signal`` or ``child``."""
+    """The kind of the step: ``sleep``, ``signal`` or ``child``."""
     until: datetime
     """When the job is due at the latest."""
 
@@ -174,7 +179,7 @@ class JobProgressed(JobEvent):
 class JobReleased(JobEvent):
     """The attempt was interrupted; the job is pending again and the attempt is not counted.
 
-    The shutdown interrupted it, or before its start a database that was unavailable, or a lost lease.
+    A shutdown interrupted it; or, before it started, a lost lease or a database that was unavailable.
     """
 
 
@@ -236,7 +241,7 @@ class UnregisteredName(Event):
     """
 
     job_name: str
-    """The name of the function, else of the jobs."""
+    """The name of the function; the name of the jobs if their rows have no function."""
     jobs: int
     """The number of these jobs, among the 2,000 of each priority that were due first."""
     due_since: datetime
@@ -246,7 +251,8 @@ class UnregisteredName(Event):
     busy_workers: int = 0
     """Other workers without a free slot, which may have registered the name."""
     more_names: int = 0
-    """Further such names, which have no event in this minute. 0 except in the last of ten events."""
+    """How many further names of this kind have no event in this minute. It is 0 except in the last of ten
+    events."""
 
 
 @logged(
@@ -392,7 +398,7 @@ class ScheduleMissed(ScheduleEvent):
     fire_times: int
     """The number of fire times."""
     is_exact: bool
-    """Whether there were no more than that."""
+    """Whether the number is exact; if it is not, there were more."""
 
 
 @logged(logging.INFO, f"{_SCHEDULE} finished: no further fire time")
@@ -407,7 +413,7 @@ class ScheduleBroken(ScheduleEvent):
     """A schedule could not be planned and is paused: its trigger raised, or its row is invalid."""
 
     error: BaseException
-    """The exception: that of the trigger, or one that states what is invalid."""
+    """The exception of the trigger, or an exception that states what is invalid."""
 
 
 @logged(logging.ERROR, _BROKEN)
@@ -464,10 +470,11 @@ class LeaseLost(Event):
 )
 @dataclass(frozen=True, slots=True)
 class OutcomeRefused(Event):
-    """A trigger or a constraint of the table rejected the outcome of an attempt. Those of others are written.
+    """A trigger or a constraint of the table rejected the outcome of an attempt.
 
-    The outcome is written without the error and the value of the job, or else the job fails. If the table
-    accepts neither, the job stays running, and its worker retries that every minute.
+    The outcomes of other attempts are written. This outcome is written without the error and the value of the
+    job. If the table rejects that too, the job fails. If the table does not accept this either, the job stays
+    running, and its worker tries to write the outcome every minute.
     """
 
     job_id: str
@@ -489,7 +496,7 @@ class OutcomeRefused(Event):
 )
 @dataclass(frozen=True, slots=True)
 class OutcomesDelayed(Event):
-    """Outcomes of this worker wait for rows that other transactions have locked. The others are written.
+    """Outcomes of this worker wait for rows that other transactions have locked. Other outcomes are written.
 
     It is published five seconds after the first attempt to write them, and every minute from then on.
     """
@@ -523,8 +530,8 @@ class KeeperConnected(Event):
 class KeeperLost(Event):
     """The lease keeper has no connection. It reconnects unless the pool is too small for it.
 
-    Until then, a blocked event loop costs the lease, and the death of this process may be detected only when
-    its lease expires.
+    Until it has reconnected, a blocked event loop makes the worker lose its lease, and the death of this
+    process may be detected only when its lease expires.
     """
 
     reason: str
@@ -583,8 +590,9 @@ class ServiceRetrying(Event):
     """A service's pass failed; the next pass is in ``next_in`` seconds.
 
     The database was unavailable, a transaction of the application held a lock, or a trigger or a constraint
-    of the application refused a row. The error shows which: a ``DatabaseUnavailableError``, whose cause has
-    the SQLSTATE ``55P03`` in the second case, or the error of the server in the third.
+    of the application refused a row. The error shows which of these happened. In the first two cases, it is a
+    ``DatabaseUnavailableError``, and for a lock, its cause has the SQLSTATE ``55P03``. In the third case, it
+    is the error of the server.
     """
 
     service: str
@@ -620,8 +628,9 @@ class ServiceFaulted(Event):
 class EventsDropped(Event):
     """An asynchronous subscriber or iterator was 1,000 events behind, so its oldest events were dropped.
 
-    It receives this event, whatever its classes, in the place of the dropped ones. No other subscriber does.
-    The log has one WARNING each time that it falls so far behind.
+    This subscriber receives the event in the place of the dropped ones, even if it has not subscribed to this
+    class. No other subscriber receives it. The log has one WARNING each time that the subscriber falls so far
+    behind.
     """
 
     number: int
@@ -635,8 +644,9 @@ class EventsDropped(Event):
 class EventsMissed(Event):
     """Events of other nodes may be lost: read the rows of what you follow.
 
-    Every subscriber with ``cluster=True`` receives it, whatever its classes, when notifications arrive again
-    after the LISTEN connection was lost, and when the notifications of a node have a gap.
+    It is published when notifications arrive again after the LISTEN connection was lost, and when the
+    notifications of a node have a gap. Every subscriber with ``cluster=True`` receives it, even if it has not
+    subscribed to this class.
     """
 
     since: datetime
