@@ -33,13 +33,13 @@ __all__ = ["ClusterCollector"]
 PREFIX: Final = "pg_scheduler_cluster_"
 
 MAX_AGE_S: Final = 10.0
-"""Seconds for which the families of a collection answer further scrapes."""
+"""Seconds for which further scrapes get the families of the last collection."""
 
 COLLECT_TIMEOUT_S: Final = 8.0
 """Seconds after which a collection counts as failed; Prometheus waits 10 s by default."""
 
 MIN_UPDATES: Final = 1000
-"""Updates of rows over which their HOT ratio is computed."""
+"""The minimum number of updates of rows from which their HOT ratio is computed."""
 
 Value = TypeVar("Value")
 
@@ -95,9 +95,11 @@ class ClusterCollector(Collector):
                 "call it in a thread: await asyncio.to_thread(generate_latest, registry)"
             )
         refresh = asyncio.run_coroutine_threadsafe(self._refresh(), self._loop)
+        # This scrape may have to wait for the collection of another one before its own collection.
         return refresh.result(3 * COLLECT_TIMEOUT_S)
 
     async def _refresh(self) -> Sequence[Metric]:
+        """Return the last families; collect new ones before if they are too old."""
         async with self._lock:
             began = time.monotonic()
             if began - self._collected_at >= MAX_AGE_S:
@@ -109,6 +111,7 @@ class ClusterCollector(Collector):
             return self._families
 
     async def _collect(self) -> Families:
+        """Return the families of all figures; none if the figures could not be read."""
         families = Families(CLUSTER, PREFIX, self._schema)
         try:
             async with asyncio.timeout(COLLECT_TIMEOUT_S):
@@ -132,8 +135,9 @@ class ClusterCollector(Collector):
 
     def _add_jobs(self, families: Families, figures: ClusterFigures) -> None:
         claimed = sorted(figures.claimed)
-        # increase() does not see the first value of a series. So each name begins with zeros, also one
-        # that no worker claims: its jobs are due for a while before they expire.
+        # increase() of Prometheus does not see the first value of a series. So the series of a name begin
+        # with zeros, as soon as a worker claims the name or jobs of it are due. The second case is for names
+        # that no worker claims: their jobs are due for a while before they expire and count.
         begun = sorted({*claimed, *(row.name for row in figures.backlog)})
         empty = [(name, JobFigures()) for name in begun]
         totals = self._names.merge([*figures.jobs, *empty], JobFigures.added)
@@ -245,7 +249,7 @@ class _NameLimit:
 
 
 class _HotRatio:
-    """Compute the share of HOT updates over the last 1,000 updates or more, at first over all."""
+    """Compute the share of HOT updates among the last 1,000 updates or more. The first share is over all."""
 
     def __init__(self) -> None:
         self._previous_updates = 0
@@ -253,7 +257,7 @@ class _HotRatio:
         self._ratio: float | None = None
 
     def of(self, table: TableRow | None) -> float | None:
-        """Return the ratio; None before the first updates."""
+        """Return the last ratio; None before the table has had 1,000 updates."""
         if table is not None:
             updates = table.updates - self._previous_updates
             hot_updates = table.hot_updates - self._previous_hot_updates

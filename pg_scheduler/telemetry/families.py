@@ -46,6 +46,7 @@ class Families:
         definition = self._table[name]
         labels = [*self._names, *definition.labels]
         family: Any = _CLASSES[definition.kind](self._prefix + name, definition.text, labels=labels)
+        # A histogram has a bucket for each of all bounds, and a family exports the sums up to some of them.
         bounds = [(str(bound), BOUNDS.index(bound)) for bound in definition.bounds]
         for key, value in items_of(values):
             label_values = [*self._values, *key]

@@ -23,7 +23,7 @@ FIELDS: Final = ("job_id", "job_name", "attempt", "worker_id", "schedule", "trac
 
 
 class _JobFields(NamedTuple):
-    """What the first log record of a claim has read; the others take it from here."""
+    """What the first log record of an attempt has read, so that its other records need not read it again."""
 
     claim: Claim
     fields: Mapping[str, Any]
@@ -56,6 +56,7 @@ def _read() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 
 def _checked(metadata: Sequence[str]) -> tuple[str, ...]:
+    """Return the keys of metadata, unless one of them is the name of a field of log records."""
     if isinstance(metadata, str):
         raise TypeError(f"metadata must be a list of keys, not the str {metadata!r}; pass [{metadata!r}]")
     reserved = logging.makeLogRecord({}).__dict__
@@ -70,12 +71,13 @@ class JobContextFilter(logging.Filter):
 
     Add it to a handler: a filter of a logger does not see the records of its children. A field that does not
     apply is None, so a format may name all of them. Fields that a record has already stay. A record of the
-    library about another job gets nothing.
+    library about another job gets no value of the running job.
 
     Args:
         metadata: Keys of the job's metadata that become fields too, such as ``"request_id"``.
 
     Raises:
+        TypeError: ``metadata`` is a str.
         ValueError: A key is the name of an attribute that every log record has.
     """
 
@@ -101,12 +103,13 @@ class JobContextFilter(logging.Filter):
 class JobLogHandler(logging.Handler):
     """Keep the last lines that a job logs, and store them with the error of an attempt that fails.
 
-    They are the ``log`` of its entry in ``Job.errors``: at most 64 lines of up to 1,000 characters, 8,000 in
-    all. An attempt that completes stores nothing. Lines of tasks and threads that the job starts belong to
-    it; those of a child process do not.
+    The entry of the attempt in ``Job.errors`` has these lines as its ``log``: at most 64 lines of up to 1,000
+    characters, 8,000 characters in all. An attempt that completes stores nothing. Lines of tasks and threads
+    that the job starts belong to the job; those of a child process do not.
 
     Args:
-        level: The lowest level that is kept; default INFO. The level of the logger counts too.
+        level: The lowest level that is kept; default INFO. Records below the level of their logger do not
+            reach the handler.
 
     Example::
 
@@ -121,6 +124,7 @@ class JobLogHandler(logging.Handler):
 
     def __init__(self, level: int | str = logging.INFO) -> None:
         super().__init__(level)
+        # Attempts remember lines only if there is a handler that adds some.
         kept_log.is_used = True
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -145,7 +149,7 @@ class JobContextProcessor:
     def __call__(
         self, _logger: Any, _method_name: str, event_dict: MutableMapping[str, Any]
     ) -> MutableMapping[str, Any]:
-        """Return the event with the fields that it does not have."""
+        """Return the event with the missing fields of the running job, unless it is about another job."""
         fields, metadata = _read()
         if event_dict.get("job_id") in (None, fields.get("job_id")):
             chosen = {key: metadata[key] for key in self._keys if key in metadata}
@@ -161,5 +165,5 @@ _PLAIN: Final = JobContextProcessor()
 def add_job_context(
     logger: Any, method_name: str, event_dict: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """Add the fields of the running job to an event of structlog; a processor without metadata."""
+    """Add the fields of the running job, without its metadata, to an event of structlog."""
     return _PLAIN(logger, method_name, event_dict)

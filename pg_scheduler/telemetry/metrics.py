@@ -112,7 +112,7 @@ PROCESS: Final[Mapping[str, Family]] = _by_name(
     Family("jobs_vacuumed", "counter", "Finished jobs that this process deleted.", labels=("status",)),
     Family("fire_times_planned", "counter", "Fire times that this process enqueued.", labels=("schedule",)),
 )
-"""Those of a process, whose names begin with ``pg_scheduler_``."""
+"""The metrics of a process. Their names begin with ``pg_scheduler_``."""
 
 CLUSTER: Final[Mapping[str, Family]] = _by_name(
     Family("collect_duration_seconds", "gauge", "Duration of the queries of this collection."),
@@ -192,4 +192,4 @@ CLUSTER: Final[Mapping[str, Family]] = _by_name(
     ),
     *_OF_JOBS,
 )
-"""Those of all workers, whose names begin with ``pg_scheduler_cluster_``."""
+"""The metrics of all workers. Their names begin with ``pg_scheduler_cluster_``."""

@@ -1,4 +1,8 @@
-"""Metrics for OpenTelemetry: what a process counts, and what is recorded for each job, and so is optional."""
+"""Metrics for OpenTelemetry.
+
+Some are read from what a process counts in any case. The others are recorded for each job, which takes time,
+so they are optional.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ Attributes: TypeAlias = dict[str, str | int | float]
 PREFIX: Final = "pg_scheduler."
 
 MESSAGING: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""The upper bounds of the buckets that the conventions name, in seconds."""
+"""The upper bounds of the buckets, in seconds, that the semantic conventions recommend."""
 
 
 class MessagingMetrics:
@@ -45,7 +49,7 @@ class MessagingMetrics:
         )
 
     def record_sent(self, attributes: Attributes, count: int, seconds: float | None = None) -> None:
-        """Record a call that scheduled jobs, with its duration."""
+        """Record a call that scheduled jobs, with its duration unless that is None."""
         self._sent.add(count, attributes)
         if seconds is not None:
             self._operation.record(seconds, attributes)
@@ -107,7 +111,7 @@ class _Reader:
         self._asked: set[str] | None = None
 
     def read(self, name: str) -> Readings:
-        """Return the values of this collection; an instrument that asks again begins another one."""
+        """Return the values of this collection. An instrument that asks again begins another collection."""
         if self._asked is None or name in self._asked:
             self._last, self._asked = _readings_of(self._source()), set()
         self._asked.add(name)
@@ -122,6 +126,7 @@ def observe(meter: Meter, source: Callable[[], Scheduler]) -> None:
         source: Returns the Scheduler at each collection.
     """
     reader = _Reader(source)
+    # These readings only state which instruments there are.
     readings = _readings_of(source())
 
     def values(name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:

@@ -44,8 +44,9 @@ def instrument(
         tracer_provider: Provides the tracer; None for the global one.
         meter_provider: Provides the meter; None for the global one.
         propagation: ``"auto"`` makes the first attempt a child of the span that scheduled the job if the job
-            was due within 60 seconds; every other attempt begins a trace with a link to it. ``"link"`` always
-            begins a trace, ``"parent"`` never does. The jobs of schedules always begin one.
+            was due within 60 seconds. Every other attempt begins a trace of its own, with a link to that
+            span. With ``"link"``, every attempt begins a trace; with ``"parent"``, none does. The attempts of
+            jobs of schedules always begin one.
         semconv: Whether the messaging metrics of the semantic conventions are recorded too, which costs a
             few microseconds per job.
         histograms: Whether durations and lateness of attempts are recorded too, as the histograms
@@ -55,7 +56,7 @@ def instrument(
     Raises:
         TypeError: ``scheduler`` is something else.
         ConfigurationError: The Scheduler has started or was instrumented before, or ``propagation`` is
-            unknown; a ValueError.
+            unknown. This error is a ValueError.
 
     Example::
 
@@ -79,6 +80,8 @@ def instrument(
         tracing = Tracing(target, tracer, propagation, metrics, recorded)
         add_middleware(target, tracing, is_outermost=True)
 
+    # declare() calls attach() with each Scheduler that ``scheduler`` opens, and returns a function that
+    # returns the last one.
     observe(meter, declare(scheduler, "instrument", attach))
 
 

@@ -26,6 +26,7 @@ def outcome_of(scheduler: Scheduler, call: JobCall, raised: BaseException) -> tu
         return "snoozed", raised
     if is_a(raised, CrashedError):
         return "crashed", raised
+    # The reasons ``cancelled`` and ``lost`` are outcomes of the same name. A timeout is an error.
     reason = call.cancelled_by
     if reason is not None and reason != "timeout":
         return {"shutdown": "released", "suspended": "snoozed"}.get(reason, reason), raised

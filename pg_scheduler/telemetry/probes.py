@@ -1,8 +1,8 @@
 """Answer the probes of a supervisor: ``/livez``, ``/readyz`` and ``/startupz``.
 
 ``health_app()`` is an ASGI application for a web application that has a server. ``serve_health()`` answers
-from a thread with an event loop of its own, so a blocked event loop yields an answer that names the job. Both
-import the standard library only.
+from a thread with an event loop of its own. So it also answers while a job blocks the event loop of the
+Scheduler, and names this job. Both import the standard library only.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _json(health: Health, *, passes: bool) -> bytes:
 
 
 def _verbose(health: Health, probe: Probe, exclude: set[str], *, passes: bool) -> str:
-    """Return a line for each check of the probe, and for those that fail no probe."""
+    """Return a line for each check of the probe, and for each check that only informs and has no probe."""
     checks = [check for check in health.checks if probe in check.probes or not check.probes]
     lines = [_line(check, is_excluded=check.name in exclude) for check in checks]
     unknown = exclude - {check.name for check in health.checks}
@@ -105,7 +105,7 @@ def serve_health(source: HealthSource, host: str = "127.0.0.1", port: int = 8080
     Args:
         source: The Scheduler.
         host: The address to listen on; ``"0.0.0.0"`` for every interface, as a kubelet requires.
-        port: The port; 0 for a free one, which ``port`` of the server then has.
+        port: The port; 0 for a free one, which the attribute ``port`` of the server states.
 
     Raises:
         OSError: The address cannot be used.

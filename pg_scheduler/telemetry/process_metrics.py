@@ -63,7 +63,10 @@ def add_counters(sink: Sink, counted: Snapshot, *, is_running: bool) -> None:
     add_jobs(sink, jobs)
 
     def labelled(counter: str, labels: Iterable[str] = ()) -> dict[Labels, float]:
-        """Return a counter by its label, from 0 on: the first increase of a new series is not found."""
+        """Return the values of a counter by label, with 0 for each of these labels that has no value yet.
+
+        Without the 0, Prometheus would not see the first increase of the series.
+        """
         counts = {label: value for (name, label), value in counted.counters.items() if name == counter}
         return {(label,): counts.get(label, 0.0) for label in sorted({*labels, *counts})}
 
@@ -79,6 +82,7 @@ def add_counters(sink: Sink, counted: Snapshot, *, is_running: bool) -> None:
         if name == "pass_duration"
     }
     sink.add("pass_duration_seconds", passes)
+    # The label of this counter is the name of the service and the kind of the error, with a blank between.
     kinds = [f"{service} {kind}" for (service,) in passes for kind in ("transient", "permanent")]
     errors = {
         (service, kind): value

@@ -1,9 +1,9 @@
 """ASGI applications of a single function, and an HTTP server in a thread, with the standard library only.
 
 The server has an event loop of its own. It shares the file descriptors of the process with the jobs and the
-connections to the database, so it has a bounded number of connections. When all are in use, the one ends
-whose client has kept it waiting longest. A probe or a scrape sends its request at once, so it is answered
-while others hold connections.
+connections to the database, so it has a bounded number of connections. When all of them are in use, it ends
+the connection whose client has kept it waiting longest. A probe or a scrape sends its request at once, so it
+gets its answer even if slow clients hold connections.
 """
 
 from __future__ import annotations
@@ -86,25 +86,28 @@ def answering(answer: Callable[[Request], Awaitable[Answer]]) -> App:
 
 
 def _path_of(scope: Message) -> str:
-    """Return the path within the application. ``path`` contains the ``root_path`` or not."""
+    """Return the path within the application.
+
+    It depends on the server and the host application whether ``path`` contains the ``root_path``.
+    """
     path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
     return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
 
 
 MAX_CONNECTIONS: Final = 32
-"""Connections at once."""
+"""The maximum number of open connections."""
 
 CLIENT_TIMEOUT_S: Final = 5.0
 """Seconds in which a client must have sent its request, and in which it must have read the answer."""
 
 MIN_CLIENT_TIME_S: Final = 0.1
-"""Seconds that a client has also while all connections are in use."""
+"""Seconds that each client has at least, even while all connections are in use."""
 
 MAX_REQUEST_BYTES: Final = 16_384
 """Bytes of the first line and the headers of a request."""
 
 ACCEPT_DELAY_S: Final = 1.0
-"""Seconds until the next connection is accepted after one could not be."""
+"""Seconds to wait after a connection could not be accepted."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -128,7 +131,8 @@ class ThreadServer:
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()
         self._connections: set[asyncio.Task[None]] = set()
-        self._waiting: dict[asyncio.Task[None] | None, float] = {}  # since when, the longest first
+        self._waiting: dict[asyncio.Task[None] | None, float] = {}
+        """The tasks that wait for their clients, and since when. The one that waits longest is the first."""
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     @property
@@ -157,6 +161,7 @@ class ThreadServer:
         accepting.cancel()  # the Runner ends open connections: the caller does not wait for slow clients
 
     async def _accept(self) -> None:
+        """Accept connections, and answer each in a task, until this task is cancelled."""
         while True:
             try:
                 client, _ = await self._loop.sock_accept(self._socket)
@@ -170,11 +175,15 @@ class ThreadServer:
             await self._make_room()
 
     async def _make_room(self) -> None:
-        """Return when there is room for another connection. Requests that are being answered keep theirs."""
+        """Wait until there is room for another connection.
+
+        A connection is ended only while it waits for its client, not while its request is answered.
+        """
         while len(self._connections) >= MAX_CONNECTIONS:
             delay_s = MIN_CLIENT_TIME_S
             if self._waiting:
                 longest, since = next(iter(self._waiting.items()))
+                # What is left of the time that each client has at least.
                 delay_s += since - self._loop.time()
                 if longest is not None and delay_s <= 0:
                     longest.cancel()
@@ -198,7 +207,10 @@ class ThreadServer:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[None]:
-        """Wait for the client, unless it takes too long or a new one needs the connection."""
+        """Surround a wait for the client, which ends if the client takes too long.
+
+        `_make_room()` may cancel the task meanwhile, because a new client needs the connection.
+        """
         task = asyncio.current_task()
         self._waiting[task] = self._loop.time()
         try:
@@ -208,6 +220,7 @@ class ThreadServer:
             del self._waiting[task]
 
     async def _respond(self, head: str) -> bytes:
+        """Return the response to a request whose first line and headers these are."""
         request_line, *lines = head.split("\r\n")
         method, _, remainder = request_line.partition(" ")
         target = remainder.partition(" ")[0]
@@ -221,6 +234,7 @@ class ThreadServer:
         return start + b"".join(b"%s: %s\r\n" % field for field in fields) + b"\r\n" + body
 
     async def _call(self, request: Request) -> Answer:
+        """Call the function in a thread. If it raises an error, log the error and return status 500."""
         future = call_in_daemon(lambda: self._answer(request), self._name)
         answer, error = await asyncio.wrap_future(future)
         if answer is not None:

@@ -21,10 +21,10 @@ from pg_scheduler.telemetry.probes import HealthSource
 __all__ = ["notify_systemd"]
 
 INTERVAL_S: Final = 5.0
-"""Seconds between two notifications, unless the watchdog requires more."""
+"""Seconds between two notifications, unless the watchdog requires shorter intervals."""
 
 STARTING_INTERVAL_S: Final = 0.5
-"""The same until the Scheduler has started."""
+"""Seconds between two notifications until the Scheduler has started."""
 
 EXTENSION_S: Final = 30.0
 """Seconds by which each notification during the shutdown extends the timeout of systemd."""
@@ -45,6 +45,7 @@ def notify_systemd(source: HealthSource) -> Iterator[None]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifications:
         notifications.setblocking(False)
         inheritance.close_in_children(notifications)
+        # An at sign stands for the NUL character with which abstract addresses begin.
         name = "\0" + address[1:] if address.startswith("@") else address
         interval_s = _interval_s()
 
@@ -70,7 +71,10 @@ def notify_systemd(source: HealthSource) -> Iterator[None]:
 
 
 def _interval_s() -> float:
-    """Return half of the watchdog's interval, as systemd recommends, at most ``INTERVAL_S``."""
+    """Return half of the watchdog's interval, as systemd recommends, at most ``INTERVAL_S``.
+
+    Without a watchdog for this process, it is ``INTERVAL_S``.
+    """
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return INTERVAL_S
     usec = os.environ.get("WATCHDOG_USEC", "")
@@ -78,7 +82,7 @@ def _interval_s() -> float:
 
 
 def _notification(health: Health) -> str:
-    """Return the lines for this state. They may be repeated, so none is lost if the socket is full."""
+    """Return the lines for this state. Each notification repeats them, so one that is lost does no harm."""
     lines = [f"STATUS={_status(health)}"]
     if health.state == "draining":
         lines += ["STOPPING=1", f"EXTEND_TIMEOUT_USEC={int(EXTENSION_S * 1e6)}"]

@@ -43,15 +43,16 @@ Propagation: TypeAlias = Literal["auto", "link", "parent"]
 SYSTEM: Final = "pg_scheduler"
 
 SCHEDULED_AT: Final = "scheduled_at"
-"""The header with the time of the call that scheduled the job, added to those of the propagator."""
+"""The header with the time of the call that scheduled the job, added to the headers of the propagator."""
 
 PROMPT: Final = timedelta(seconds=60)
 """How soon after that call a job must be due for its attempt to belong to the trace of the call."""
 
 MAX_SPANS_OF_BULK: Final = 100
-"""Jobs of a bulk call up to which each has a span of its own."""
+"""The number of jobs of a bulk call up to which each job has a span of its own."""
 
 _has_span_per_job: Final[ContextVar[bool]] = ContextVar("pg_scheduler_span_per_job", default=False)
+"""Whether the jobs of the bulk call in progress have spans of their own."""
 
 
 class Tracing(SendingMiddleware):
@@ -76,7 +77,7 @@ class Tracing(SendingMiddleware):
 
     @contextmanager
     def sending(self, call: ScheduledCall | None, count: int) -> Iterator[None]:
-        """Make the span of a call that stores jobs: one, or ``count`` of a bulk call."""
+        """Make the span of a call that stores one job; or, if ``call`` is None, ``count`` jobs."""
         attributes = self._attributes("send", None if call is None else call.job_name)
         name, kind = "send", SpanKind.CLIENT
         span_attributes = dict(attributes)
@@ -100,7 +101,11 @@ class Tracing(SendingMiddleware):
                 self._metrics.record_sent(attributes, count, time.monotonic() - began)
 
     def headers(self, call: ScheduledCall) -> Mapping[str, str]:
-        """Return the trace context of a job: that of the current span, or of one for this job."""
+        """Return the trace context of a job: that of the current span, or of a span of its own.
+
+        A job of a schedule, and a job of a small bulk call, has its own span. A context that is too large is
+        returned without its baggage. If it still is too large, no header is returned.
+        """
         context = contexts.get_current()
         if call.schedule_id is not None:
             context = self._sent("send", call, Context())
@@ -135,7 +140,8 @@ class Tracing(SendingMiddleware):
         headers = trace_from(call.metadata) or {}
         created = _extracted(headers, job)
         is_child, links = await self._relation(job, created, headers)
-        parent = created if is_child else set_span_in_context(INVALID_SPAN, created)  # with its baggage
+        # A span that begins a trace has no parent, but the baggage of the call that scheduled the job.
+        parent = created if is_child else set_span_in_context(INVALID_SPAN, created)
         attributes = self._attributes("process", job.job_name)
         lateness_s = (self._now() - job.execution_time).total_seconds()
         span_attributes: Attributes = {
@@ -151,6 +157,7 @@ class Tracing(SendingMiddleware):
         token = contexts.attach(parent)
         try:
             with self._span(f"process {job.job_name}", SpanKind.CONSUMER, span_attributes, links) as span:
+                # The history of the job keeps this, so that the next attempt can link to this span.
                 call.trace = _injected(set_span_in_context(span, Context()))
                 try:
                     value = await call_next()
@@ -178,6 +185,7 @@ class Tracing(SendingMiddleware):
         has_creator = creator.is_valid
         scheduled_at = instant_from(headers.get(SCHEDULED_AT))
         row: Job | None = None
+        # The row has the spans of earlier attempts, and the time of creation if the headers have no time.
         if job.attempt > 1 or (has_creator and self._propagation == "auto" and scheduled_at is None):
             row = await self._read(job)
         if scheduled_at is None and row is not None:
@@ -195,9 +203,10 @@ class Tracing(SendingMiddleware):
         return is_child, links
 
     async def _read(self, job: CurrentJob) -> Job | None:
+        """Return the row of a job; None if it cannot be read: then a link is missing, but the job runs."""
         try:
             return await self._scheduler.get_job(job.job_id)
-        except SchedulerError:  # a link is missing; the job runs
+        except SchedulerError:
             logger.debug("cannot read the trace of the attempt before", exc_info=True, extra=record_fields())
             return None
 
@@ -222,6 +231,7 @@ class Tracing(SendingMiddleware):
             yield span
 
     def _attributes(self, operation: str, job_name: str | None) -> Attributes:
+        """Return the attributes that a span and its metrics share; without a job name if that is None."""
         values: Attributes = {
             "messaging.system": SYSTEM,
             "messaging.operation.name": operation,
@@ -268,7 +278,8 @@ def _extracted(headers: Mapping[str, str], job: CurrentJob) -> Context:
 
 
 def _is_too_large(headers: Mapping[str, str]) -> bool:
+    """Return whether headers are too large to be stored, or cannot be stored for another reason."""
     try:
         return trace_from({"trace": headers}) is None
-    except PayloadError:  # of a propagator of the user: PostgreSQL cannot store it
+    except PayloadError:  # a propagator of the user wrote a character that PostgreSQL cannot store
         return True
