@@ -10,10 +10,10 @@ from pg_scheduler.sync.methods import BlockingMethods
 
 
 def current_scheduler() -> BlockingMethods:
-    """Return ``current_job().scheduler`` in a job that runs in a thread, for type checkers.
+    """Return ``current_job().scheduler`` in a job that runs in a thread, with its type for type checkers.
 
-    Its methods are those of `SyncScheduler`. They block, run in the event loop of the worker and use its
-    pool. A call that waits while the attempt is cancelled raises ``JobCancelledError``.
+    Its methods are those of `SyncScheduler`. They block, run in the event loop of the worker and use the pool
+    of the worker. A call that waits while the attempt is cancelled raises ``JobCancelledError``.
 
     Raises:
         LookupError: The caller is not part of a running job.

@@ -14,11 +14,11 @@ from pg_scheduler.base.blocking import Crossing
 from pg_scheduler.events.log import logger, record_fields
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-# It is imported now, because that is impossible once the main thread has ended.
+# uvloop is imported now, because it cannot be imported once the main thread has ended.
 with suppress(ImportError):
     import uvloop
 
-    # It hands calls over faster.
+    # uvloop passes calls to the thread faster than the event loop of asyncio.
     new_event_loop = uvloop.new_event_loop
 
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 CHECK_INTERVAL_S: Final = 1.0
-"""Seconds between two checks of a caller that the thread is alive."""
+"""Seconds after which a waiting caller checks again whether the thread is alive."""
 
 CLOSED: Final = "the SyncScheduler was closed; call it before close(), or create another one"
 
@@ -54,7 +54,8 @@ class Portal(Generic[R]):
     @property
     def is_inherited(self) -> bool:
         """Whether this is a copy in a forked child, which has no thread."""
-        return self._pid != os.getpid()  # uWSGI forks without the hooks of Python
+        # uWSGI forks without the hooks of Python, so the id of the process is compared.
+        return self._pid != os.getpid()
 
     @property
     def is_alive(self) -> bool:
@@ -87,13 +88,15 @@ class Portal(Generic[R]):
                     raise RuntimeError(CLOSED)
             return crossing.result()
         except CancelledError:
+            # Closing the portal cancels the calls in progress.
             if self._closing.is_set():
                 raise RuntimeError(CLOSED) from None
             raise
         finally:
             # This has no effect on a call that has ended.
             crossing.cancel()
-            # The traceback of its error refers to this frame, which would refer to it: a cycle.
+            # The traceback of an error of the call refers to this frame. If the frame kept the call, there
+            # would be a cycle of references.
             del crossing
 
     def submit(self, function: Callable[[], Any]) -> Crossing:
@@ -111,7 +114,7 @@ class Portal(Generic[R]):
         """Close the resource, cancel the calls in progress and end the thread.
 
         Args:
-            timeout: Seconds to wait for that.
+            timeout: Seconds to wait for the end of the thread.
 
         Returns:
             Whether the thread has ended.

@@ -27,6 +27,7 @@ from pg_scheduler.sync.uwsgi import check_uwsgi_threads
 Declaration = Callable[[Scheduler], object]
 
 CLASS_ATTRIBUTES: Final = ("HEARTBEAT_THRESHOLD", "LEASE_DURATION", "WORKER_ID_LENGTH")
+"""The attributes that each Scheduler takes from the SyncScheduler, on which a user may have set them."""
 
 POOL_CLOSE_TIMEOUT_S: Final = 5.0
 """Time for calls in progress to end before their connections are terminated."""
@@ -56,8 +57,8 @@ class ForkSafeState:
     Attributes:
         starting: Held while a portal starts. A forked child needs a new lock, since another thread of the
             parent may hold this one.
-        inherited: The portals of the parent. A forked child never frees them: their event loops would remove
-            the sockets from the epoll instance that it shares with the parent.
+        inherited: The portals of the parent, which a forked child keeps so that it never frees them. Their
+            event loops would remove the sockets from the epoll instance that the child and the parent share.
     """
 
     def __init__(self) -> None:
@@ -108,10 +109,11 @@ class SyncScheduler(BlockingMethods):
         self._dsn = None if dsn is None else normalise_dsn(dsn, "dsn")
         self._pool_size = check_count("pool_size", pool_size, least=1)
         self._settings = settings
-        # It has no connection. It checks the settings, and the declarations that precede the first call. It
-        # also runs the calls with ``connection=``.
+        # The draft is a Scheduler without connections. It checks the settings, and the declarations that
+        # precede the first call. It also runs the calls with ``connection=``.
         self._draft = self._new_draft()
-        # The Scheduler of the last portal, whose properties can be read after ``close()``; first the draft.
+        # The Scheduler of the last portal, whose properties can be read after ``close()``. Before the first
+        # call, it is the draft.
         self._last: Scheduler = self._draft
         self._declarations: list[Declaration] = []
         self._current: Portal[PortalScheduler] | None = None
@@ -133,7 +135,7 @@ class SyncScheduler(BlockingMethods):
         self._draft.state = self._last.state = state
 
     def close(self) -> None:
-        """Shut down if started, close the pool and end the thread. The exit of the interpreter does so too.
+        """Shut down if started, close the pool and end the thread. The exit of the interpreter does it too.
 
         Calls of other threads that are in progress raise RuntimeError. A second call is a no-op.
 
@@ -147,6 +149,7 @@ class SyncScheduler(BlockingMethods):
             atexit.unregister(self.close)
         if portal is None:
             return
+        # A forked child must never free the portal of its parent, and cannot end its thread.
         if portal.is_inherited:
             shared.inherited.append(portal)
             return
@@ -180,6 +183,7 @@ class SyncScheduler(BlockingMethods):
         return self._draft
 
     def _portal(self) -> Portal[PortalScheduler]:
+        """Return the portal of this process; start one if none is alive."""
         portal = self._current
         if portal is not None and portal.is_alive:
             return portal
@@ -194,6 +198,7 @@ class SyncScheduler(BlockingMethods):
             return self._current
 
     def _start_portal(self) -> Portal[PortalScheduler]:
+        """Start a portal. In a forked child, keep that of the parent, which must never be freed."""
         check_uwsgi_threads()
         if self._current is not None and self._current.is_inherited:
             shared.inherited.append(self._current)
@@ -204,6 +209,7 @@ class SyncScheduler(BlockingMethods):
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[PortalScheduler]:
+        """Open the pool and the Scheduler of a portal, and make all declarations; close both at the end."""
         pool = await create_pool(self._dsn, "dsn", min_size=0, max_size=self._pool_size)
         try:
             scheduler = PortalScheduler(pool, **self._settings)
@@ -212,7 +218,7 @@ class SyncScheduler(BlockingMethods):
             scheduler.state = self._draft.state
             scheduler.close_in_children()
             for declare in self._declarations:
-                # It may need a started Scheduler, which the parent process had.
+                # A declaration may need a started Scheduler. The parent process had one, a child has none.
                 with suppress(NotRunningError):
                     declare(scheduler)
             try:
@@ -228,7 +234,10 @@ class SyncScheduler(BlockingMethods):
         return Scheduler(closed_pool(self._dsn, self._pool_size), **self._settings)
 
     def _declare(self, name: str, declare: Declaration) -> None:
-        """Declare now and after each fork. This starts no thread, since modules declare when imported."""
+        """Make a declaration now, and again for each later Scheduler, such as that of a forked child.
+
+        This starts no thread, because modules make declarations while they are imported.
+        """
         with shared.starting:
             if self._is_closed:
                 raise RuntimeError(CLOSED)
@@ -253,7 +262,8 @@ class SyncScheduler(BlockingMethods):
         return add if func is None else add(func)
 
     def _subscribe(self, *arguments: Any, **options: Any) -> Callable[[], None]:
-        # What ends the subscription at the Scheduler of this process; none after the end.
+        """Subscribe at the Scheduler of this process and at later ones; return a function that ends that."""
+        # The function that ends the subscription in the Scheduler of this process; empty after the end.
         stops: list[Callable[[], None]] = []
 
         def declare(scheduler: Scheduler) -> None:
@@ -272,14 +282,15 @@ class SyncScheduler(BlockingMethods):
                 portal.call(stop)
 
         self._declare("subscribe", declare)
-        # Such a subscription requires a started Scheduler, which a forked child does not have.
+        # A subscription to the events of the cluster requires a started Scheduler. A forked child has none,
+        # so the declaration is not made again.
         if options.get("cluster"):
             self._declarations.remove(declare)
         return unsubscribe
 
 
 def closed_pool(dsn: str | None = None, size: int = 1) -> asyncpg.Pool:
-    """Return a pool that opens no connection."""
+    """Return a pool that can open no connection, because its event loop is closed."""
     loop = asyncio.new_event_loop()
     loop.close()
     if dsn is None:

@@ -1,7 +1,7 @@
 """The durable steps of a job in a thread: the methods of `Steps`, blocking.
 
-Each call runs in the event loop of the worker. Its thread waits, and meanwhile calls the function of the
-step.
+Each call runs in the event loop of the worker. The thread of the job waits until the call has ended. While it
+waits, it calls the function of the step.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class AttemptEnded(BaseException):
     """The attempt ends: it is suspended, timed out, was cancelled, or its worker shuts down.
 
     A step of a job in a thread raises it where one of an async job raises ``asyncio.CancelledError``. It is
-    no ``Exception``, so ``except Exception`` does not catch it. To swallow it changes nothing.
+    no ``Exception``, so ``except Exception`` does not catch it. Even if code catches it, the attempt ends.
     """
 
 
 class StepConnection(ConnectionAdapter):
     """A connection of the pool in the transaction of a step, with blocking methods.
 
-    They have the values and errors of asyncpg's. `current_scheduler()` takes it as ``connection=``, for jobs
-    that exist if and only if the step is stored.
+    The methods return and raise what those of asyncpg do. The methods of `current_scheduler()` take this
+    connection as ``connection=``, for jobs that exist if and only if the step is stored.
     """
 
-    # The method of a frozen dataclass with slots rejects the objects of subclasses.
+    # A frozen dataclass with slots refuses to set attributes, also those of a subclass.
     __setattr__ = object.__setattr__
 
     def __init__(self, attempt: AttemptInThread, connection: Any) -> None:
@@ -82,6 +82,7 @@ class StepConnection(ConnectionAdapter):
         return self._call("fetchval", query, *args, column=column, timeout=timeout)
 
     def _texts(self, statement: str, texts: Sequence[str]) -> list[str]:
+        """Run a statement of the Scheduler; this is ``run`` of the adapter."""
         return [row[0] for row in self.fetch(statement, *texts)]
 
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
@@ -97,11 +98,14 @@ class BlockingCursor:
 
     @property
     def value(self) -> Any:
-        """The last value as JSON carries it: that of this attempt or an earlier one; at first ``start``."""
+        """The last value of this or an earlier attempt, as JSON carries it; ``start`` before the first."""
         return self._cursor.value
 
     def set(self, value: Any) -> None:
-        """Set the value, as ``StepCursor.set()``. If it raises AttemptEnded, the block writes the value."""
+        """Set the value, as ``StepCursor.set()``.
+
+        If the attempt should end, this raises `AttemptEnded`, and the block of the cursor writes the value.
+        """
         _Call(self._attempt, "set", "cursor").run(self._cursor.set, value)
         _check_attempt(self._attempt)
 
@@ -129,7 +133,7 @@ class BlockingSteps:
 
     @property
     def version(self) -> int:
-        """The ``version=`` that the task had when the job stored its first step; before it, that of now."""
+        """The ``version=`` of the task when the job stored its first step; until then, the current one."""
         call = _Call(self._attempt, "version")
         version: int = call.run(lambda: self._attempt.steps_in_loop().version)
         return version
@@ -165,8 +169,9 @@ class BlockingSteps:
             name: The name of the step.
             func: A plain function, whose first argument is a `StepConnection`.
             args: Its other positional arguments, which are not stored.
-            connection: That of a step within whose function this is called: both commit together. None for a
-                connection of the pool. Connections of other libraries are refused.
+            connection: The connection of another step, if this is called within the function of that step:
+                both steps then commit together. None for a connection of the pool. Connections of other
+                libraries are refused.
             kwargs: Its keyword arguments, which are not stored.
 
         Example:
@@ -205,7 +210,7 @@ class BlockingSteps:
         try:
             yield cursor
         except BaseException as error:
-            # Whatever it was, the work up to the value was done, so the block of the cursor writes that.
+            # Whatever the error is, the work up to the last value is done, so the cursor writes this value.
             call.run(block.__aexit__, type(error), error, error.__traceback__)
             raise
         call.run(block.__aexit__, None, None, None)
@@ -225,7 +230,8 @@ class BlockingSteps:
     ) -> Any:
         """Return the value that ``signal()`` of a Scheduler sends to the job under this name.
 
-        Until it has come, the attempt ends by `AttemptEnded`, as in ``sleep()``. See ``Steps.wait()``.
+        If the value has not come yet, the attempt ends by `AttemptEnded`, as in ``sleep()``, and a later
+        attempt continues. See ``Steps.wait()``.
         """
         return _Call(self._attempt, "wait").run_method(name, timeout=timeout, kind=kind)
 
@@ -274,7 +280,8 @@ class _Call:
         self._attempt = attempt
         self._method = method
         self._path = path
-        # What the waiting thread is to call next: the function of a step, or nothing when the call has ended.
+        # What the waiting thread has to call next: the function of a step, or _do_nothing(), which wakes the
+        # thread when the call has ended.
         self._thread_calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
     def run_method(self, *args: Any, **options: Any) -> Any:
@@ -292,6 +299,7 @@ class _Call:
         check_may_block(self._method, "a job in a thread", self._path)
         loop = self._attempt.loop
         watch = Watch(loop, self._attempt.flag)
+        # The call has the context variables of this thread, so the step knows which thread calls it.
         token = calling_thread.set(threading.current_thread())
         try:
             crossing = Crossing(
@@ -313,8 +321,8 @@ class _Call:
                         raise _ended(self._attempt) from None
                     continue
                 thread_call()
-                # The value of a function that has returned is stored, although the attempt was cancelled
-                # meanwhile. So only a later cancellation interrupts the wait for that.
+                # The value of a function that has returned is stored, even if the attempt was cancelled while
+                # the function ran. So only a later cancellation interrupts the wait until it is stored.
                 watch.renew()
             return crossing.result()
         except CancelledError:
@@ -324,8 +332,10 @@ class _Call:
         finally:
             # This has no effect on a call that has ended.
             crossing.cancel()
-            # The traceback of its error refers to this frame, which would refer to it: a cycle.
+            # The traceback of an error of the call refers to this frame. If the frame kept the call, there
+            # would be a cycle of references.
             del crossing
+        # Raised here, the error does not have RaisedError as its context.
         try:
             raise error
         finally:
@@ -349,6 +359,7 @@ class _Call:
 
         @functools.wraps(func)
         async def call(*args: Any, **kwargs: Any) -> Any:
+            """Let the waiting thread call the function, and return its value or raise its error."""
             context, loop = copy_context(), self._attempt.loop
             returned: Future[Returned[Any]] = loop.create_future()
 
@@ -392,7 +403,8 @@ def current_steps() -> BlockingSteps:
     attempt = current_attempt()
     if isinstance(attempt, AttemptInThread):
         return BlockingSteps(attempt)
-    attempt.open_steps()  # raises NotRunningError if there are none
+    # This raises NotRunningError if the job has no steps here. If it has, the job is an async one.
+    attempt.open_steps()
     raise RuntimeError(
         "current_steps() is for jobs in threads; an async job awaits the methods of current_job().steps"
     )
@@ -412,7 +424,7 @@ def _ended(attempt: AttemptInThread) -> AttemptEnded:
 
 
 def _asyncpg_of(connection: StepConnection | None) -> Any:
-    """Return the connection of asyncpg behind one that the function of a step was passed."""
+    """Return the connection of asyncpg that the connection of a step uses; None for None."""
     if connection is None:
         return None
     if not isinstance(connection, StepConnection):
@@ -424,6 +436,7 @@ def _asyncpg_of(connection: StepConnection | None) -> Any:
 
 
 def _set_result(future: Future[Returned[Any]], returned: Returned[Any]) -> None:
+    """Set the result of a future, unless the step that waits for it was cancelled."""
     if not future.done():
         future.set_result(returned)
 
