@@ -381,7 +381,8 @@ def small_bars(counts: Sequence[float], failed: Sequence[float] = ()) -> SmallBa
             continue
         bad = min(failed[place], count) if failed else 0
         # Even the lowest bar is 1.5 high, so that it can be seen.
-        top, middle = min(22 - 22 * count / maximum, 20.5), 22 - 22 * (count - bad) / maximum
+        top = min(22 - 22 * count / maximum, 20.5)
+        middle = 22 - 22 * (count - bad) / maximum if bad else top
         for path, start, end in ((paths[0], 22.0, middle), (paths[1], min(middle, 22.0), top)):
             if start > end:
                 path.append(f"M{place}.5 {_short(start)}V{_short(end)}")

@@ -660,6 +660,12 @@ def test_small_charts_stay_within_their_boxes(values: list[float | None]) -> Non
     assert (bars.passed == bars.failed == "") is (not any(counts))
 
 
+def test_lowest_bar_without_a_failure_has_no_part_in_the_colour_of_failures() -> None:
+    assert small_bars([1, 1000]).failed == ""
+    assert small_bars([1, 1000], [0, 0]).failed == ""
+    assert small_bars([1, 1000], [1, 0]).failed != ""
+
+
 def test_term_of_a_slot_names_its_minutes() -> None:
     assert finished(START, START + timedelta(minutes=1)) == "finished:2030-01-01T00:00Z"
     assert finished(START, START + timedelta(hours=2)) == "finished:2030-01-01T00:00Z..2030-01-01T01:59Z"
