@@ -1,10 +1,11 @@
-"""Count what events report, outcomes of jobs and what the services of this process do, and write it.
+"""Count what events report, and write the counts to the database.
 
-Completions have no event unless a subscriber wants it; the result buffer counts them, and the planner the
-fire times.
+Events report the outcomes of jobs, and what the services of this process do. A completed job has an event
+only if a subscriber wants it, so the result buffer counts the completions. The planner counts the fire times.
 
-Each batch has a number, which the row of the worker remembers: a batch whose response was lost is written
-again and counted once. A killed process loses what it counted since the last batch.
+Each batch of counts has a number, and the row of the worker has the number of the last batch that was added.
+So a batch whose response was lost is written again, but counted once. A killed process loses what it counted
+since the last batch.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from pg_scheduler.worker.service import Service
 
 def new_meter(statements: Statements, events: EventBus) -> Meter:
     """Return a Meter that counts from now on what these events report."""
+    # With the clock of a test, lateness is measured by that clock.
     meter = Meter(None if statements.clock is None else lambda: statements.local_now)
 
     def record_end(event: Event) -> None:
@@ -58,6 +60,7 @@ def new_meter(statements: Statements, events: EventBus) -> Meter:
 
     def record_cancelled(event: Event) -> None:
         if isinstance(event, JobCancelled):
+            # An attempt that did not get its advisory lock publishes a JobCancelled too.
             meter.record_end(event.job_name, "skipped" if event.reason == LOCK_TAKEN else "cancelled")
 
     events.subscribe(record_end, *_OUTCOMES)
@@ -128,22 +131,28 @@ class StatisticsWriter(Service):
             return self.interval_s
         try:
             is_added = await self._statistics.add(self._worker_id, batch.number, batch.jobs)
-        except RECORD_REFUSALS as refusal:  # figures for people never stop a worker
+        except RECORD_REFUSALS as refusal:
+            # Statistics are for people, so a refused batch never stops a worker. The next pass repeats it.
             if not self._is_refused:
                 report_refused("statistics of jobs", refusal)
             self._is_refused = True
             return self.interval_s
         self._is_refused = False
-        # If the worker was declared dead, its row is missing, and the batch waits for its next heartbeat.
+        # If the worker was declared dead, its row is missing and nothing is added. The meter keeps the batch,
+        # and a pass writes it after the next heartbeat has written the row again.
         if is_added:
             self._meter.settle(batch)
         return self.interval_s
 
     async def drain(self) -> None:
-        """Write the rest, unless the database is unavailable: statistics do not fail or delay a shutdown."""
+        """Write the last counts, unless the database is unavailable.
+
+        Statistics must neither delay a shutdown nor make it fail.
+        """
         if self.outage is not None:
             return
         try:
             await self.run_once()
         except DatabaseUnavailableError:
-            return  # the next start of this Scheduler writes them
+            # The meter keeps the counts, and the next start of this Scheduler writes them.
+            return

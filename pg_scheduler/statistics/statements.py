@@ -1,4 +1,4 @@
-"""Add to the statistics of jobs, and merge those of the past."""
+"""Add to the statistics of jobs, and merge or delete old rows of statistics."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class StatisticsRepository(Repository):
     """The statements that write statistics of jobs by name."""
 
     async def add(self, worker_id: str, batch: int, jobs: Mapping[str, JobFigures]) -> bool:
-        """Add figures to those of the minute and to the totals, unless this batch was added before.
+        """Add figures to the rows of this minute and to the totals, unless the batch was added before.
 
         Args:
             worker_id: The worker that counted.
-            batch: The number of the batch; those of a worker increase.
+            batch: The number of the batch, greater than the numbers of this worker's earlier batches.
             jobs: The figures to add, by job name.
 
         Returns:
-            False if the worker has no row, so that nothing was added.
+            False if the worker has no row: nothing was added. True if the batch is added, now or before.
         """
         rows = json.dumps([_row(name, figures) for name, figures in jobs.items()])
         now = self._statements.now
@@ -29,13 +29,16 @@ class StatisticsRepository(Repository):
         return is_added
 
     async def fold(self, span_s: int, longer_s: int | None, days: float, limit: int) -> int:
-        """Merge rows of a span that are older than these days into a longer one; return their number.
+        """Merge old rows into rows of a longer span, such as minutes into hours, or delete the old rows.
 
         Args:
-            span_s: The span in seconds.
-            longer_s: The longer span in seconds; None to delete the rows.
-            days: The age in days.
-            limit: The maximum number of rows.
+            span_s: The seconds that each of the old rows covers.
+            longer_s: The seconds that each merged row covers; None to delete the old rows.
+            days: The age in days from which on a row is old.
+            limit: The maximum number of old rows that the call merges or deletes.
+
+        Returns:
+            How many old rows were merged or deleted.
         """
         now = self._statements.now
         if longer_s is None:
@@ -44,7 +47,11 @@ class StatisticsRepository(Repository):
 
 
 def _row(name: str, figures: JobFigures) -> dict[str, object]:
-    """Return the columns of ``scheduler_stats``. Elements may be appended to its arrays."""
+    """Return the columns of a row of ``scheduler_stats``.
+
+    A later release may append elements to the arrays, but must not move an element, since rows are added
+    place by place.
+    """
     return {
         "job_name": name,
         "counts": [figures.scheduled, figures.started, *figures.ended],
