@@ -1,11 +1,12 @@
-"""Send events to the workers that subscribe to them, and receive theirs.
+"""Send events to the workers that subscribe to them, and receive the events of other workers.
 
-A worker writes the classes that it wants into its row and notifies the others, whose heartbeats read the
-rows. While a worker wants a class, the events of that class are collected and sent with one statement per
-10 ms, after the commit that they are about. Nothing is sent twice: if a statement fails, its events are lost.
-The notifications of a node are numbered, so a receiver detects a gap.
+A worker writes the event classes that it wants into its row, and notifies the other workers. Their heartbeats
+read the rows. While any worker wants a class, the other workers collect the events of that class, and send
+them with one statement per 10 ms. An event is published after the commit of the change that it reports, so it
+is sent after that commit too. Nothing is sent twice: if a statement fails, its events are lost. The
+notifications of a node are numbered, so a receiver detects a gap.
 
-Every role may send notifications. The relay ignores those that it cannot read.
+Every database role may send notifications. The relay ignores the notifications that it cannot read.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
 
 MAX_SENDERS: Final = 1000
-"""Nodes whose last number is remembered."""
+"""The maximum number of nodes for which the number of their last notification is remembered."""
 
 MAX_SENDER_LENGTH: Final = 32
 MAX_NUMBER_LENGTH: Final = 15
 
 
 class EventRelay(Service):
-    """Connect the events of this process with those of other nodes."""
+    """Send events of this process to other nodes, and publish events of other nodes in this process."""
 
     name: ClassVar[str] = "event_relay"
     gap_s = 0.01
@@ -50,6 +51,7 @@ class EventRelay(Service):
     def __init__(self, node: Node) -> None:
         super().__init__(node.events)
         self._store = node.store
+        # If a codec encrypts the progress notes in the tables, notifications must not carry them readable.
         codec = node.store.statements.codec
         self._hides_notes = codec is not None and codec.key_id is not None
         self._cluster = node.cluster_events
@@ -57,8 +59,11 @@ class EventRelay(Service):
         self._audience = node.audience
         self._is_attached = False
         self._unsubscribe: Callable[[], None] = lambda: None
+        # The names of the classes that subscribers of this process want, and those that the row of this
+        # worker has.
         self._own_kinds: frozenset[str] = frozenset()
         self._announced: frozenset[str] = frozenset()
+        # When the classes without subscribers are removed from the row, by the monotonic clock.
         self._withdraw_at = 0.0
         self._waiting: deque[Event] = deque()
         self._next_send = 0.0
@@ -75,24 +80,33 @@ class EventRelay(Service):
         self.follow()
 
     async def run_once(self) -> float:
-        """Announce the classes that this worker wants, and send events."""
+        """Announce the classes that this worker wants, and send events.
+
+        Returns:
+            The seconds until the next pass.
+        """
         announce_in = await self._announce()
         return min(announce_in, await self._send())
 
     async def drain(self) -> None:
-        """Send the last events, and the end of this worker; end the iterations over events."""
+        """Send the last events and the end of this worker, then end the iterations over events."""
         if self._is_attached:
+            # The lifecycle publishes this event only after all parts have stopped, when nothing can be sent.
             self.relay(WorkerStopped(self._worker_id))
             self._is_attached = False
             self._cluster.on_change = None
             self._unsubscribe()
-            with suppress(DatabaseUnavailableError):  # events may be lost; results are written elsewhere
+            # A shutdown does not fail because events are lost.
+            with suppress(DatabaseUnavailableError):
                 while self._waiting:
                     await self._send(now=True)
         self._cluster.end_streams()
 
     def follow(self) -> None:
-        """Relay the classes that are wanted now, and no others: they would cost every job."""
+        """Subscribe to the classes that subscribers here or other workers want now, and to no other class.
+
+        A subscription to a class costs time for every job that has such an event.
+        """
         if not self._is_attached:
             return
         self._unsubscribe()
@@ -104,7 +118,7 @@ class EventRelay(Service):
             self._waiting.clear()
 
     def announce_again(self) -> None:
-        """Write the wanted classes into the new row of this worker."""
+        """Write the wanted classes again, since the row of this worker is new and has none."""
         if self._announced:
             self._announced = frozenset()
             self.wake()
@@ -126,7 +140,10 @@ class EventRelay(Service):
             self._cluster.publish(copy)
 
     def receive(self, message: str) -> None:
-        """Publish the events of a notification of another node."""
+        """Publish the events of a notification of another node.
+
+        ``relay()`` has published the events of this process already, so its own notifications are ignored.
+        """
         if not self._own_kinds:
             return
         sender, _, remainder = message.partition(" ")
@@ -141,11 +158,15 @@ class EventRelay(Service):
             self._cluster.publish(event)
 
     def missed(self, since: datetime) -> None:
-        """Report that notifications may have been lost since then."""
+        """Report that notifications may have been lost since this time."""
         self._last_received.clear()
         self._cluster.publish(EventsMissed(since))
 
     def _note_received(self, sender: str, number: int) -> None:
+        """Remember the number of a notification, and report a gap after the sender's previous number.
+
+        The first notification of a sender leaves no gap.
+        """
         now = datetime.now(UTC)
         previous_number, received_at = self._last_received.pop(sender, (number, now))
         self._last_received[sender] = (number, now)
@@ -156,6 +177,7 @@ class EventRelay(Service):
 
     def _subscribers_changed(self) -> None:
         kinds = names_of(self._cluster.kinds)
+        # While a class without subscribers is still announced, each change begins its time to linger again.
         if kinds != self._own_kinds or kinds != self._announced:
             self._own_kinds = kinds
             self._withdraw_at = time.monotonic() + self.linger_s
@@ -163,6 +185,11 @@ class EventRelay(Service):
             self.wake()
 
     async def _announce(self) -> float:
+        """Write the wanted classes if the row has others; return the seconds until the next call.
+
+        A new class is written at once. A class without subscribers remains in the row until its time to
+        linger is over.
+        """
         kinds = self._own_kinds
         if kinds == self._announced:
             return NEVER
@@ -178,6 +205,11 @@ class EventRelay(Service):
         return 0 if kinds != self._own_kinds else NEVER
 
     async def _send(self, *, now: bool = False) -> float:
+        """Send a batch of events if the last one was sent long enough ago; return the seconds until the next.
+
+        Args:
+            now: Whether to send without a pause after the last batch.
+        """
         if not self._waiting:
             return NEVER
         wait = self._next_send - time.monotonic()
@@ -191,7 +223,7 @@ class EventRelay(Service):
         return self.gap_s if self._waiting else NEVER
 
     def _messages(self, events: Iterable[Event]) -> Iterable[str]:
-        """Yield notifications, none of which is longer than PostgreSQL takes."""
+        """Yield notifications that are short enough for PostgreSQL; events that are too long are left out."""
         parts: list[str] = []
         longest_head = f"{EVENTS} {self._sender} {'9' * MAX_NUMBER_LENGTH} []"
         size = 0

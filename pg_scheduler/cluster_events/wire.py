@@ -4,7 +4,7 @@ An event on the wire has its class, ids, names, numbers and times, and at most 2
 text. Exceptions become text, and fields without a ``repr``, such as stacks, are left out. The text is ASCII,
 so that every encoding of a database can carry it.
 
-Every role that may NOTIFY can send such a text. ``decode()`` ignores texts that are not events.
+Every database role that may NOTIFY can send such a text. ``decode()`` ignores texts that are not events.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_IDS: Final = 50
 MAX_INTEGER: Final = 2**63
 
 WHOLE: Final = ("_id", "_ids", "_key", "_name", "_workers", "blocked_on")
-"""Fields that end so are ids or names."""
+"""A field whose name ends with one of these is an id or a name, or has several of them."""
 
 
 class _Field(NamedTuple):
@@ -61,7 +61,7 @@ def encode(event: Event) -> str:
 
 
 def decode(text: str) -> list[Event]:
-    """Return the events of a JSON array, without those that this version cannot read."""
+    """Return the events of a JSON array. Events that this version cannot read are left out."""
     try:
         document = json.loads(text, parse_constant=_reject)
     except (ValueError, RecursionError):
@@ -72,13 +72,17 @@ def decode(text: str) -> list[Event]:
 
 
 def without_details(event: Event) -> Event | None:
-    """Return an event as other nodes receive it; None if they cannot."""
+    """Return an event as other nodes receive it; None if no node could read it from its text."""
     return next(iter(decode(f"[{encode(event)}]")), None)
 
 
 @cache
 def _carried_fields(kind: Any) -> tuple[_Field, ...]:
-    """Return the fields of a class that are sent; their annotations are text in ``types.py``."""
+    """Return the fields of a class that are sent.
+
+    Each field's type is the text of its annotation, because ``types.py`` postpones the evaluation of
+    annotations.
+    """
     return tuple(
         _Field(field.name, _READERS[field.type.removesuffix(" | None")], field.name.endswith(WHOLE))
         for field in fields(kind)
@@ -88,7 +92,10 @@ def _carried_fields(kind: Any) -> tuple[_Field, ...]:
 
 @cache
 def _stand_ins(kind: Any) -> dict[str, object]:
-    """Return the values of fields that have no default and that the text may lack."""
+    """Return values for the fields that have no default, and that the text of an event may lack.
+
+    Those are the fields that are never sent, and the fields that may be None.
+    """
     return {
         field.name: "" if field.type == "str" else None
         for field in fields(kind)
@@ -98,7 +105,10 @@ def _stand_ins(kind: Any) -> dict[str, object]:
 
 
 def _json_value(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - one case per type
-    """Return what JSON has for the value of a field, whose text is shortened unless it is an id or a name."""
+    """Return the value of a field as JSON can carry it; None for None, infinity and NaN.
+
+    Texts are shortened, unless the field is an id or a name. A tuple loses its elements beyond the first 50.
+    """
     match value:
         case str():
             return value if is_whole else value[:MAX_TEXT_LENGTH]
@@ -116,6 +126,7 @@ def _json_value(value: object, *, is_whole: bool) -> object:  # noqa: PLR0911 - 
 
 
 def _event_from(item: object) -> Event | None:
+    """Return the event that ``encode()`` made this value of; None if this version cannot read it."""
     match item:
         case [str() as name, dict() as values] if name in carried_kinds():
             kind: Any = carried_kinds()[name]
@@ -125,7 +136,7 @@ def _event_from(item: object) -> Event | None:
     try:
         arguments = {field.name: field.read(values[field.name]) for field in carried_fields}
         event: Event = kind(**_stand_ins(kind) | arguments)
-    except (TypeError, ValueError, OverflowError):  # a wrong value, or a field is missing
+    except (TypeError, ValueError, OverflowError):  # a value is wrong, or a field is missing
         return None
     return event
 
@@ -181,4 +192,4 @@ _READERS: Final[Mapping[str, Callable[[object], object]]] = {
     "tuple[str, ...]": _texts,
     "BaseException": lambda value: Exception(_text(value)),
 }
-"""Check the JSON of a field and return its value, by the annotation of the field."""
+"""For each annotation of a field, the function that checks the field's JSON and returns its value."""
