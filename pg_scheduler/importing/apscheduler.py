@@ -45,6 +45,7 @@ KEYS: Final = ("args", "coalesce", "func", "kwargs", "max_instances", "name", "n
 COMPARED: Final = 10
 """Fire times that must be equal before a cron trigger is imported."""
 
+# The order in which APScheduler numbers weekdays.
 WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 MONDAY: Final = datetime(2024, 1, 1)  # noqa: DTZ001 - a wall time
 MAXIMA: Final = {"second": 59, "minute": 59, "hour": 23, "day": 31, "month": 12}
@@ -59,9 +60,9 @@ class StoredJob:
     """A row of the store.
 
     Attributes:
-        source_id: Its id there.
-        state: What APScheduler has pickled; None if it cannot be read.
-        problem: Why it cannot be read.
+        source_id: The id of the job in the store.
+        state: What APScheduler has pickled; None if the pickle cannot be read.
+        problem: Why the pickle cannot be read; None if it was read.
     """
 
     source_id: str
@@ -70,7 +71,7 @@ class StoredJob:
 
 
 def read_store(url: str, table: str, schema: str | None, now: datetime) -> list[Source]:
-    """Return what the rows of a store become, by id. Nothing is written.
+    """Return what the rows of a store become, in the order of their ids. Nothing is written.
 
     Raises:
         StoreUnreadableError: The URL is invalid, its driver is not installed, or a statement fails.
@@ -97,6 +98,10 @@ def _unpickled(source_id: str, state: bytes) -> StoredJob:
 
 
 def _task_of(job: StoredJob) -> str | None:
+    """Return the name of the job's function here; None if the pickle cannot be read.
+
+    APScheduler stores ``module:name``, and the name here is ``module.name``.
+    """
     return None if job.state is None else str(job.state.get("func", "")).replace(":", ".")
 
 
@@ -104,7 +109,7 @@ def convert(job: StoredJob, now: datetime) -> Found:
     """Return what a row becomes.
 
     Raises:
-        NotImportedError: It has no equivalent.
+        NotImportedError: The row has no equivalent, or its pickle cannot be read.
     """
     state = job.state
     if state is None:
@@ -127,6 +132,7 @@ def convert(job: StoredJob, now: datetime) -> Found:
             raise NotImportedError("it is paused, and a job at one time cannot be; schedule it by hand")
         return FoundJob(**common, due=due)
     jitter = getattr(trigger, "jitter", None) or 0
+    # The stored time is up to the jitter later than the fire time of a cron trigger.
     start = None if due is None else due - timedelta(seconds=jitter)
     converted_trigger: Trigger
     if type(trigger) is IntervalTrigger:
@@ -157,13 +163,14 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
     """Return a trigger with the fire times of a cron trigger of APScheduler.
 
     Raises:
-        NotImportedError: There is none, or the next fire times would differ.
+        NotImportedError: No trigger is equivalent, or the next fire times of the two triggers differ.
     """
     fields = {field.name: field for field in trigger.fields}
     text = {name: _field(name, str(field)) for name, field in fields.items()}
     if text["year"] != "*" or text["week"] != "*":
         raise NotImportedError("it restricts years or weeks; write Cron(...) & During(...)")
     zone = _zone_name(trigger.timezone)
+    # A weekday matches if it is itself the next one that matches.
     days = [
         name
         for number, name in enumerate(WEEKDAYS)
@@ -176,9 +183,11 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
         number = POSITIONS.get(position[1])
         if weekdays != "*":
             raise NotImportedError(f"it restricts weekdays to {weekdays} and days to {day}")
+        # APScheduler counts weekdays from Monday, and cron from Sunday.
         name = (WEEKDAYS.index(position[2]) + 1) % 7
         day, weekdays = "*", f"L{name}" if number is None else f"{name}#{number}"
-    elif day != "*" and weekdays != "*":  # both must match there
+    elif day != "*" and weekdays != "*":
+        # In APScheduler the day and the weekday must both match. In a cron expression one of them is enough.
         during, weekdays = During(weekdays=weekdays, timezone=zone), "*"
     words = [text["minute"], text["hour"], day, text["month"], weekdays]
     if text["second"] != "0":
@@ -197,7 +206,7 @@ def cron_of(trigger: CronTrigger, since: datetime) -> Trigger:
 
 
 def _field(name: str, text: str) -> str:
-    """Return a field of a cron expression; ``5/10`` has an end here."""
+    """Return a field of a cron expression. A range without an end gets one: ``5/10`` becomes ``5-59/10``."""
     maximum = MAXIMA.get(name)
     if maximum is None:
         return text
@@ -208,6 +217,7 @@ def _field(name: str, text: str) -> str:
 
 
 def _zone_name(zone: tzinfo) -> str:
+    # pytz has the attribute "zone" instead of the "key" of zoneinfo. Cron checks the name.
     name = getattr(zone, "key", None) or getattr(zone, "zone", None) or str(zone)
     try:
         return Cron("0 0 * * *", timezone=name).timezone
@@ -216,6 +226,7 @@ def _zone_name(zone: tzinfo) -> str:
 
 
 def _fires_of(trigger: CronTrigger, since: datetime) -> Iterator[datetime]:
+    """Yield the first fire times from this time on, at most ``COMPARED``, without the random jitter."""
     jitter, trigger.jitter = trigger.jitter, None
     try:
         previous, now = None, since

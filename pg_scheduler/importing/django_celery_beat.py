@@ -1,7 +1,7 @@
 """Read the periodic tasks of django-celery-beat, as jobs and schedules of this library.
 
-Django reads the tables, and Celery the crontabs, with the settings of the project: the database, its time
-zone and that of Celery. So this runs where the project runs.
+Django reads the tables and Celery reads the crontabs, both with the settings of the project: the database,
+the time zone of Django and the time zone of Celery. So this runs where the project runs.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ FIELDS: Final = (
     ("month_of_year", "months", 12),
     ("day_of_week", "weekdays", 7),
 )
-"""The fields of a cron expression: their names in Celery and in CronFields, and the number of all values."""
+"""The fields of a cron expression, in its order: the name in Celery, the name in `CronFields`, and how many
+values the field can have."""
 
 
 def read_store(settings: str | None, database: str, now: datetime) -> list[Source]:
-    """Return what the periodic tasks become, by name. Nothing is written.
+    """Return what the periodic tasks become, in the order of their names. Nothing is written.
 
     Args:
         settings: The module with the settings of Django; None for ``DJANGO_SETTINGS_MODULE``.
@@ -91,11 +92,12 @@ def read_store(settings: str | None, database: str, now: datetime) -> list[Sourc
 
 
 def task_of(path: str, queue: str | None) -> str:
-    """Return the name of the task with this path: if it is one of Django's, the path with its queue.
+    """Return the name that a task has here: its path, or for a task of Django Tasks the path with a queue.
 
     Args:
         path: The path that Celery stores.
-        queue: The queue of the entry, which counts if Django's task may run there; None for none.
+        queue: The queue of the entry, which is in the name if Django's task may run there. None for the queue
+            of Django's task, which is in the name otherwise.
     """
     if not apps.is_installed(DJANGO) or not (find_spec("django.tasks") or find_spec("django_tasks")):
         return path
@@ -113,7 +115,7 @@ def convert(row: Any, now: datetime) -> Found:
     """Return what a periodic task becomes.
 
     Raises:
-        NotImportedError: It has no equivalent.
+        NotImportedError: The periodic task has no equivalent.
     """
     kind = _kind_of(row)
     begin, end = [None if time is None else _utc(time) for time in (row.start_time, row.expires)]
@@ -135,6 +137,7 @@ def convert(row: Any, now: datetime) -> Found:
         if end is not None:
             if end <= due:
                 raise NotImportedError(f"it expires before it is due, at {end.isoformat()}")
+            # The job must not start after its end.
             common["misfire_grace_time"] = math.ceil((end - due).total_seconds())
         return FoundJob(**common, due=due)
     trigger: Trigger
@@ -150,7 +153,8 @@ def convert(row: Any, now: datetime) -> Found:
         **common,
         trigger=trigger,
         start=start,
-        end=None if end is None else end - INSTANT,  # Celery excludes it
+        # Celery does not fire at the end itself.
+        end=None if end is None else end - INSTANT,
         max_runs=1 if row.one_off else None,
         paused=not row.enabled,
         overlap=Overlap.ALLOW,
@@ -159,7 +163,7 @@ def convert(row: Any, now: datetime) -> Found:
 
 
 def _kind_of(row: Any) -> str:
-    """Return the kind of schedule of a periodic task.
+    """Return the kind of schedule of a periodic task, one of ``KINDS``.
 
     Raises:
         NotImportedError: The task or its schedule has no equivalent.
@@ -190,10 +194,10 @@ def _next_run(row: Any, interval: timedelta) -> datetime:
 
 
 def _json(name: str, text: str | None, kind: type[Any]) -> Any:
-    """Return the value of a column, as Celery reads it.
+    """Return the value of a column as Celery reads it: an empty one of this type if the column has no text.
 
     Raises:
-        NotImportedError: It is no JSON, or of another type.
+        NotImportedError: The text is no JSON, or its value has another type.
     """
     try:
         value = loads(text) if text else kind()
@@ -205,7 +209,7 @@ def _json(name: str, text: str | None, kind: type[Any]) -> Any:
 
 
 def _utc(time: datetime) -> datetime:
-    """Return a time in UTC, in which Celery reads times without a time zone."""
+    """Return a time in UTC. Celery reads a time without a time zone as UTC."""
     aware: datetime = maybe_make_aware(time)
     return aware.astimezone(UTC)
 
@@ -214,6 +218,7 @@ def _utc(time: datetime) -> datetime:
 
 
 def _crontab(row: Any) -> crontab:
+    # The property parses the texts of the row.
     try:
         return row.schedule
     except (ParseException, ValueError) as error:
@@ -223,7 +228,8 @@ def _crontab(row: Any) -> crontab:
 def cron_of(schedule: crontab) -> Trigger:
     """Return a trigger with the fire times of a crontab of Celery.
 
-    Celery requires the day of the month and the day of the week, where cron accepts either.
+    If a crontab restricts both the day of the month and the day of the week, Celery fires when both match. A
+    cron expression fires when one of them matches, so `During` restricts the weekdays then.
     """
     minute, hour, day, month, weekday = (_word(schedule, *field) for field in FIELDS)
     during: During | None = None
@@ -235,7 +241,14 @@ def cron_of(schedule: crontab) -> Trigger:
 
 
 def _word(schedule: crontab, name: str, attribute: str, size: int) -> str:
-    """Return a field of a cron expression: its text if that means the same here, else its values."""
+    """Return a field of a cron expression: Celery's text if it has the same values here, else the values.
+
+    Args:
+        schedule: The crontab.
+        name: The name of the field in Celery.
+        attribute: The name of the field in `CronFields`.
+        size: How many values the field can have.
+    """
     values = getattr(schedule, name)
     if len(values) == size:
         return "*"
@@ -245,6 +258,7 @@ def _word(schedule: crontab, name: str, attribute: str, size: int) -> str:
         fields: CronFields = parse_cron(expression)
         if set(getattr(fields, attribute)) == values:
             return text
-    except ValueError:  # a spelling of Celery only
+    except ValueError:
+        # Only Celery can read this text.
         pass
     return ",".join(str(number) for number in sorted(values))

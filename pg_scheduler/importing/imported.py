@@ -61,10 +61,10 @@ class Source:
     """A job or schedule of another scheduler.
 
     Attributes:
-        source_id: Its id there.
-        task: The name of its function here; None if it cannot be read.
+        source_id: The id in the other scheduler.
+        task: The name of its function in this library; None if the name cannot be read.
         found: The job or the schedule that it becomes; None if it is left out.
-        reason: Why it is left out.
+        reason: Why it is left out; None if it is imported.
     """
 
     source_id: str
@@ -74,10 +74,7 @@ class Source:
 
 
 def converted(source_id: str, task: str | None, convert: Callable[[], Found]) -> Source:
-    """Return a job or schedule of another scheduler with what it becomes, or with why it is left out.
-
-    The reason is the message of the error that ``convert`` raises.
-    """
+    """Return a `Source` with what ``convert`` returns, or with the message of the error that it raises."""
     try:
         return Source(source_id=source_id, task=task, found=convert())
     except (TypeError, ValueError, OverflowError) as error:
@@ -85,5 +82,8 @@ def converted(source_id: str, task: str | None, convert: Callable[[], Found]) ->
 
 
 def upcoming(start: datetime, interval: timedelta, now: datetime) -> datetime:
-    """Return the first run that is not in the past; a schedule that starts there would run at once."""
+    """Return the first run after now, if runs follow one another by the interval from the start on.
+
+    A schedule that started in the past would run at once.
+    """
     return start if start > now else start + ((now - start) // interval + 1) * interval

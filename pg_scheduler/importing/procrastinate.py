@@ -34,7 +34,7 @@ MIN_CRITICAL: Final = 50
 DEFAULTS: Final = {"queue_name": "default", "priority": 0, "lock": None, "queueing_lock": None}
 """Columns that become metadata if they have another value."""
 
-# A job without a time is due since it was deferred, so jobs keep their order.
+# A job without a scheduled time is due since the time at which it was deferred. So jobs keep their order.
 _JOBS: Final = qualify_builtins("""
     SELECT job.id, job.task_name, job.args::text AS args, job.status::text AS status, job.queue_name,
         job.priority, job.lock, job.queueing_lock,
@@ -61,18 +61,20 @@ _PERIODIC: Final = qualify_builtins("""
 async def read_store(
     url: str, schema: str | None, *, application_name: str, ignores_locks: bool
 ) -> list[Source]:
-    """Return what the unfinished jobs become, by id, and then the periodic tasks. Nothing is written.
+    """Return what the unfinished jobs become, in the order of their ids, and then the periodic tasks.
+
+    Periodic tasks are not imported: each has the reason. Nothing is written.
 
     Args:
         url: The database of procrastinate.
         schema: The schema of its tables; None for the search path.
         application_name: The name in ``pg_stat_activity``.
-        ignores_locks: Whether jobs with a lock are imported, without it.
+        ignores_locks: Whether jobs with a lock are imported without the lock; otherwise they are left out.
 
     Raises:
         StoreUnreadableError: The URL is invalid, the database is unavailable, or a statement fails.
     """
-    home = "" if schema is None else f"{quote_identifier(schema)}."
+    schema_prefix = "" if schema is None else f"{quote_identifier(schema)}."
     try:
         dsn = normalise_dsn(url, "URL")
         async with (
@@ -80,8 +82,8 @@ async def read_store(
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             try:
-                jobs = await connection.fetch(_JOBS.replace("{schema}", home))
-                periodic = await connection.fetch(_PERIODIC.replace("{schema}", home))
+                jobs = await connection.fetch(_JOBS.replace("{schema}", schema_prefix))
+                periodic = await connection.fetch(_PERIODIC.replace("{schema}", schema_prefix))
             except asyncpg.PostgresError as error:
                 raise StoreUnreadableError(str(error)) from error
     except SchedulerError as error:
@@ -101,10 +103,10 @@ async def read_store(
 
 
 def convert(row: asyncpg.Record, *, ignores_locks: bool) -> FoundJob:
-    """Return what a row becomes.
+    """Return the job that a row becomes.
 
     Raises:
-        NotImportedError: It has no equivalent.
+        NotImportedError: The job has no equivalent, or it is running.
     """
     if row["status"] == "doing":
         raise NotImportedError("it is running; let a worker of procrastinate finish it")
@@ -131,7 +133,9 @@ def convert(row: asyncpg.Record, *, ignores_locks: bool) -> FoundJob:
 
 
 def _priority(number: int) -> JobPriority | Unset:
-    if number == 0:  # the default
+    """Return the priority of a job by its number in procrastinate; UNSET for the priority of the task."""
+    # 0 is the default of procrastinate, so the job gets the priority of its task.
+    if number == 0:
         return UNSET
     if number < 0:
         return JobPriority.LOW
