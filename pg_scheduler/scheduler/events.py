@@ -18,13 +18,13 @@ SUBSCRIBER_TIMEOUT_S: Final = 5.0
 """Seconds that async subscribers get at shutdown to handle their queued events."""
 
 OF_EVERYONE: Final = (EventsDropped, EventsMissed)
-"""Classes that a subscriber receives whatever its classes."""
+"""Classes whose events every subscriber receives, whichever classes it subscribes to."""
 
 Kinds = tuple[type[Event], ...]
 
 
 class Events:
-    """The events of a Scheduler: those of its own bus, or with ``cluster=True`` those of all nodes."""
+    """The events of a Scheduler, or with ``cluster=True`` the events of all nodes."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -32,7 +32,7 @@ class Events:
     def subscribe(
         self, subscriber: Subscriber, kinds: Kinds, *, once: bool, cluster: bool
     ) -> Callable[[], None]:
-        """Call the subscriber with events of these classes; return a function that ends this."""
+        """Call the subscriber with events of these classes; return a function that ends the subscription."""
         check_kind("once", once, bool)
         bus, kinds = self._source(kinds, cluster=cluster)
         return bus.subscribe(subscriber, *kinds, once=once)
@@ -65,7 +65,13 @@ class Events:
             await bus.drain(SUBSCRIBER_TIMEOUT_S)
 
     def _source(self, kinds: Kinds, *, cluster: bool) -> tuple[EventBus, Kinds]:
-        """Return the bus to subscribe to, and the classes."""
+        """Return the bus to subscribe to, and the classes; an empty tuple stands for all classes.
+
+        Raises:
+            ConfigurationError: ``cluster`` is True, and notifications do not arrive.
+            NotRunningError: ``cluster`` is True, and the Scheduler is not running.
+            ValueError: ``cluster`` is True, and a class is not sent to other nodes.
+        """
         check_kinds(kinds)
         if not check_kind("cluster", cluster, bool):
             return self._parts.events, kinds

@@ -1,4 +1,7 @@
-"""Collect the facts about the health of a worker, and its gauges, from memory and in any thread."""
+"""Collect the facts about the health of a worker, and the values of its gauges.
+
+Both are in memory, so this makes no query, and any thread may call it.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +65,13 @@ def _worker_facts(runtime: Runtime) -> WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """The values of a Scheduler at one instant; all 0 while it is stopped, but those of the pool.
+    """The values of a Scheduler at one instant.
+
+    While it is stopped, all values are 0 or False, except those of the pool.
 
     Attributes:
         slots: Jobs that it runs at the same time.
-        slots_busy: Slots that are taken.
+        slots_busy: Slots that are in use.
         results_waiting: Outcomes of attempts that are not yet written.
         lease_remaining_s: Seconds until other workers may reclaim its jobs.
         loop_lag_s: Seconds for which the event loop kept a callback waiting at the last heartbeat.
@@ -74,7 +79,7 @@ class Gauges:
         is_listening: Whether notifications arrive.
         is_accepting: Whether it claims jobs.
         pool_used: Connections of the pool that are in use.
-        pool_idle: Those that are idle.
+        pool_idle: Connections of the pool that are idle.
         pool_max: Connections that the pool may have.
     """
 
@@ -111,6 +116,7 @@ def gauges_of(life: Lifecycle, connections: Connections) -> Gauges:
             pool_max=pool_max,
         )
     node = runtime.node
+    # A role that runs no jobs has no slots, although its executor has free ones.
     slots = node.config.max_concurrent_jobs if node.config.runs_jobs else 0
     is_accepting = life.is_running and runtime.claimer.is_running and runtime.reporter.state == "running"
     return Gauges(

@@ -1,4 +1,4 @@
-"""Jobs of callers: the filters that select them, and their changes, of which the workers are notified."""
+"""Select and change jobs for callers, and notify the workers that a change concerns."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Jobs:
         )
 
     async def cancel(self, job_id: str, connection: Connection | None = None) -> bool:
-        """Cancel a pending or running job, in the caller's transaction if given; return if it was one."""
+        """Cancel a job, in the caller's transaction if given; return whether it was pending or running."""
         change = await self._parts.store.jobs.cancel(job_id, self._reason("cancelled"), connection)
         await self._notify_owner(change.worker_id, connection)
-        # A worker that runs the job publishes the event itself. Whether the transaction of a caller commits
-        # is unknown.
+        # A worker that runs the job publishes the event itself. In the transaction of a caller no event is
+        # published, because it is unknown whether that transaction commits.
         if change.changed and change.worker_id is None and connection is None:
             self._parts.events.publish(
                 JobCancelled(job_id, change.job_name, change.attempt, reason=BY_CALLER)
@@ -79,15 +79,17 @@ class Jobs:
             return await self._cancel_batches(filters, connection)
 
     async def _cancel_batches(self, filters: JobFilters, connection: Connection | None) -> int:
+        """Cancel the jobs that match the filters, batch by batch; return how many."""
         reason = self._reason("cancelled")
         cancelled, after = 0, None
         while True:
             jobs, after = await self._parts.store.jobs.cancel_next(after, filters, reason, connection)
             cancelled += len(jobs)
-            for worker in {job.worker_id for job in jobs}:
-                await self._notify_owner(worker, connection)
+            for worker_id in {job.worker_id for job in jobs}:
+                await self._notify_owner(worker_id, connection)
             for job in jobs:
-                # Whether the transaction of a caller commits is unknown, so its call publishes no event.
+                # As in cancel(), a worker that runs the job publishes the event itself, and there is no event
+                # in the transaction of a caller.
                 if job.worker_id is None and connection is None:
                     self._parts.events.publish(
                         JobCancelled(job.job_id, job.job_name, job.attempt, reason=BY_CALLER)
@@ -127,7 +129,11 @@ class Jobs:
         return change.changed
 
     async def held_claim(self, job_row: Mapping[str, Any]) -> Claim:
-        """Return the claim of a job that this worker has claimed and does not run yet."""
+        """Return the claim of a job that this worker has claimed and does not run yet.
+
+        Raises:
+            ValueError: The row has no ``job_id``, the job runs already, or this worker has not claimed it.
+        """
         try:
             job_id = check_job_id(job_row["job_id"])
         except KeyError:
@@ -149,7 +155,10 @@ class Jobs:
         return f"{change} by {self._parts.actor}"
 
     async def _notify_owner(self, worker_id: str | None, connection: Connection | None = None) -> None:
-        """Notify the worker that runs a job: now, or by the commit of a caller."""
+        """Notify the worker that runs a job, at once or by the commit of a caller's transaction.
+
+        Nothing happens if ``worker_id`` is None, because no worker runs the job.
+        """
         parts = self._parts
         if worker_id is None:
             return

@@ -1,7 +1,8 @@
 """Start and stop a worker. Concurrent calls share one start or one shutdown.
 
-A shutdown runs in a task of its own: it completes even if its caller is cancelled, or is a job that the
-shutdown interrupts. An error that ends a part shuts the worker down; ``wait()`` raises it.
+A shutdown runs in a task of its own. So it completes even if its caller is cancelled, and even if its caller
+is a job that the shutdown interrupts. An error that ends a part shuts the worker down, and ``wait()`` raises
+the error.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ class Lifecycle:
         self.fault: BaseException | None = None
         self.is_running = False
         self.is_starting = False
-        """Whether ``start()`` is in progress; ``is_running`` is True before it has claimed the first job."""
-        # The worker of the last start, once it has stopped.
+        """Whether ``start()`` is in progress. ``is_running`` is True shortly before it is complete."""
+        # The worker that stopped last; None before the first shutdown.
         self._stopped_runtime: Runtime | None = None
 
     @property
     def has_left_jobs(self) -> bool:
-        """Whether jobs run on after the last shutdown."""
+        """Whether jobs of the worker that stopped last still run."""
         return self._stopped_runtime is not None and self._stopped_runtime.node.in_flight.has_left
 
     @property
@@ -59,7 +60,8 @@ class Lifecycle:
                 self.runtime = runtime = await self._build()
                 await runtime.start(partial(self._announce, runtime))
                 await self._stop_if_broken(runtime)
-            except BaseException:  # whatever it was, nothing runs
+            except BaseException:
+                # After any error, no part runs.
                 self.runtime = None
                 self._retract()
                 raise
@@ -72,7 +74,8 @@ class Lifecycle:
             if not self.is_running and self._stopping is None:
                 return
             stopping = self._stopping or self._begin_shutdown()
-        if self.runtime is None or not self.runtime.runs_the_caller():  # a job cannot wait for its own end
+        # A job that calls shutdown() does not wait: the shutdown waits for the end of this job.
+        if self.runtime is None or not self.runtime.runs_the_caller():
             await asyncio.shield(stopping)
 
     def hurry(self) -> None:
@@ -86,7 +89,8 @@ class Lifecycle:
         Raises:
             NotRunningError: The worker was not started.
         """
-        async with self._starting:  # a start in progress counts
+        # If a start is in progress, this waits for its end.
+        async with self._starting:
             if not (self.is_running or self._stopping or self._stopped.is_set()):
                 raise NotRunningError(
                     "the Scheduler was not started: call await scheduler.start() before wait()"
@@ -97,15 +101,18 @@ class Lifecycle:
             raise self.fault
 
     def _announce(self, runtime: Runtime) -> None:
+        """Record and publish that the worker runs, before it claims its first job."""
         self.is_running = True
         self._events.publish(WorkerStarted(self.worker_id, identity=runtime.node.config.identity))
 
     def _retract(self) -> None:
-        if self.is_running:  # the start failed after it was announced
+        """Record and publish that the worker does not run, if its start failed after `_announce()`."""
+        if self.is_running:
             self.is_running = False
             self._events.publish(WorkerStopped(self.worker_id))
 
     def _break_down(self, event: Event) -> None:
+        """Keep the first error that ended a part, and shut the worker down."""
         if isinstance(event, ServiceFaulted) and self.fault is None:
             self.fault = event.error
         # A start or a shutdown in progress stops the parts itself.
@@ -113,7 +120,8 @@ class Lifecycle:
             self._begin_shutdown()
 
     async def _stop_if_broken(self, runtime: Runtime) -> None:
-        if self.fault is not None:  # a part broke while later ones were starting
+        """Stop all parts and raise the error if a part broke while later ones were starting."""
+        if self.fault is not None:
             await runtime.stop()
             raise self.fault
 
@@ -125,14 +133,15 @@ class Lifecycle:
 
     def _log_failure(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        # An error like the one that ended a part has been reported with that.
+        # If an error of the same class ended a part, that error has been reported, so this one is not logged.
         if not isinstance(error, SchedulerError) or type(error) is not type(self.fault):
             log_failure(task)
 
     async def _shut_down(self) -> None:
         try:
             if self.runtime is not None:
-                # wait() raises it. Otherwise a worker that the server rejects would stop without an error.
+                # A rejected connection ends no part. Without a fault for wait() to raise, the shutdown of a
+                # worker that the server rejects would look like a success.
                 self.fault = self.fault or self.runtime.rejection
                 await self.runtime.stop()
         finally:

@@ -1,4 +1,4 @@
-"""The parts that the methods of `Scheduler`, its facets and the modules of their subjects share."""
+"""The parts that all methods of a `Scheduler` share, with its facets and the modules of this room."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ from pg_scheduler.schedules.job_builder import JobBuilders
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class Parts:
-    """The parts of a Scheduler, from construction on; its worker has more while it runs."""
+    """The parts of a Scheduler, which exist from its construction on.
+
+    The parts of its worker are in ``runtime``, and exist only while it runs.
+    """
 
     config: SchedulerConfig
     store: Store
@@ -49,7 +52,7 @@ class Parts:
     life: Lifecycle
     middleware: tuple[Middleware, ...] = ()
     starts_draining: bool = False
-    """Whether the worker claims no jobs from its start on, until it is resumed."""
+    """Whether the worker starts without claiming jobs, until it is resumed."""
 
     @property
     def runtime(self) -> Runtime | None:
@@ -70,7 +73,7 @@ class Parts:
         """Return the parts of the worker.
 
         Raises:
-            NotRunningError: It is stopped.
+            NotRunningError: The worker is stopped.
         """
         if self.runtime is None:
             raise NotRunningError("the Scheduler is not running: call await scheduler.start() first")
@@ -78,10 +81,14 @@ class Parts:
         return self.runtime
 
     def use_middleware(self, middleware: Sequence[Middleware]) -> None:
-        """Use this middleware, the outermost first. Attempts have it from the next start on."""
+        """Use this middleware, the outermost first.
+
+        It is around enqueueing at once, and around attempts from the next start on.
+        """
         self.middleware = check_middleware(middleware)
         sender = Sender(self.middleware, self.store.statements.codec)
         if sender.is_used:
+            # An earlier call may have wrapped the enqueuer already.
             inner = self.enqueuer
             if isinstance(inner, SendingEnqueuer):
                 inner = inner.enqueuer

@@ -1,4 +1,4 @@
-"""Periodic functions of this process, for callers that enable, disable and trigger them by dedup key."""
+"""Enable, disable and trigger the periodic functions of this process, by their dedup keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ NO_TABLES: Final = "enabled and disabled schedules not stored, start() stores th
 
 
 class PeriodicJobs:
-    """Triggers periodic jobs, and enables and disables their schedules, in the background if necessary."""
+    """Triggers periodic jobs, and enables and disables their schedules.
+
+    `switch()` is no coroutine function, so a task in the background writes to the database where no planner
+    does.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -39,32 +43,45 @@ class PeriodicJobs:
         config = self._parts.declared.configs().get(check_key(dedup_key))
         if config is None:
             return None
-        # Only the enqueuer can insert jobs for a role that may insert nothing but plain jobs.
         is_enqueuer = False
         try:
             job_id = await schedules.trigger(dedup_key)
+            # It is None if no node has stored the schedule yet.
             if job_id is not None:
                 return job_id
         except SchemaForbiddenError:
+            # The role may not use the table of schedules. Perhaps it may insert plain jobs, as the enqueuer
+            # does.
             is_enqueuer = True
         return await self._insert(config, is_enqueuer=is_enqueuer)
 
     async def _insert(self, config: PeriodicJobConfig, *, is_enqueuer: bool) -> str:
         """Insert a job of a schedule that no node has stored yet, or that this role may not read.
 
-        The job has all options of its task, but later jobs of the schedule do not wait for its end.
+        The job has all options of its task. But later jobs of the schedule do not wait for its end, because
+        the schedule does not record it as its last job.
+
+        Args:
+            config: The periodic function.
+            is_enqueuer: Whether the role may not read schedules, so that it may perhaps insert plain jobs
+                only.
         """
         row = new_row(config, await self._parts.store.statements.read_clock())
         # The enqueuer calls the middleware, so the builder does not.
         builder = replace(self._parts.job_builders.builder(row), sender=None)
         job = builder.manual_job(row.created_at)
-        # A role that may insert plain jobs only cannot store the id of the schedule. It is refused a job with
-        # options of its task.
+        # A role that may insert plain jobs only cannot store the id of the schedule, so the plain row is
+        # inserted, which lacks the id. If the task has other options, the job needs all columns, and the
+        # server refuses it.
         is_row = is_enqueuer and builder.is_plain
         return await self._parts.enqueuer.insert(job.row if is_row else job, ConflictResolution.RAISE, None)
 
     def switch(self, dedup_key: str, *, enabled: bool) -> bool:
-        """Enable or disable a schedule; return whether the key is known in this process."""
+        """Enable or disable a schedule; return whether the key is known in this process.
+
+        The planner of a running worker stores the change. Otherwise a task in the background does, or if
+        there is no event loop, the next start.
+        """
         self._parts.store.connections.check_thread()
         check_key(dedup_key)
         if not self._parts.declared.enable(dedup_key, enabled):
@@ -76,7 +93,6 @@ class PeriodicJobs:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            # There is no event loop, so the next start writes the change.
             return True
         task = start_in_background(self._write_switches(), f"pg_scheduler switch of {dedup_key!r}")
         self._writes.add(task)
@@ -84,9 +100,11 @@ class PeriodicJobs:
         return True
 
     async def _write_switches(self) -> None:
+        """Store which schedules are disabled, after the schedules that no node has stored yet."""
         try:
             written = await self._parts.declared.write_switches()
-            if self._parts.declared.has_unwritten_switches:  # no node has stored the schedule yet
+            # A switch is left if no node has stored its schedule yet.
+            if self._parts.declared.has_unwritten_switches:
                 await self._parts.declared.sync()
                 written = await self._parts.declared.write_switches() or written
             await self._parts.declared.refresh()
@@ -98,7 +116,7 @@ class PeriodicJobs:
 
 
 def check_key(dedup_key: object) -> str:
-    """Return the key of a periodic function."""
+    """Return the dedup key; raise TypeError unless it is a str."""
     if not isinstance(dedup_key, str):
         raise TypeError(
             f"dedup_key must be a str, not {dedup_key!r}; pass a key of get_periodic_jobs(), "

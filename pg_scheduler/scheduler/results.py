@@ -1,4 +1,4 @@
-"""Results of jobs, for callers that wait for them or read what is kept."""
+"""Results of jobs, for callers that wait for a result or read a kept one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ RUN_JOB_KEEPS: Final = timedelta(minutes=15)
 async def read_result(
     parts: Parts, job_id: str, connection: Connection | None, *, wait: bool, timeout_s: float | None
 ) -> JobResult | None:
-    """Return the result of a job, after a wait if wanted; see ``get_job_result()``.
+    """Return the result of a job, as ``get_job_result()``; None if it has not ended and ``wait`` is False.
 
     Raises:
         JobNotFoundError: There is no such job.
-        TimeoutError: The job did not end in time.
+        TimeoutError: ``wait`` is True, and the job did not end in time.
     """
+    # A wait of 0 seconds is a single query.
     if wait and timeout_s != 0:
         return await parts.waiters.wait(job_id, timeout_s)
     results = await parts.store.kept_results.get([job_id], connection)
@@ -36,9 +37,10 @@ async def read_result(
 
 
 class FailureRecord:
-    """The exceptions with which attempts of a job fail in this process, while a caller waits for its end.
+    """Records the exceptions of a job's failed attempts in this process, while a caller waits for its end.
 
-    The job may fail before its id is known, so until then those of all jobs are recorded.
+    The job may fail before the caller knows its id. So the exceptions of all jobs are recorded until
+    ``job_id`` is set.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -53,7 +55,7 @@ class FailureRecord:
         self._unsubscribe()
 
     def complete(self, result: JobResult) -> JobResult:
-        """Return the result of the job with the exception of its last attempt, if it was recorded."""
+        """Return the result of the job with the exception of its last attempt; None if none was recorded."""
         key = (result.job_id, result.attempts)
         return replace(result, exception=self._exceptions.get(key))
 

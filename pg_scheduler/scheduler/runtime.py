@@ -1,7 +1,7 @@
 """Build the parts of a worker, start them in order, and stop them in reverse order.
 
-They are built anew at each start, so settings that were changed in between take effect. There is no leader:
-every node of a role has the same parts.
+The parts are built anew at each start, so settings that were changed since the last start take effect. There
+is no leader: every node of a role has the same parts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pg_scheduler.worker.watchdog import LoopWatchdog
 
 
 class Slices(NamedTuple):
-    """What the rooms above the worker need besides its `Node`."""
+    """What services outside of ``worker/``, such as the planner, need besides the `Node`."""
 
     store: Store
     declared: DeclaredSchedules
@@ -57,6 +57,7 @@ class Runtime:
     def __init__(self, node: Node, slices: Slices) -> None:
         self.node = node
         config, store = node.config, slices.store
+        # What a transaction had to leave undone, the deadline scanner does when this signal wakes it.
         store.consequences.on_left = node.signals.end_overlooked
         progress = ProgressWriter(node)
         self.completer = Completer(node, progress)
@@ -92,7 +93,8 @@ class Runtime:
             statistics=store.statistics,
             deleted=deleted,
         )
-        # In the order of their start. Stopped backwards, claims end first and heartbeats last.
+        # The parts are in the order of their start. They stop in reverse order: claims end first, heartbeats
+        # last.
         self.parts: list[Part] = [
             self.heartbeat,
             # The statistics need the worker's row.
@@ -118,11 +120,15 @@ class Runtime:
         self.supervisor = Supervisor(self.parts)
         for part in self.parts:
             if isinstance(part, Service):
+                # A pass that waited for a lock in vain names the sessions that hold locks.
                 part.find_holders = store.locks.find_holders
 
     @property
     def rejection(self) -> ConnectionRejectedError | None:
-        """The error of the last claim, else heartbeat, if its connection was rejected."""
+        """The error of the last claim if the server rejected its connection; None otherwise.
+
+        A role that claims no jobs has the error of the last heartbeat instead.
+        """
         outage = self.claimer.outage if self.node.config.runs_jobs else self.heartbeat.outage
         return outage if isinstance(outage, ConnectionRejectedError) else None
 
@@ -134,7 +140,8 @@ class Runtime:
         """
         try:
             await self.supervisor.start(announce)
-        except BaseException:  # whatever it was, no part runs that could use the held connections
+        except BaseException:
+            # After any error, no part runs any longer that could use the held connections.
             await self.node.store.connections.release_held()
             raise
         if self.node.config.runs_jobs:
@@ -174,7 +181,7 @@ class Supervisor:
         self._parts = parts
 
     async def start(self, before_last: Callable[[], None] = lambda: None) -> None:
-        """Start all parts. If one fails, stop those that were started.
+        """Start all parts. If a part fails, stop the parts that were started, and raise its error.
 
         Args:
             before_last: Called before the last part starts.
@@ -184,12 +191,13 @@ class Supervisor:
                 before_last()
             try:
                 await part.start()
-            except BaseException:  # whatever it was, no started part may run on
+            except BaseException:
+                # After any error, no started part may run on. The part that failed may have started partly.
                 await self._stop(self._parts[: index + 1])
                 raise
 
     def retry(self) -> None:
-        """End the backoff of every service: the database is available."""
+        """End the backoff of every service, since the database is available again."""
         for part in self._parts:
             if isinstance(part, Service):
                 part.retry()
@@ -198,20 +206,22 @@ class Supervisor:
         """Stop all parts, in reverse order.
 
         Raises:
-            DatabaseUnavailableError: The database was unavailable and results could not be written. Every
-                service has stopped.
+            DatabaseUnavailableError: The database was unavailable, so results could not be written. Every
+                service has stopped nevertheless.
         """
         await self._stop(self._parts)
 
     @staticmethod
     async def _stop(parts: Sequence[Part]) -> None:
+        """Stop these parts, in reverse order; then raise the first error, with notes about the others."""
         faults: list[BaseException] = []
         for part in reversed(parts):
             try:
                 await part.stop()
-            except BaseException as fault:  # noqa: BLE001 - whatever it was, the others must stop too
+            except BaseException as fault:  # noqa: BLE001 - after any error, the other parts must stop too
                 faults.append(fault)
-        # Other errors say more than that the pool is closed, such as which results are lost.
+        # The error about a closed pool comes last, because other errors have more facts, such as the lost
+        # results.
         faults.sort(key=lambda fault: isinstance(fault, PoolClosedError))
         if faults:
             for other in faults[1:]:

@@ -1,7 +1,7 @@
 """The Scheduler, with all of its methods, by subject.
 
-What takes more than a few lines is done by an object or a function of the module of the subject in this room,
-such as `Jobs`, or by a part in another room, such as the enqueuer of `Parts`.
+A method that takes more than a few lines calls an object or a function of the module of its subject in this
+room, such as `Jobs`, or a part from another room, such as the enqueuer of `Parts`.
 """
 
 from __future__ import annotations
@@ -114,24 +114,25 @@ class Scheduler:
             lease expires.
         max_crashes: Workers that may die while they run a job before the job fails; None for no limit.
         max_loop_block: Seconds for which the event loop or the whole process may be blocked before the worker
-            loses its lease. A stopped process (SIGSTOP) keeps its jobs for as long.
+            loses its lease. A stopped process (SIGSTOP) keeps its jobs for the same time.
         max_payload_bytes: Maximum size of the arguments of one job, as JSON in UTF-8, at least 64; None for
             the limit of the table, 16 MiB. Larger arguments are rejected when the job is scheduled.
         max_result_bytes: Maximum size of a kept result, as JSON in UTF-8, at least 64; None for what
-            PostgreSQL stores, 256 MiB. A job with a larger one completes without a kept value.
-        shutdown_timeout: Seconds that running jobs get to finish at shutdown, and then their results to be
-            written.
+            PostgreSQL stores, 256 MiB. A job with a larger result completes without a kept value.
+        shutdown_timeout: Seconds that running jobs get to finish at shutdown. After that, the results get as
+            many seconds to be written.
         lease: How long this worker owns its jobs without a heartbeat, in seconds or as a timedelta, from
             0.1 s to 365 days; None uses ``LEASE_DURATION``.
         retry_policy: Delays before the retries of failed attempts; see RetryPolicy.
-        executors: Where jobs run, by the names in ``executor=`` of ``@job``. They are added to "thread", a
-            ``ThreadExecutor()``, and "process", a ``ProcessExecutor()``, or replace them.
-        stop_grace: Seconds that a cancelled attempt gets to end; a thread that runs on is reported.
+        executors: Where jobs run, by the names in ``executor=`` of ``@job``. Two names exist already:
+            "thread", a ``ThreadExecutor()``, and "process", a ``ProcessExecutor()``. You can replace both.
+        stop_grace: Seconds that a cancelled attempt gets to end. A thread that runs longer is reported.
         role: "worker" runs jobs, "scheduler" enqueues the jobs of schedules, "both" does both and "observer"
             neither. Every role does maintenance and receives events.
         identity: A label of this worker, such as the name of its pod, at most 200 characters. Its start
             releases the jobs of a worker that ended with this identity on this machine.
-        only: Patterns such as "reports.*" for the names of jobs: others are left to other workers.
+        only: Patterns such as "reports.*" for the names of jobs. Jobs of other names are left to other
+            workers.
         skip: Patterns for the names of jobs that are left to other workers.
         metadata: Labels of this worker, a JSON object, for ``workers()``.
         statistics: Whether jobs are counted by name and outcome, for metrics and the tables of statistics.
@@ -140,17 +141,18 @@ class Scheduler:
             None stores them readable.
         migrations: "apply" lets ``start()`` and ``initialize_db()`` create and upgrade the tables. With
             "verify" they change nothing and raise SchemaMissingError: another tool owns the tables.
-        on_copy: What a start does in a copy of the database, which has jobs or schedules of the original:
+        on_copy: What a start does in a copy of the database that has jobs or schedules of the original:
             "refuse" raises DatabaseCopyError, "adopt" runs them here from now on, and "hold" pauses all tasks
-            and schedules first.
+            and schedules before it does so.
         notify: How workers are notified of jobs that your transactions schedule by ``connection=``. With
-            "hint" this process does it after the transaction, if it sees its end, else by its commit. With
-            "commit" it is always the commit, which waits for every other commit that notifies. With "never"
-            polling finds the jobs, within ``max_interval``.
+            "hint" this process notifies them after the transaction. If it cannot see the end of the
+            transaction, the commit notifies them. With "commit" the commit always does, although it waits for
+            every other commit that notifies. With "never" polling finds the jobs, within ``max_interval``.
         clock: Replaces the database's clock, for tests; see FakeClock.
 
     Raises:
-        ConfigurationError: A setting is invalid; with its name, value and constraint. A ValueError.
+        ConfigurationError: A setting is invalid. The message has its name, value and constraint. A
+            ValueError.
 
     Example::
 
@@ -175,10 +177,10 @@ class Scheduler:
     _steps_class: ClassVar[type[AttemptSteps]] = AttemptSteps
 
     _guards_copies: ClassVar[bool] = True
-    """Whether a start refuses a copy of the database; not in tests."""
+    """Whether a start looks for a copy of the database, as ``on_copy`` states. Tests may turn it off."""
 
     _catalogue: TaskRegistry | None = None
-    """The functions that it finds besides its own; None for those of ``@job`` in this process."""
+    """The functions that it finds besides the registered ones; None for those of ``@job`` in this process."""
 
     # -- construct and connect -----------------------------------------------------------------------------
 
@@ -339,7 +341,7 @@ class Scheduler:
                     yield scheduler
             else:
                 yield scheduler
-                # The jobs are committed, so workers find them by polling too.
+                # The jobs are committed. If no notification can be sent, workers find them by polling.
                 with suppress(DatabaseUnavailableError):
                     await scheduler._parts.outbox.flush()
         finally:
@@ -391,8 +393,8 @@ class Scheduler:
         """
         self._parts.store.connections.check_loop()
         warn_of_disabled_logger()
-        # The instance may have got another WORKER_ID_LENGTH after its id was made. Jobs of an earlier start
-        # that still run here keep the former id.
+        # WORKER_ID_LENGTH may have been set after the id was made. And if jobs of an earlier start still run
+        # here, their rows have the old id, so the new worker needs another one.
         is_id_outdated = len(self.worker_id) != self.WORKER_ID_LENGTH or self._parts.life.has_left_jobs
         if is_id_outdated and not self.is_running:
             self._parts.life.worker_id = self._new_worker_id()
@@ -419,10 +421,10 @@ class Scheduler:
             await self._parts.life.shutdown()
         finally:
             await self._periodic_jobs.wait_for_writes()
-            # A shutdown that is still in progress was called by a job, for whose end it waits.
+            # If the caller is a job, the shutdown is still in progress here, because it waits for that job.
             if not self.is_shutting_down:
                 if connections.is_in_loop:
-                    # Calls hold a connection too, and need no start.
+                    # Without a start too, calls have left a connection reserved.
                     await connections.release_held()
                 await self._events.drain()
 
@@ -450,8 +452,9 @@ class Scheduler:
     def health(self) -> Health:
         """Return whether this Scheduler is live, ready and started, with the checks that decide it.
 
-        From memory, without a query. Any thread may call it, also while the event loop is blocked: the answer
-        names the job that blocks it. A call in the event loop finds that loop responding.
+        The facts are in memory, so the call makes no query. Any thread may call it. If the event loop is
+        blocked, the answer names the job that blocks it. A call in the event loop itself always finds the
+        loop responding.
         """
         return judge(facts_about(self._parts.life))
 
@@ -501,10 +504,11 @@ class Scheduler:
             metadata: A JSON object for people and filters, merged into that of the task.
             after: Ids of jobs that must end before this one may start. Its misfire grace time starts then.
                 None, which ``schedule_bulk()`` returns for a job that was not inserted, is skipped.
-            after_outcome: ``"completed"`` cancels the job if one of them does not complete; ``"ended"`` runs
-                it in any case.
-            pass_results: Whether the job reads their results, by ``current_job().predecessors()``. Each of
-                them must keep its result, for however short a time, since it is copied to this job.
+            after_outcome: ``"completed"`` cancels the job if one of the jobs in ``after`` does not complete;
+                ``"ended"`` runs it in any case.
+            pass_results: Whether the job reads the results of the jobs in ``after``, by
+                ``current_job().predecessors()``. Each of them must keep its result, for however short a time,
+                since the result is copied to this job.
             unique: Which jobs exclude one another: a key of 1 to 200 bytes, shared by all tasks, or a
                 ``Unique()``, whose key contains the task and its arguments. At most one unfinished job has
                 the key. None for a job that is not unique. Default: the task's, else None.
@@ -515,7 +519,7 @@ class Scheduler:
                 setting of the Scheduler.
 
         Returns:
-            The id of the job; under IGNORE and REPLACE that of the existing one.
+            The id of the job. If a job exists already, IGNORE and REPLACE return the id of that job.
 
         Raises:
             TypeError: ``func`` is not a coroutine function or cannot be called with the arguments, or a value
@@ -523,16 +527,17 @@ class Scheduler:
             ValueError: ``execution_time`` is naive, ``connection`` is not in a transaction that the call
                 needs, ``notify`` is given without one, a job in ``after`` keeps no result that
                 ``pass_results`` asks for, or another value is out of range.
-            ConfigurationError: ``connection`` leads to another database than that of the Scheduler.
+            ConfigurationError: ``connection`` leads to another database than the Scheduler.
             PayloadError: JSON cannot represent an argument, or arguments and metadata exceed
                 ``max_payload_bytes``. Nothing is stored.
-            JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE; or under
-                REPLACE, the id is that of one job and another one has the key; a ValueError.
+            JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE. Or the
+                resolution is REPLACE, and the id and the key are those of two different jobs. A ValueError.
             JobNotFoundError: A job in ``after`` does not exist. Nothing is stored.
             DatabaseUnavailableError: The database is unavailable, ``connection`` is closed or was released,
                 or a response was lost and the job may exist. Call again with the same ``job_id`` and
                 ``ConflictResolution.IGNORE``.
-            Exception: That of your driver: an earlier error has aborted the transaction of ``connection``.
+            Exception: An exception of your driver. An earlier error has aborted the transaction of
+                ``connection``.
 
         Example::
 
@@ -606,9 +611,9 @@ class Scheduler:
             keep_result: How long the result is kept after the end, for ``get_job_result()``; None for
                 not at all. Default: the task's, else not at all.
             metadata: A JSON object for people and filters, merged into that of the task.
-            after: Ids of jobs that must end before, as in ``schedule()``, with ``after_outcome``.
-            after_outcome: ``"completed"`` or ``"ended"``.
-            pass_results: Whether the job reads their results, as in ``schedule()``.
+            after: Ids of jobs that must end before this one may start, as in ``schedule()``.
+            after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
+            pass_results: Whether the job reads the results of the jobs in ``after``, as in ``schedule()``.
             unique: A key or a ``Unique()``, as in ``schedule()``.
             connection: A connection of yours; see ``schedule()``. A delay counts from this call, not from the
                 commit.
@@ -626,6 +631,7 @@ class Scheduler:
             await scheduler.enqueue("reports.build", kwargs={"year": 2030}, delay=timedelta(minutes=5))
         """
         delay_s = 0.0 if delay is None else check_delay("delay", delay)
+        # EPOCH plus a delay stands for the delay, which counts from the time of the database at the insert.
         spec = JobSpec(
             func,  # type: ignore[arg-type] # it may be a name
             EPOCH + timedelta(seconds=delay_s) if delay_s else None,
@@ -657,7 +663,7 @@ class Scheduler:
         connection: AnyConnection | None = None,
         notify: Notify | None = None,
     ) -> list[str | None]:
-        """Schedule many jobs with few statements, at the times that they give or now.
+        """Schedule many jobs with few statements. A job without an execution time is due now.
 
         Args:
             jobs: The jobs. All are validated before the first one is written. An empty sequence writes
@@ -671,8 +677,8 @@ class Scheduler:
             notify: With ``connection``, how workers are notified; see ``schedule()``.
 
         Returns:
-            The ids in the order of ``jobs``, None where a job was not inserted. Under REPLACE, the id of a
-            unique job is that of the job whose definition it replaced.
+            The ids in the order of ``jobs``, None where a job was not inserted. If a unique job replaced the
+            definition of an existing job under REPLACE, the id is that of the existing job.
 
         Raises:
             TypeError: A value has the wrong type, or a function cannot be called with the arguments.
@@ -725,9 +731,9 @@ class Scheduler:
             keep_result: How long the result is kept, as in ``schedule()``.
             metadata: A JSON object, as in ``schedule()``. Its key ``trace`` may have trace context of another
                 program: strings by name, at most 8 KiB.
-            after: Ids of jobs that must end before, as in ``schedule()``.
-            after_outcome: ``"completed"`` or ``"ended"``.
-            pass_results: Whether the job reads their results, as in ``schedule()``.
+            after: Ids of jobs that must end before this one may start, as in ``schedule()``.
+            after_outcome: ``"completed"`` or ``"ended"``, as in ``schedule()``.
+            pass_results: Whether the job reads the results of the jobs in ``after``, as in ``schedule()``.
             unique: A key or a ``Unique()``, as in ``schedule()``.
             connection: A connection of yours, as in ``schedule()``.
             notify: With ``connection``, how workers are notified, as in ``schedule()``.
@@ -822,7 +828,7 @@ class Scheduler:
         )
 
     async def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
-        """Return the number of jobs in each status, of one name as in ``list_jobs()`` or of all."""
+        """Return the number of jobs in each status: of all jobs, or of one name as in ``list_jobs()``."""
         names = None
         if job_name is not None:
             names = self._parts.tasks.names_like(check_text("job_name", job_name))
@@ -871,8 +877,9 @@ class Scheduler:
             due_from: Only jobs due at or after this time.
             due_before: Only jobs due before this time.
             metadata: Only jobs whose metadata contain these keys and values.
-            connection: A connection of yours in a transaction, as in ``cancel_job()``: all batches belong to
-                it, so the jobs are cancelled if and only if that commits. Their rows are locked until then.
+            connection: A connection of yours in a transaction, as in ``cancel_job()``. All batches belong to
+                that transaction, so the jobs are cancelled if and only if it commits. Their rows are locked
+                until then.
 
         Returns:
             The number of cancelled jobs.
@@ -903,20 +910,21 @@ class Scheduler:
     ) -> bool:
         """Run a finished job again now, with its retries and crashes reset.
 
-        It may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored steps
-        stay.
+        The job may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored
+        steps stay.
 
         Args:
             job_id: The job.
-            from_step: The name of a stored step, which is deleted with the steps that were stored after it,
-                so that they run again. So are cursors that were written after it. Signals that have come
-                stay, unless this names one. None to keep all.
-            connection: A connection of yours in a transaction, as in ``schedule()``: the job is retried if
-                and only if that commits. The row is locked until then.
+            from_step: The name of a stored step. This step runs again, and so do the steps that were stored
+                after it, because all of them are deleted. Cursors that were written after it are deleted too.
+                Signals that have come stay, unless ``from_step`` is the name of one. None to keep all steps.
+            connection: A connection of yours in a transaction, as in ``schedule()``. The job is retried if
+                and only if that transaction commits. Its row is locked until then.
 
         Returns:
-            True if the job had finished and is pending now, False if it is unfinished or does not exist. Also
-            False while the attempt of a cancelled job still runs, if other jobs or a schedule wait for it.
+            True if the job had finished and is pending now, False if it is unfinished or does not exist. It
+            is also False if the attempt of a cancelled job still runs while other jobs or a schedule wait for
+            it.
 
         Raises:
             JobConflictError: Another unfinished job has its unique key; a ValueError.
@@ -927,7 +935,7 @@ class Scheduler:
         return await self._jobs.retry(check_job_id(job_id), from_step, checked)
 
     async def run_job_now(self, job_id: str, *, connection: AnyConnection | None = None) -> bool:
-        """Make a pending job due now, with its whole misfire grace time. Jobs that it waits for end first.
+        """Make a pending job due now, with its whole misfire grace time. It still waits for other jobs.
 
         Args:
             job_id: The job.
@@ -947,9 +955,9 @@ class Scheduler:
     async def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
         """Set the status of a job, regardless of its current status.
 
-        A worker that runs the job loses it: its task is cancelled and its result rejected. ``pending`` runs a
-        finished job again. ``running`` reserves a job for one lease, or until its due time if that is later;
-        then it is pending again.
+        A worker that runs the job loses it: the attempt is cancelled, and its result is rejected. ``pending``
+        runs a finished job again. ``running`` reserves a job for one lease, or until its due time if that is
+        later. After that, the job is pending again.
 
         Args:
             job_id: The job.
@@ -960,8 +968,8 @@ class Scheduler:
 
         Raises:
             ValueError: ``status`` is not a status.
-            JobConflictError: A finished job would be unfinished, and another one has its unique key; a
-                ValueError.
+            JobConflictError: The job is finished and would become unfinished, but another unfinished job has
+                its unique key. A ValueError.
         """
         new_status = JobStatus.parse(status)
         return await self._jobs.set_status(check_job_id(job_id), new_status)
@@ -999,8 +1007,8 @@ class Scheduler:
         """Return how a job ended, and its value if it was kept.
 
         Reading does not remove the result: any number of readers may read it until it expires. A started
-        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
-        ``max_interval`` of the polling.
+        Scheduler learns of the end by a notification. In other processes the call repeats a query, at
+        intervals that grow from 50 ms to ``max_interval`` of the polling.
 
         Args:
             job_id: The job.
@@ -1024,7 +1032,8 @@ class Scheduler:
             'https://example.org/report.pdf'
         """
         check_job_id(job_id)
-        # A number of seconds, which a caller may mean as the timeout, would wait without a limit.
+        # Without this check, a number that the caller means as the timeout would be true, so that the call
+        # would wait without a limit.
         if not isinstance(wait, bool):
             raise TypeError(f"wait must be a bool, not {wait!r}; pass timeout= for the maximum wait")
         checked = await self._parts.store.connections.check_call(connection)
@@ -1072,8 +1081,8 @@ class Scheduler:
         The result is kept for 15 minutes, unless ``keep_result=`` is given.
 
         Args:
-            func: The function to run, a `call()` with its arguments, or the name of a task. The type of a
-                call is that of the value.
+            func: The function to run, a `call()` with its arguments, or the name of a task. For a type
+                checker, the value has the type that the function of a `call()` returns.
             args: Positional arguments that JSON can represent.
             kwargs: Keyword arguments that JSON can represent.
             wait_timeout: The maximum wait in seconds or as a timedelta; None for no limit.
@@ -1118,19 +1127,20 @@ class Scheduler:
     async def signal(
         self, job_id: str, name: str, value: object = None, *, connection: AnyConnection | None = None
     ) -> bool:
-        """Send a signal to a job, whose ``steps.wait(name)`` returns the value, before or after this call.
+        """Send a signal to a job: ``steps.wait(name)`` of the job returns the value.
 
-        The first value of a name is kept with the job, and no later one replaces it, so the call may be
-        repeated. If the job was replaced while it runs, the signal is for the new definition.
+        The job may wait for the signal before or after this call. The first value of a name is kept with the
+        job, and no later value replaces it, so you can repeat the call. If the job was replaced while it
+        runs, the signal is for the new definition.
 
         Args:
             job_id: The job, which need not wait yet.
             name: The name of the wait, at most 200 bytes of UTF-8. A job has each name once.
-            value: What pydantic serializes to JSON: plain values, models without the fields that were not
-                set, dataclasses, datetimes. It has at most ``max_result_bytes``.
-            connection: A connection of yours in a transaction, as in ``schedule()``: the job receives the
-                signal if and only if that commits. The row of a job that has not stored any step is locked
-                until then.
+            value: A value that pydantic serializes to JSON, such as plain values, models, dataclasses and
+                datetimes, at most ``max_result_bytes``. Fields of a model that were not set are left out.
+            connection: A connection of yours in a transaction, as in ``schedule()``. The job receives the
+                signal if and only if that transaction commits. The row of a job that has not stored any step
+                is locked until then.
 
         Returns:
             True if the value is stored. False if the name has a value, if the wait has timed out, if a step
@@ -1143,8 +1153,8 @@ class Scheduler:
             TypeError: ``connection`` is no connection of a supported library.
             ValueError: ``connection`` is not in a transaction, or the name is empty or too long.
             DatabaseUnavailableError: The database is unavailable, or its response was lost and the signal may
-                be stored. Call again. Also a conflict with another session, if the transaction of
-                ``connection`` is stricter than READ COMMITTED; repeat the transaction then.
+                be stored. Call again. If the transaction of ``connection`` is stricter than READ COMMITTED,
+                the cause may also be a conflict with another session. Repeat the transaction then.
 
         Example::
 
@@ -1248,7 +1258,7 @@ class Scheduler:
             typed: Whether pydantic validates its arguments, as in ``@job()``.
             metadata: Metadata of its jobs, as in ``@job()``.
             limits: How many attempts may run or start, as in ``@job()``.
-            share: Whose tenants take turns, as in ``@job()``.
+            share: The share whose tenants take turns, as in ``@job()``.
             unique: Which of its jobs exclude one another, as in ``@job()``.
             on_failure: The task to enqueue when a job has failed finally, as in ``@job()``.
             version: The version of the code, for durable steps, as in ``@job()``.
@@ -1286,7 +1296,8 @@ class Scheduler:
 
         def add(function: F) -> F:
             self._parts.tasks.register(function, name=name, aliases=former_names, options=options)
-            if self._parts.runtime is not None:  # jobs and fire times of this name may be due
+            # Jobs and fire times of this name may be due, so the claimer and the planner look for them now.
+            if self._parts.runtime is not None:
                 self._parts.runtime.node.signals.due()
                 self._parts.runtime.node.signals.schedules_changed()
             return function
@@ -1324,10 +1335,10 @@ class Scheduler:
     def disable_periodic_job(self, dedup_key: str) -> bool:
         """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
 
-        A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
-        the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
-        The end of the process writes what is left, on a connection of its own, and logs a warning if it
-        cannot.
+        A job that is already enqueued still runs. A Scheduler that was not started writes the change in the
+        background, and ``shutdown()`` waits until it is written. If there is no event loop, or there are no
+        tables, ``start()`` writes it. A change that is not written when the process ends is written then, on
+        a connection of its own. If that fails, a warning is logged.
 
         Returns:
             False if the key is unknown in this process.
@@ -1355,9 +1366,9 @@ class Scheduler:
 
         A plain function is called in the event loop at once, so it must not block. An async function has a
         queue of 1,000 events and a task that awaits it with one event after the other. When the queue is
-        full, the oldest events are dropped, and it receives ``EventsDropped`` with their number. Await
-        ``asyncio.to_thread()`` in it to call blocking code. An exception that a subscriber raises is logged,
-        and stops neither the next event nor another subscriber.
+        full, the oldest events are dropped, and the function receives ``EventsDropped`` with their number. To
+        call blocking code in it, await ``asyncio.to_thread()``. An exception that a subscriber raises is
+        logged, and stops neither the next event nor another subscriber.
 
         With ``cluster=True``, the subscriber receives the events of every started Scheduler of the database:
         at most once, in the order of each node, and without exceptions and stacks; an error has at most 200
@@ -1375,7 +1386,8 @@ class Scheduler:
             cluster: Receive the events of all nodes. Requires a started Scheduler with a LISTEN connection.
 
         Returns:
-            A function that ends the subscription. An async function is not called with queued events then.
+            A function that ends the subscription. After that, queued events are not passed to an async
+            function.
 
         Raises:
             TypeError: ``subscriber`` is not a function, a kind is not an event class, or ``once`` or
@@ -1425,9 +1437,9 @@ class Scheduler:
     def events(self, *kinds: type[Event], cluster: bool = False) -> EventStream:
         """Return an asynchronous iterator over the events of these classes, or over all events.
 
-        It collects up to 1,000 events from the call on, also between two steps. If the loop falls further
-        behind, the oldest events are dropped, and ``EventsDropped`` with their number takes their place. The
-        iteration ends when the Scheduler has stopped.
+        The iterator collects events from this call on, also while your loop handles one. It keeps up to
+        1,000. If your loop falls further behind, the oldest events are dropped, and ``EventsDropped`` with
+        their number takes their place. The iteration ends when the Scheduler has stopped.
 
         Args:
             kinds: The classes; a base class stands for its subclasses.
@@ -1498,7 +1510,8 @@ class Scheduler:
 
     # -- names of 0.2 --------------------------------------------------------------------------------------
 
-    # Each makes a single step of a worker. All but load_task_functions() require a running Scheduler.
+    # Each method makes one step that a running worker makes by itself. All except load_task_functions()
+    # require a running Scheduler.
 
     async def recover_orphaned_jobs(self) -> None:
         """Reclaim the jobs of dead workers now."""
@@ -1565,7 +1578,7 @@ class Scheduler:
         return secrets.token_hex((length + 1) // 2)[:length]
 
     async def _build(self) -> Runtime:
-        # The class attributes may have changed since construction.
+        # HEARTBEAT_THRESHOLD and LEASE_DURATION may have been set since the construction.
         parts = self._parts
         parts.config = replace(
             parts.config, lease_seconds=self.LEASE_DURATION, heartbeat_threshold=self.HEARTBEAT_THRESHOLD

@@ -1,4 +1,4 @@
-"""The facet ``scheduler.schedules``: schedules that are added, changed and read at run time."""
+"""The facet ``scheduler.schedules``, which adds, changes and reads schedules at run time."""
 
 from __future__ import annotations
 
@@ -112,28 +112,30 @@ class Schedules:
             args: Positional arguments of each job that JSON can represent.
             kwargs: Keyword arguments of each job that JSON can represent.
             start: No fire time precedes this timezone-aware time. `Every` and `CalendarInterval` count from
-                it, and fire at it first. None: they count from now, and fire first one interval later.
+                this time, and fire at it first. With None they count from now, and fire first one interval
+                later.
             end: No fire time follows this timezone-aware time.
             max_runs: The maximum number of fire times that become jobs. After the last one the schedule has
                 finished, and ``VacuumConfig(schedules=)`` deletes it.
             jitter: Each job is due up to this much later than its fire time; seconds or a timedelta.
-            run_now: Enqueue a job at once, in addition to the fire times; not if the schedule exists and is
-                unchanged, nor if the task is unique and another job has the key.
-            paused: Add it paused.
+            run_now: Enqueue a job at once, in addition to the fire times. No job is enqueued if the schedule
+                exists and stays unchanged, or if the task is unique and another job has the key.
+            paused: Whether the schedule is paused when it is added.
             overlap: The behaviour at a fire time while the last job is unfinished.
-            catch_up: The jobs for missed fire times.
-            pause_after_failures: The number of final failures in a row that pauses it; None for never.
+            catch_up: Which missed fire times get a job.
+            pause_after_failures: How many final failures in a row pause the schedule; None for never.
             priority: The priority of its jobs. Default: the task's at each fire time.
             max_retries: Retries of its jobs. Default: the task's at each fire time.
             timeout: Time limit of one attempt, in seconds or as a timedelta; None for no limit. Default: the
                 task's at each fire time.
             misfire_grace_time: Seconds after it was enqueued within which a job may start; None for no limit.
                 Default: the task's at each fire time, else the Scheduler's.
-            keep_result: How long the results of its jobs are kept; None for not at all.
+            keep_result: How long the results of its jobs are kept; None for not at all. Default: the task's
+                at each fire time.
             metadata: Labels for people and filters: a JSON object.
-            conflict_resolution: The behaviour when the id exists. REPLACE keeps the timing, the counters and
-                a pause if the trigger is equal, so it is harmless at every start. A finished schedule is
-                added again with each of them.
+            conflict_resolution: The behaviour when the id exists. If the trigger is equal, REPLACE keeps the
+                timing, the counters and a pause, so you can call it at every start. A finished schedule is
+                added again, whatever the resolution is.
             connection: A connection of yours, in a transaction; see ``Scheduler.schedule()``.
 
         Returns:
@@ -224,13 +226,14 @@ class Schedules:
     ) -> Schedule:
         """Change the given fields of a schedule. The others keep their values.
 
-        With another trigger or start, it fires next at its first fire time after now; without its start,
-        intervals count from its creation. The other fields leave the timing as it is.
+        With another trigger or another start, the schedule fires next at its first fire time after now. If
+        you remove the start, intervals count from the creation of the schedule. The other fields leave the
+        timing as it is.
 
         Args:
             schedule_id: The schedule.
             if_version: Change it only if it has this ``version``.
-            func: As in ``add()``, as are all further parameters.
+            func: The function or the name of a task, as in ``add()``.
             trigger: See ``add()``.
             args: See ``add()``.
             kwargs: See ``add()``.
@@ -247,8 +250,9 @@ class Schedules:
             misfire_grace_time: See ``add()``.
             keep_result: See ``add()``.
             metadata: See ``add()``.
-            connection: A connection of yours in a transaction, as in ``add()``: the schedule is changed if
-                and only if that commits. The row is locked until then, so it does not fire meanwhile.
+            connection: A connection of yours in a transaction, as in ``add()``. The schedule is changed if
+                and only if that transaction commits. Its row is locked until then, so it does not fire
+                meanwhile.
 
         Returns:
             The schedule as stored.
@@ -324,12 +328,13 @@ class Schedules:
         """Return a page of schedules, ordered by id.
 
         Args:
-            owner: Only those that ``@periodic`` declares ("code") or that calls added ("api").
-            paused: Only those that are paused, or only the others.
-            task: Only those of this function or task name. If the task is registered here, its former names
-                and aliases are found too.
-            metadata: Only those whose metadata contains this object.
-            due_before: Only those whose next fire time is before this timezone-aware time.
+            owner: Only schedules that ``@periodic`` declares ("code"), or only schedules that calls added
+                ("api"); None for both.
+            paused: True for paused schedules only, False for the other ones only; None for both.
+            task: Only schedules of this function or task name. If the task is registered here, schedules with
+                its former names and aliases are found too. None for all.
+            metadata: Only schedules whose metadata contains this object; None for all.
+            due_before: Only schedules whose next fire time is before this timezone-aware time; None for all.
             after: ``next`` of the previous page; None for the first page.
             limit: Schedules per page, 1 to 10,000.
             connection: A connection of yours, as in ``get()``.
@@ -379,8 +384,8 @@ class Schedules:
                 only if its transaction commits. The row is locked until then, so it does not fire meanwhile.
 
         Returns:
-            False if the id is unknown. Pausing a paused schedule changes nothing, unless its pause ends at
-            another time, or with another ``resume_from``.
+            False if the id is unknown. Pausing a paused schedule changes nothing, unless ``until`` or
+            ``resume_from`` differs from that of its pause.
 
         Raises:
             ValueError: ``until`` is naive or has passed, ``resume_from`` is another text, or is given without
@@ -423,9 +428,10 @@ class Schedules:
 
         Args:
             schedule_id: The schedule.
-            resume_from: ``"now"`` discards the fire times of the pause, ``"pause"`` makes all of them missed,
-                and a timezone-aware datetime those since then. ``catch_up`` decides what missed ones become.
-                The delay of a `FixedDelay` whose job ended during the pause begins now with ``"now"``.
+            resume_from: What becomes of the fire times of the pause. ``"now"`` discards them. ``"pause"``
+                makes all of them missed, and a timezone-aware datetime makes those from that time on missed.
+                ``catch_up`` decides which missed ones get a job. If the job of a `FixedDelay` ended during
+                the pause, its delay begins now with ``"now"``.
             connection: A connection of yours, as in ``pause()``: the schedule is resumed if and only if its
                 transaction commits.
 
@@ -443,6 +449,7 @@ class Schedules:
                     f"resume_from must be 'now', 'pause' or a datetime, not {resume_from!r}"
                 )
         else:
+            # The statement makes fire times after an instant missed, so this one includes resume_from itself.
             since = check_execution_time(resume_from, name="resume_from") - INSTANT
         switched = await self._store.schedules.resume(
             check_schedule_id(schedule_id), from_now=resume_from == "now", since=since, on=checked
@@ -455,17 +462,18 @@ class Schedules:
     async def remove(
         self, schedule_id: str, *, cancel_jobs: bool = False, connection: AnyConnection | None = None
     ) -> bool:
-        """Delete a schedule. The next start writes one declared in code again: pause it instead.
+        """Delete a schedule. If ``@periodic`` declares it, pause it instead: the next start writes it again.
 
-        Unfinished jobs of a deleted schedule do not delay those of one that is added with its id: to change a
-        schedule, call ``update()``, or ``add()`` with REPLACE.
+        To change a schedule, call ``update()``, or ``add()`` with REPLACE. If you delete it and add another
+        one with the same id, the jobs of the new schedule do not wait for unfinished jobs of the old one.
 
         Args:
             schedule_id: The schedule.
             cancel_jobs: Whether its pending jobs are cancelled too; otherwise they still run. The schedule is
-                paused and its jobs are cancelled before it is deleted: repeat a call that fails in between.
-            connection: A connection of yours in a transaction, as in ``pause()``: the schedule is deleted,
-                and its jobs are cancelled, if and only if that commits.
+                paused and its jobs are cancelled before it is deleted, so repeat a call that fails in
+                between.
+            connection: A connection of yours in a transaction, as in ``pause()``. The schedule is deleted,
+                and its jobs are cancelled, if and only if that transaction commits.
 
         Returns:
             False if the id is unknown.
@@ -500,12 +508,12 @@ class Schedules:
     async def trigger(self, schedule_id: str, *, connection: AnyConnection | None = None) -> str | None:
         """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
 
-        As a job of ``enqueue()``, it expires only if the schedule or the task gives a misfire grace time.
+        Like a job of ``enqueue()``, it expires only if the schedule or the task has a misfire grace time.
 
         Args:
             schedule_id: The schedule.
-            connection: A connection of yours in a transaction, as in ``schedule()``: the job exists if and
-                only if that commits. The row of the schedule is locked until then.
+            connection: A connection of yours in a transaction, as in ``schedule()``. The job exists if and
+                only if that transaction commits. The row of the schedule is locked until then.
 
         Returns:
             The id of the job, or None if the id of the schedule is unknown.
@@ -531,15 +539,16 @@ class Schedules:
         limit: int = 1000,
         connection: AnyConnection | None = None,
     ) -> builtins.list[str]:
-        """Enqueue one job for each fire time in a span, in order, unless its row still exists.
+        """Enqueue one job for each fire time in a span, in order. Fire times whose job still exists get none.
 
         Args:
             schedule_id: The schedule.
             start: The first instant of the span, timezone-aware.
-            end: The end of the span, which is excluded. If it is to come, the job of the end is the last one
-                of the schedule until then: unless its overlap policy is ``ALLOW``, the fire times before are
-                dropped, wait for that job, or cancel it.
-            limit: The number of fire times at most, up to 100,000.
+            end: The end of the span, which is excluded. If it is in the future, the last job of the span is
+                due later than fire times that come before it. Unless the overlap policy is ``ALLOW``, these
+                fire times are dropped, wait for that job, or cancel it, since it counts as the last job of
+                the schedule.
+            limit: The maximum number of fire times, 1 to 100,000.
             connection: A connection of yours in a transaction, as in ``trigger()``.
 
         Returns:
@@ -547,7 +556,7 @@ class Schedules:
 
         Raises:
             ValueError: A time is naive, ``end`` is before ``start``, the span has more than ``limit`` fire
-                times, or they follow the ends of jobs.
+                times, or the trigger is a `FixedDelay`, whose fire times follow the ends of jobs.
             ScheduleNotFoundError: The id is unknown; a LookupError.
         """
         checked = await self._store.connections.check_call(connection)
@@ -563,6 +572,7 @@ class Schedules:
         return [job.job_id for job in jobs]
 
     def _task_name(self, func: JobFunction | str) -> str:
+        """Return the name of a task; it is given by the name, a function, or an object that stands for it."""
         if isinstance(func, str):
             return check_name(func)
         if not isinstance(func, FUNCTIONS) and (stand_in := stand_in_of(func)) is not None:
@@ -570,16 +580,19 @@ class Schedules:
         return self._parts.tasks.adopt(func).name
 
     def _json_arguments(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return the arguments as JSON carries them; a task that is registered here validates them."""
+        """Return the arguments as JSON carries them, after the task has validated them.
+
+        The arguments of a task that is not registered here are returned unchanged.
+        """
         task = self._parts.tasks.resolve(name)
         return (args, kwargs) if task is None else decode(task.encode(args, kwargs))
 
     async def _announce(
         self, event: Event, *, connection: Connection | None = None, due: datetime | None = None
     ) -> None:
-        """Publish an event, and wake the planners of all nodes."""
-        # In the transaction of a caller, its commit notifies the planners. Whether it commits is unknown, so
-        # no event is published.
+        """Publish an event, wake the planners of all nodes, and notify workers of a job that is due then."""
+        # In the transaction of a caller, the commit notifies the planners. No event is published, because it
+        # is unknown whether the transaction commits.
         if connection is not None:
             await self._store.locks.notify([PERIODIC], connection=connection)
             return
@@ -590,7 +603,10 @@ class Schedules:
 
 
 def _with_options_of(func: object, definition: Definition) -> Definition:
-    """Return a definition with the options of an object that stands for a task, unless it gives others.
+    """Return a definition with the options of an object that stands for a task.
+
+    Options that the definition has already stay. The metadata of both are merged. For any other object, the
+    definition is returned unchanged.
 
     Raises:
         ConfigurationError: The object has an option that only a single job can have.
@@ -614,7 +630,7 @@ def _with_options_of(func: object, definition: Definition) -> Definition:
 def _take_apart(
     call: Call[Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None
 ) -> tuple[JobFunction, Sequence[Any], Mapping[str, Any]]:
-    """Return the function and the arguments of a call, with which no others may be given."""
+    """Return the function and the arguments of a call; raise TypeError if the caller gives others besides."""
     if args or kwargs:
         raise TypeError("a call() has its arguments; pass no args= and kwargs= with it")
     return call.func, call.args, call.kwargs

@@ -12,6 +12,7 @@ async def send_signal(
 ) -> bool:
     """Store a signal for a job, and notify workers if the job waited for it; return whether it is stored."""
     signals, codec = parts.store.signals, parts.store.statements.codec
+    # The name of the job is read only for a codec that encrypts, which needs it.
     job_name = ""
     if codec is not None and codec.key_id is not None:
         job_name = await signals.job_name(job_id, connection)

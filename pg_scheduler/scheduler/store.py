@@ -1,9 +1,9 @@
 """The repositories of one scheduler, and its tables at the start.
 
-``Store`` has a repository for each subject. Those with which jobs enter the queue and leave it (``inserts``,
-``jobs``, ``locks``, ``dependencies``) are made in ``queue/store.py``, those of workers (``claims``,
-``results``, ``workers``) in ``worker/store.py``, and the others here. So a lower room uses the store as far
-as it knows it, without an import from a higher one.
+``Store`` has a repository for each subject. Its base classes make some of them: ``queue/store.py`` those with
+which jobs enter the queue and leave it (``inserts``, ``jobs``, ``locks``, ``dependencies``), and
+``worker/store.py`` those of workers (``claims``, ``results``, ``workers``). This module adds the others. So
+each room uses the class that has the repositories it needs, and imports nothing from a higher room.
 """
 
 from __future__ import annotations
@@ -67,16 +67,18 @@ class Store(WorkerStore):
             await check_codecs(connection, timeout_s)
             schema = await self.schema(on=connection)
         async with self.connections.acquire() as connection:
-            # Again: a reset= of the pool may have dropped the prepared statements of the first use.
+            # The check is repeated on the connection after its release: the pool's reset= may have dropped
+            # prepared statements of the first use.
             await check_codecs(connection, timeout_s)
             try:
                 await verify(connection, schema=schema)
             except SchemaMissingError as missing:
                 if mode == "verify":
                     raise SchemaMissingError(f"{missing.problem}{_UNCHANGED}", _OWNED) from missing
+                # Tables are created or upgraded only on a server that behaves like PostgreSQL.
                 if self.connections.can_spare_one:
                     async with self.connections.checkout() as other:
-                        # The check needs a second session, and a pooler may not have one.
+                        # The check needs a second session. Behind a pooler, two connections may share one.
                         if await is_own_session(other, timeout_s):
                             await check_engine(connection, other)
                 try:

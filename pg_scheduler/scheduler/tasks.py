@@ -23,8 +23,9 @@ OF_PAUSE: Final = ("paused_at", "paused_until", "note", "actor")
 class Tasks:
     """The tasks of a Scheduler, as ``scheduler.tasks``. The Scheduler need not be started.
 
-    A pause is stored in the database. It applies to all nodes within a second, and to those that start later.
-    The jobs of a paused task wait, and expire by their misfire grace time. Running ones continue.
+    A pause is stored in the database. It applies to all nodes within a second, and to nodes that start later.
+    The jobs of a paused task wait, and expire when their misfire grace time has passed. Jobs that run
+    continue.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -37,10 +38,10 @@ class Tasks:
             name: The name of the task, or an alias. It need not be registered in this process.
             until: When the pause ends by itself, timezone-aware, by the clock of the database; None if it
                 lasts until ``resume()``.
-            note: Why, for people.
+            note: The reason, for people.
 
         Returns:
-            False if nothing changed: it was paused until the same time with the same note.
+            False if nothing changed: the task was paused already, until the same time and with the same note.
 
         Raises:
             TypeError: A value has the wrong type.
@@ -73,7 +74,7 @@ class Tasks:
             name: The name of the task, or an alias.
 
         Returns:
-            False if it was not paused.
+            False if the task was not paused.
 
         Raises:
             TypeError: ``name`` is not a str.
@@ -103,6 +104,7 @@ class Tasks:
         return sorted(infos, key=lambda info: info.name)
 
     def _info(self, name: str, task: Task | None, pause: Pause | None) -> TaskInfo:
+        """Return a task for people; a paused name without a registered task has the default options."""
         pause_fields: dict[str, Any] = (
             {} if pause is None else {field: getattr(pause, field) for field in OF_PAUSE}
         )

@@ -1,6 +1,6 @@
-"""The one table of which signal wakes which part.
+"""The table that states which parts each signal wakes.
 
-A wake-up that comes before the sleep ends that sleep at once, so no signal is lost between two passes.
+If a part is woken during a pass, its next sleep ends at once. So no signal is lost between two passes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Wiring = tuple[tuple[Signal, tuple[Callable[..., None], ...]], ...]
 
 
 def wiring(to: Runtime) -> Wiring:
-    """Return every signal with the methods that it calls, in their order."""
+    """Return every signal with the methods that it calls, in the order of the calls."""
     signals, outbox = to.node.signals, to.node.outbox
     return (
         (signals.due, (to.claimer.announce, to.head.announce, to.feeder.announce)),

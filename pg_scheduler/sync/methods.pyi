@@ -155,8 +155,9 @@ class BlockingSchedules(BlockingFacet):
     ) -> Schedule:
         """Change the given fields of a schedule. The others keep their values.
 
-        With another trigger or start, it fires next at its first fire time after now; without its start,
-        intervals count from its creation. The other fields leave the timing as it is.
+        With another trigger or another start, the schedule fires next at its first fire time after now. If
+        you remove the start, intervals count from the creation of the schedule. The other fields leave the
+        timing as it is.
 
         Parameters, values and errors are those of ``Scheduler.schedules.update()``.
         """
@@ -208,17 +209,17 @@ class BlockingSchedules(BlockingFacet):
     def remove(
         self, schedule_id: str, *, cancel_jobs: bool = False, connection: AnySyncConnection | None = None
     ) -> bool:
-        """Delete a schedule. The next start writes one declared in code again: pause it instead.
+        """Delete a schedule. If ``@periodic`` declares it, pause it instead: the next start writes it again.
 
-        Unfinished jobs of a deleted schedule do not delay those of one that is added with its id: to change a
-        schedule, call ``update()``, or ``add()`` with REPLACE.
+        To change a schedule, call ``update()``, or ``add()`` with REPLACE. If you delete it and add another
+        one with the same id, the jobs of the new schedule do not wait for unfinished jobs of the old one.
 
         Parameters, values and errors are those of ``Scheduler.schedules.remove()``.
         """
     def trigger(self, schedule_id: str, *, connection: AnySyncConnection | None = None) -> str | None:
         """Enqueue one job now, also if the schedule is paused or has finished. Its fire times do not change.
 
-        As a job of ``enqueue()``, it expires only if the schedule or the task gives a misfire grace time.
+        Like a job of ``enqueue()``, it expires only if the schedule or the task has a misfire grace time.
 
         Parameters, values and errors are those of ``Scheduler.schedules.trigger()``.
         """
@@ -231,7 +232,7 @@ class BlockingSchedules(BlockingFacet):
         limit: int = 1000,
         connection: AnySyncConnection | None = None,
     ) -> builtins.list[str]:
-        """Enqueue one job for each fire time in a span, in order, unless its row still exists.
+        """Enqueue one job for each fire time in a span, in order. Fire times whose job still exists get none.
 
         Parameters, values and errors are those of ``Scheduler.schedules.backfill()``.
         """
@@ -284,8 +285,9 @@ class BlockingMethods(Blocking):
     def health(self) -> Health:
         """Return whether this Scheduler is live, ready and started, with the checks that decide it.
 
-        From memory, without a query. Any thread may call it, also while the event loop is blocked: the answer
-        names the job that blocks it. A call in the event loop finds that loop responding.
+        The facts are in memory, so the call makes no query. Any thread may call it. If the event loop is
+        blocked, the answer names the job that blocks it. A call in the event loop itself always finds the
+        loop responding.
 
         Parameters, values and errors are those of ``Scheduler.health()``.
         """
@@ -352,7 +354,7 @@ class BlockingMethods(Blocking):
         connection: AnySyncConnection | None = None,
         notify: Notify | None = None,
     ) -> list[str | None]:
-        """Schedule many jobs with few statements, at the times that they give or now.
+        """Schedule many jobs with few statements. A job without an execution time is due now.
 
         Parameters, values and errors are those of ``Scheduler.schedule_bulk()``.
         """
@@ -403,7 +405,7 @@ class BlockingMethods(Blocking):
         Parameters, values and errors are those of ``Scheduler.list_jobs()``.
         """
     def count_jobs(self, *, job_name: str | None = None) -> JobCounts:
-        """Return the number of jobs in each status, of one name as in ``list_jobs()`` or of all.
+        """Return the number of jobs in each status: of all jobs, or of one name as in ``list_jobs()``.
 
         Parameters, values and errors are those of ``Scheduler.count_jobs()``.
         """
@@ -437,22 +439,22 @@ class BlockingMethods(Blocking):
     ) -> bool:
         """Run a finished job again now, with its retries and crashes reset.
 
-        It may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored steps
-        stay.
+        The job may have failed, expired, completed or been cancelled. Its id, arguments, priority and stored
+        steps stay.
 
         Parameters, values and errors are those of ``Scheduler.retry_job()``.
         """
     def run_job_now(self, job_id: str, *, connection: AnySyncConnection | None = None) -> bool:
-        """Make a pending job due now, with its whole misfire grace time. Jobs that it waits for end first.
+        """Make a pending job due now, with its whole misfire grace time. It still waits for other jobs.
 
         Parameters, values and errors are those of ``Scheduler.run_job_now()``.
         """
     def update_job_status(self, job_id: str, status: JobStatus | str) -> bool:
         """Set the status of a job, regardless of its current status.
 
-        A worker that runs the job loses it: its task is cancelled and its result rejected. ``pending`` runs a
-        finished job again. ``running`` reserves a job for one lease, or until its due time if that is later;
-        then it is pending again.
+        A worker that runs the job loses it: the attempt is cancelled, and its result is rejected. ``pending``
+        runs a finished job again. ``running`` reserves a job for one lease, or until its due time if that is
+        later. After that, the job is pending again.
 
         Parameters, values and errors are those of ``Scheduler.update_job_status()``.
         """
@@ -468,8 +470,8 @@ class BlockingMethods(Blocking):
         """Return how a job ended, and its value if it was kept.
 
         Reading does not remove the result: any number of readers may read it until it expires. A started
-        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
-        ``max_interval`` of the polling.
+        Scheduler learns of the end by a notification. In other processes the call repeats a query, at
+        intervals that grow from 50 ms to ``max_interval`` of the polling.
 
         Parameters, values and errors are those of ``Scheduler.get_job_result()``.
         """
@@ -485,8 +487,8 @@ class BlockingMethods(Blocking):
         """Return how a job ended, and its value if it was kept.
 
         Reading does not remove the result: any number of readers may read it until it expires. A started
-        Scheduler receives the end by a notification. Other processes query, at intervals of 50 ms up to
-        ``max_interval`` of the polling.
+        Scheduler learns of the end by a notification. In other processes the call repeats a query, at
+        intervals that grow from 50 ms to ``max_interval`` of the polling.
 
         Parameters, values and errors are those of ``Scheduler.get_job_result()``.
         """
@@ -527,10 +529,11 @@ class BlockingMethods(Blocking):
     def signal(
         self, job_id: str, name: str, value: object = None, *, connection: AnySyncConnection | None = None
     ) -> bool:
-        """Send a signal to a job, whose ``steps.wait(name)`` returns the value, before or after this call.
+        """Send a signal to a job: ``steps.wait(name)`` of the job returns the value.
 
-        The first value of a name is kept with the job, and no later one replaces it, so the call may be
-        repeated. If the job was replaced while it runs, the signal is for the new definition.
+        The job may wait for the signal before or after this call. The first value of a name is kept with the
+        job, and no later value replaces it, so you can repeat the call. If the job was replaced while it
+        runs, the signal is for the new definition.
 
         Parameters, values and errors are those of ``Scheduler.signal()``.
         """
@@ -618,10 +621,10 @@ class BlockingMethods(Blocking):
     def disable_periodic_job(self, dedup_key: str) -> bool:
         """Disable a schedule: at once on this node, within a second on the others. Restarts keep the change.
 
-        A job that is already enqueued still runs. A Scheduler that was not started writes to the database in
-        the background, and ``shutdown()`` waits for that. Without an event loop or tables, ``start()`` does.
-        The end of the process writes what is left, on a connection of its own, and logs a warning if it
-        cannot.
+        A job that is already enqueued still runs. A Scheduler that was not started writes the change in the
+        background, and ``shutdown()`` waits until it is written. If there is no event loop, or there are no
+        tables, ``start()`` writes it. A change that is not written when the process ends is written then, on
+        a connection of its own. If that fails, a warning is logged.
 
         Parameters, values and errors are those of ``Scheduler.disable_periodic_job()``.
         """
@@ -637,9 +640,9 @@ class BlockingMethods(Blocking):
 
         A plain function is called in the event loop at once, so it must not block. An async function has a
         queue of 1,000 events and a task that awaits it with one event after the other. When the queue is
-        full, the oldest events are dropped, and it receives ``EventsDropped`` with their number. Await
-        ``asyncio.to_thread()`` in it to call blocking code. An exception that a subscriber raises is logged,
-        and stops neither the next event nor another subscriber.
+        full, the oldest events are dropped, and the function receives ``EventsDropped`` with their number. To
+        call blocking code in it, await ``asyncio.to_thread()``. An exception that a subscriber raises is
+        logged, and stops neither the next event nor another subscriber.
 
         With ``cluster=True``, the subscriber receives the events of every started Scheduler of the database:
         at most once, in the order of each node, and without exceptions and stacks; an error has at most 200
@@ -662,9 +665,9 @@ class BlockingMethods(Blocking):
     def events(self, *kinds: type[Event], cluster: bool = False) -> BlockingIterator[Event]:
         """Return an asynchronous iterator over the events of these classes, or over all events.
 
-        It collects up to 1,000 events from the call on, also between two steps. If the loop falls further
-        behind, the oldest events are dropped, and ``EventsDropped`` with their number takes their place. The
-        iteration ends when the Scheduler has stopped.
+        The iterator collects events from this call on, also while your loop handles one. It keeps up to
+        1,000. If your loop falls further behind, the oldest events are dropped, and ``EventsDropped`` with
+        their number takes their place. The iteration ends when the Scheduler has stopped.
 
         Parameters, values and errors are those of ``Scheduler.events()``.
         """
