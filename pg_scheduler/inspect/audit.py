@@ -1,4 +1,4 @@
-"""Read who did what, and what people have muted: records of the audit say who did, and why."""
+"""Read the audit: who did what, and which findings and errors people have muted."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ ACTIONS: Final = (
     *("mute_finding", "unmute_finding", "mute_error", "unmute_error", "vacuum_jobs", "start_release"),
     *("start_bulk", "resume_bulk", "stop_bulk", "end_bulk"),
 )
-"""The actions of this release; records may have those of another one."""
+"""The actions of this release. Records may have actions of other releases too."""
 
 MutedKind: TypeAlias = Literal["finding", "error"]
 
 MAX_RECORDS: Final = 10
-"""Records of a subject that are examined, the newest ones."""
+"""The maximum number of records of a subject that are examined, the newest ones."""
 
 MAX_SUBJECT: Final = 500
 """Characters of a subject that a record keeps."""
@@ -52,7 +52,7 @@ MAX_SUBJECT: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class AuditPage:
-    """Records, the newest first."""
+    """A page of records, the newest first."""
 
     items: Sequence[AuditRecord]
     """The records of the page."""
@@ -89,7 +89,7 @@ class AuditReads(InspectorBase):
             action: Only this action, such as ``cancel_jobs``.
             actor: Only changes that this person or Scheduler made.
             subject: Only changes of this job, schedule, task or release.
-            via: Only changes by this way.
+            via: Only changes that were made by this way, such as ``cli`` or ``dashboard``.
             since: Only changes at or after this time.
             until: Only changes before this time.
             limit: Records of the page, 1 to 1,000.
@@ -122,31 +122,35 @@ class AuditReads(InspectorBase):
             records = records[:limit]
             last_examined = records[-1]
         elif last_examined is not None and since is not None and last_examined.at < since:
-            # The records that follow are older still, so none of them can match.
+            # All further records are older than this one, so none of them can match.
             last_examined = None
         return AuditPage(records, None if last_examined is None else str(last_examined.id))
 
 
 @dataclass(frozen=True, slots=True)
 class Mute:
-    """A record of a mute, or of its end by a person."""
+    """A record of a person who muted a finding or an error, or who ended a mute."""
 
     at: datetime
     actor: str
     until: datetime | None
-    """When the mute ends; None for a record of its end."""
+    """When the mute ends; None if the record states that a person ended the mute."""
     note: str | None
 
 
 def finding_id(finding: Finding) -> str:
-    """Return what identifies a finding in the audit: its code and its subject."""
+    """Return the subject of records about a finding: its code and its subject."""
     return f"{finding.code.value} {finding.subject}".rstrip()[:MAX_SUBJECT]
 
 
 async def read_mutes(
     inspector: InspectorBase, kind: MutedKind, subjects: Iterable[str]
 ) -> dict[str, tuple[Mute, ...]]:
-    """Return the records of findings, or of groups of errors by their fingerprints, the newest first."""
+    """Return the records about the mutes of each subject, the newest first.
+
+    ``subjects`` are the ids of findings, see `finding_id()`, or the fingerprints of groups of errors. A
+    subject without a record is left out.
+    """
     unique_subjects = sorted(set(subjects))
     mutes_by_subject: dict[str, tuple[Mute, ...]] = {}
     if unique_subjects:
@@ -162,18 +166,18 @@ async def read_mutes(
 async def read_muted(
     inspector: InspectorBase, kind: MutedKind, subjects: Iterable[str], now: datetime
 ) -> dict[str, Mute]:
-    """Return the newest records of those findings or groups of errors that are muted."""
+    """Return the newest record of each finding or group of errors that is muted now; see `read_mutes()`."""
     mutes_by_subject = await read_mutes(inspector, kind, subjects)
     return {subject: mutes[0] for subject, mutes in mutes_by_subject.items() if is_muted(mutes, now)}
 
 
 def is_muted(mutes: Sequence[Mute], now: datetime) -> bool:
-    """Return whether the newest of these records is that of a mute that has not ended."""
+    """Return whether the first of these records, the newest one, is a mute that has not ended."""
     return bool(mutes) and mutes[0].until is not None and mutes[0].until > now
 
 
 def _mute_of(record: AuditRecord) -> Mute:
-    """Return a record, which may have been written by hand."""
+    """Return the mute that a record states. Values of wrong types, which a person wrote, are None."""
     until = instant_from(record.details.get("until")) if record.action.startswith("mute_") else None
     note = record.details.get("note")
     return Mute(record.at, record.actor, until, note if isinstance(note, str) else None)

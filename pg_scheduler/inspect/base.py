@@ -15,13 +15,13 @@ class InspectorTables(NamedTuple):
     """The tables of an `Inspector`, for functions that are not its methods."""
 
     reads: InspectionStore
-    """For reads, which may lead to a standby."""
+    """The tables for reads, which may be those of a standby."""
     writes: InspectionStore
-    """For changes, and for reads that must see them."""
+    """The tables for changes, and for reads that must see these changes."""
     schema: str | None
     """The schema that was passed; None for the one that the search path leads to."""
     author: Author
-    """Who changes them now."""
+    """Who changes the tables now."""
 
 
 class InspectorBase:
@@ -32,13 +32,14 @@ class InspectorBase:
     _schema: str | None
     _store: InspectionStore
     _reads: InspectionStore
-    """For reads, which may lead to a standby."""
+    """The tables for reads, which may be those of a standby."""
     _is_actor_named: bool
+    """Whether the caller passed the actor."""
     actor: str
     """The actor in the records of actions."""
 
     async def record_action(self, action: str, subject: str | None = None, **details: Any) -> int:
-        """Record an action that a front end made otherwise, and return the id of the record.
+        """Record an action that a front end has not made by this Inspector, and return the id of the record.
 
         Args:
             action: The action, such as ``add_job``.
@@ -62,5 +63,5 @@ class InspectorBase:
 
 
 def tables_of(inspector: InspectorBase) -> InspectorTables:
-    """Return what an Inspector reads and writes, which has no public name."""
+    """Return the tables of an Inspector, which are no public attributes."""
     return InspectorTables(inspector._reads, inspector._store, inspector._schema, inspector._author())  # noqa: SLF001 - the only place outside of the class

@@ -47,7 +47,7 @@ class Progress:
     """The progress of a bulk action. The action is complete if ``cursor`` is None."""
 
     done: int
-    """Jobs that were changed; in a dry run, those whose status allows it."""
+    """Jobs that were changed; in a dry run, jobs whose status allows the change."""
     skipped: int
     """Jobs that do not exist, or that did not match the search any more when they were locked."""
     refused: int
@@ -55,9 +55,9 @@ class Progress:
     total_estimate: int | None
     """About how many jobs the whole action examines; None if the table was never analyzed."""
     cursor: str | None
-    """The ``after=`` with which another call continues behind these jobs; None if none are left."""
+    """The ``after=`` with which another call continues behind these jobs; None if no jobs are left."""
     searched: int = 0
-    """Jobs that were examined, by earlier calls before the cursor too."""
+    """Jobs that were examined, including those that earlier calls examined before the cursor."""
     changes: Sequence[JobChange] = field(default=(), repr=False)
     """The jobs of the latest batch."""
 
@@ -73,10 +73,10 @@ class _BatchJobs(NamedTuple):
     """The jobs of the next batch.
 
     Attributes:
-        progress: The progress after they were read, before any of them is changed.
-        job_ids: Their ids.
-        conditions: The conditions that they must still fulfil when they are locked.
-        jobs: Those that exist and match, by id, as far as they were read.
+        progress: The progress after the jobs were read, before any of them is changed.
+        job_ids: The ids of the jobs.
+        conditions: The conditions that the jobs must still fulfil when they are locked.
+        jobs: The jobs that exist and match, by id. Listed jobs are read only for a dry run.
     """
 
     progress: Progress
@@ -87,7 +87,7 @@ class _BatchJobs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BulkRun:
-    """A bulk action."""
+    """A bulk action. ``batch`` has what all batches share; ``job_ids`` is None if ``wanted`` is a search."""
 
     store: InspectionStore
     reads: InspectionStore
@@ -102,7 +102,7 @@ class BulkRun:
     clock: Callable[[], float] = field(default=monotonic)
 
     async def steps(self) -> AsyncGenerator[Progress, None]:
-        """Change the jobs batch by batch and yield what was done so far after each."""
+        """Change the jobs batch by batch, and yield the progress so far after each batch."""
         progress = Progress(0, 0, 0, None, self.after)
         while True:
             started, previous_cursor = self.clock(), progress.cursor
@@ -111,6 +111,7 @@ class BulkRun:
             progress, job_ids, conditions, jobs = await read(progress, size)
             if self.is_dry:
                 progress = _added(progress, [self._judge(job_id, jobs.get(job_id)) for job_id in job_ids])
+            # Each batch of a run moves the cursor in its row, even if the batch has no job.
             elif job_ids or self.batch.subject is not None:
                 batch = replace(
                     self.batch,
@@ -121,7 +122,8 @@ class BulkRun:
                     searched=progress.searched,
                     total_estimate=progress.total_estimate,
                 )
-                # The task is created as this author. The consumer of the steps keeps its own one.
+                # A task keeps the author of the context in which it is created. The consumer of the steps may
+                # be another author.
                 with acting_as(self.author):
                     task = asyncio.ensure_future(self.store.bulk.change(batch))
                 progress = _added(progress, await _finish(task))
@@ -132,7 +134,7 @@ class BulkRun:
                 await asyncio.sleep(started + len(job_ids) / self.rate - self.clock())
 
     def _size(self, done: int) -> int:
-        """Return the number of jobs of the next batch: at most those of a second."""
+        """Return the maximum number of jobs of the next batch: with a rate, the jobs of one second."""
         sizes = [BATCH_SIZE]
         if self.limit is not None:
             sizes.append(self.limit - done)
@@ -141,7 +143,7 @@ class BulkRun:
         return min(sizes)
 
     async def _read_ids(self, progress: Progress, size: int) -> _BatchJobs:
-        """Return the next of the listed jobs; their rows are read for a dry run only."""
+        """Return the next of the listed jobs. Their rows are read only for a dry run."""
         job_ids = self.job_ids or ()
         start = 0 if progress.cursor is None else job_ids.index(progress.cursor) + 1
         part = job_ids[start : start + size]
@@ -176,7 +178,7 @@ class BulkRun:
         return _BatchJobs(next_progress, list(jobs), conditions, jobs)
 
     def _judge(self, job_id: str, job: Job | None) -> JobChange:
-        """Return what would probably become of a job."""
+        """Return the probable outcome for a job; ``job`` is None if it does not exist or does not match."""
         if job is None:
             return JobChange(job_id, None, None, ChangeOutcome.SKIPPED)
         is_allowed = job.status in ALLOWED[self.batch.action]
@@ -185,6 +187,7 @@ class BulkRun:
 
 
 def _added(progress: Progress, changes: Sequence[JobChange]) -> Progress:
+    """Return the progress after a batch with these changes."""
     counts = Counter(change.outcome for change in changes)
     return replace(
         progress,
@@ -196,10 +199,10 @@ def _added(progress: Progress, changes: Sequence[JobChange]) -> Progress:
 
 
 async def _finish(task: asyncio.Task[T]) -> T:
-    """Return the result of the task, also if the caller is cancelled while it waits for that.
+    """Return the result of the task, even if the caller is cancelled while it waits for the result.
 
-    The cancellation then follows at the next await of the caller. Otherwise it would be unknown whether the
-    transaction was committed, and where to continue.
+    The cancellation then follows at the next await of the caller. If it came at once, it would be unknown
+    whether the transaction was committed, and where to continue.
     """
     try:
         return await asyncio.shield(task)
@@ -209,7 +212,8 @@ async def _finish(task: asyncio.Task[T]) -> T:
         caller = asyncio.current_task()
         result = await task
         if caller is not None:
-            # The request was delivered above. It is made again, and the number of requests stays the same.
+            # The cancellation was delivered above, so it is requested again. uncancel() keeps the number of
+            # requests that the task counts.
             caller.uncancel()
             caller.cancel()
         return result

@@ -1,9 +1,9 @@
-"""Change all jobs of a search in the background; the row of the run has what other processes need.
+"""Change all jobs of a search in the background. The row of the run has what other processes need.
 
-A run is a task of the event loop, for example of the server of the dashboard, where it outlives the page
-that started it. It ends with the process. It reads its row after each batch, so a request to stop it, or to
-continue it elsewhere, may reach any process. Each batch moves the cursor of the row in its own transaction,
-so of two tasks that continue a run at one cursor, only one changes the jobs there.
+A run is a task of the event loop, for example of the server of the dashboard, where it outlives the page that
+started it. It ends with the process. It reads its row after each batch. So any process may receive a request
+to stop the run, or to continue it there. Each batch moves the cursor in the row by its own transaction. So if
+two tasks continue a run at the same cursor, only one of them changes the jobs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.queue.prepare import new_job_id
 
 PREFIX: Final = "bulk-"
-"""Of the ids of runs."""
+"""The start of the id of each run."""
 
 MAX_RUNS: Final = 4
-"""Runs of one process at once. Each changes a batch of at most 500 jobs at a time."""
+"""The maximum number of runs in one process at once. Each changes a batch of at most 500 jobs at a time."""
 
 SUSPECT_AFTER_S: Final = 60.0
-"""Seconds without a batch, beyond those between two batches, after which a run is taken for dead."""
+"""Seconds by which a batch may be late before the process of its run is taken for dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,11 @@ class BulkJobs:
     Attributes:
         verb: The action.
         where: The search; empty for all jobs of the group.
-        names: The names to which it is restricted; None for all.
+        names: The names to which the search is restricted; None for all.
         rate: Jobs per second; None for no limit.
         to: When moved jobs are due, as ISO 8601.
-        group: A group of errors to retry: its name, its text, and when its first and its last job ended.
+        group: A group of errors to retry: the name of its jobs, its text, and when its first and its last job
+            ended. None for no group.
     """
 
     verb: BulkAction
@@ -60,7 +61,7 @@ class BulkJobs:
 
     @classmethod
     def of(cls, details: Mapping[str, Any]) -> BulkJobs | None:
-        """Return what the row of a run contains; None if it was written by hand."""
+        """Return the jobs that a row states; None if they are invalid, because a person wrote the row."""
         try:
             values = {field.name: details[field.name] for field in fields(cls)}
             for name in ("names", "group"):
@@ -68,6 +69,7 @@ class BulkJobs:
             jobs = cls(**values)
             is_valid = jobs.verb in get_args(BulkAction) and isinstance(jobs.where, str)
             is_valid = is_valid and isinstance(jobs.rate, int | float | None)
+            # Both conversions raise a ValueError if a time is invalid.
             if jobs.to is not None:
                 datetime.fromisoformat(jobs.to)
             if jobs.group is not None:
@@ -84,7 +86,7 @@ class BulkJobs:
         run_id: str | None = None,
         after: str | None = None,
     ) -> AsyncGenerator[Progress, None]:
-        """Return the steps of the Inspector."""
+        """Return the steps of the method of the Inspector that makes this change, without starting it."""
         call: Any = getattr(inspector, f"{self.verb}_jobs")
         arguments: dict[str, Any] = {}
         if self.to is not None:
@@ -105,7 +107,7 @@ class BulkJobs:
 
 
 def _group(job_name: str, text: str, first_at: str, last_at: str) -> ErrorGroup:
-    """Return a group by what identifies it and its jobs."""
+    """Return a group with the values that identify the group and its jobs; the others are not needed here."""
     first, last = datetime.fromisoformat(first_at), datetime.fromisoformat(last_at)
     return ErrorGroup(
         fingerprint=fingerprint_of(job_name, text),
@@ -125,7 +127,7 @@ class BulkState(BulkRunRow):
 
     Attributes:
         jobs: The action and its jobs.
-        is_here: Whether it runs in this process.
+        is_here: Whether the run is in progress in this process.
     """
 
     jobs: BulkJobs
@@ -133,17 +135,18 @@ class BulkState(BulkRunRow):
 
     @classmethod
     def of(cls, row: BulkRunRow | None, *, is_here: bool = False) -> BulkState | None:
-        """Return the state that a row has; None if there is no row, or a person wrote what it does."""
+        """Return the state of a run by its row; None if there is no row, or if its jobs are invalid."""
         jobs = None if row is None else BulkJobs.of(row.details)
         if row is None or jobs is None:
             return None
         return copy_fields(cls, row, jobs=jobs, is_here=is_here)
 
     def is_suspect(self, now: datetime) -> bool:
-        """Return whether a run that has not ended lacks the changes that each batch makes."""
+        """Return whether the process of a run is probably dead: its row has not changed for too long."""
         if self.is_here or self.phase not in {"running", "stopping"}:
             return False
-        # A batch has the jobs of a second, but at least one: a rate below 1 means longer intervals.
+        # A batch has the jobs of a second, but at least one job. So with a rate below 1, batches are further
+        # apart.
         between_s = 1 / self.jobs.rate if self.jobs.rate else 0.0
         return (now - self.answered_at) / timedelta(seconds=1) > SUSPECT_AFTER_S + between_s
 
@@ -167,10 +170,12 @@ class _Run:
     after: str | None
     """The cursor at which this task begins; None for the first job."""
     begun: int = 0
-    """How often the run had begun when this task began it: another number in its row is another task's."""
+    """How often the run had begun when this task began it. If its row has another number, another task has
+    continued the run."""
     progress: Progress | None = None
     """The last step; None before the first one."""
     is_ending: bool = False
+    """Whether this task writes the end of the run already."""
 
 
 class BulkRuns:
@@ -189,16 +194,18 @@ class BulkRuns:
             BusyError: Too many run already.
             ValueError: The search is invalid.
         """
-        await jobs.steps(self._inspector).aclose()  # checks the arguments
+        # The call that returns the steps checks the arguments, so an invalid search fails before the run
+        # begins.
+        await jobs.steps(self._inspector).aclose()
         run_id = f"{PREFIX}{new_job_id()}"
         await self._begin(_Run(run_id, jobs, after=None), START)
         return run_id
 
     async def resume(self, run_id: str, state: BulkState) -> int:
-        """Continue a run where it stopped. If it still runs somewhere, it stops there.
+        """Continue a run where it stopped. If another process still works on the run, that process stops.
 
         Returns:
-            Its ``begun`` until another call resumes it.
+            How often the run has begun. The number stays the same until another call resumes the run.
 
         Raises:
             BusyError: Too many run already.
@@ -225,7 +232,7 @@ class BulkRuns:
             await self._end(run, None)
 
     def progress(self, run_id: str) -> Progress | None:
-        """Return the last step of a run of this process; None if there is none."""
+        """Return the last step of a run; None if the run is not in this process, or has made no step yet."""
         run = self._runs.get(run_id)
         return None if run is None else run.progress
 
@@ -235,11 +242,13 @@ class BulkRuns:
         return BulkState.of(row, is_here=run_id in self._runs)
 
     async def _begin(self, run: _Run, action: str) -> int:
+        """Write that a run begins, and start its task; return how often the run has begun."""
         if len(self._runs) >= MAX_RUNS:
             raise BusyError(
                 f"{len(self._runs)} bulk runs are in progress here; wait until one ends, or stop one"
             )
-        # It counts from here on: another call that comes while the row is written must not exceed the bound.
+        # The run counts from here on. Otherwise calls that come while its row is written could exceed the
+        # maximum.
         self._runs[run.run_id] = run
         try:
             with self._acting():
@@ -258,16 +267,17 @@ class BulkRuns:
         try:
             async with aclosing(self._steps(run)) as steps:
                 async for step in steps:
-                    if step.cursor is None:  # the last batch has written that the run is complete
+                    # Without a cursor this was the last batch, which has written that the run is complete.
+                    if step.cursor is None:
                         run.progress = step
                         break
                     state = await self.state(run.run_id)
                     if state is None or state.begun != run.begun:
-                        return  # another task continues it
+                        return  # another task has continued the run
                     run.progress = replace(step, done=state.done)
                     if state.phase == "stopping":
                         break
-        except StaleRunError as caught:  # another task continues it, or has completed it
+        except StaleRunError as caught:  # another task has continued or completed the run
             logger.info("%s", caught, extra=record_fields())
             return
         except (SchedulerError, ValueError) as caught:
@@ -280,11 +290,15 @@ class BulkRuns:
             return
         finally:
             self._forget(run)
-        with suppress(SchedulerError):  # the database is unavailable: the row has what the batches wrote
+        # After an error the database may be unavailable. Then the row keeps what the batches have written.
+        with suppress(SchedulerError):
             await self._end(run, error)
 
     async def _steps(self, run: _Run) -> AsyncGenerator[Progress, None]:
-        """Yield the steps of a run, which follow the last batch of the task that this one replaces."""
+        """Yield the steps of a run.
+
+        If this task replaces another one that was just in a batch, it begins again behind that batch.
+        """
         while True:
             steps = run.jobs.steps(self._inspector, run_id=run.run_id, after=run.after)
             try:
@@ -300,6 +314,7 @@ class BulkRuns:
                 return
 
     async def _end(self, run: _Run, error: str | None) -> None:
+        """Write that a run has ended; ``error`` is None if nothing went wrong."""
         run.is_ending = True
         progress, counts = run.progress, {}
         if progress is not None:

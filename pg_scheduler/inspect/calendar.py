@@ -15,10 +15,11 @@ from pg_scheduler.schedules.schedule import Schedule
 from pg_scheduler.triggers.search import INSTANT
 
 MAX_EACH: Final = 800
-"""Fire times of a schedule; one with more of them is called frequent. A month has 744 hours."""
+"""The maximum number of fire times of one schedule; a schedule with more is frequent. A month has 744
+hours."""
 
 MAX_FIRES: Final = 20_000
-"""Fire times of all schedules."""
+"""The number of fire times of all schedules from which on no further schedule is computed."""
 
 MAX_SECONDS: Final = 1.0
 """Seconds after which no further schedule is computed."""
@@ -37,11 +38,11 @@ class ScheduleFires:
     task: str
     described: str
     fires: Sequence[datetime]
-    """Those before the bound of a frequent schedule are left out too."""
+    """The fire times; none at all for a frequent schedule."""
     is_frequent: bool
-    """Whether it has more than 800 of them."""
+    """Whether the schedule has more than 800 fire times in the period."""
     effects: Sequence[ClockEffect]
-    """The effects of clock changes on it in the period."""
+    """The effects of clock changes on the schedule in the period."""
     problem: str | None
     """Why there are no fire times; None if they were computed."""
 
@@ -52,19 +53,21 @@ class FirePlan:
 
     items: Sequence[ScheduleFires]
     left_out: int
-    """How many schedules were not computed, since there were 20,000 fire times before, or 1 s had passed."""
+    """How many schedules were not computed, because there were 20,000 fire times already, or 1 s had
+    passed."""
 
 
 async def plan_fires(schedules: Iterable[Schedule], since: datetime, until: datetime) -> FirePlan:
     """Return the fire times from ``since`` on and before ``until``, as the triggers are now.
 
-    Schedules that are paused, finished or retired have none, and none before they were added or before the
-    end of a pause that ends by itself.
+    A schedule that is finished or retired, or paused without an end, is left out. A schedule has no fire time
+    before it was added, and none before the end of a pause that ends by itself.
     """
     number = 0
 
     def search(schedule: Schedule) -> ScheduleFires | None:
         nonlocal number
+        # A schedule without a result is left out.
         if number >= MAX_FIRES:
             return None
         begin = max(since, schedule.created_at, schedule.paused_until or since)
@@ -102,6 +105,7 @@ def _item(
 
 
 def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datetime]:
+    """Return the fire times in a period. The search ends once there are more than ``MAX_EACH``."""
     fire_times: list[datetime] = []
     after, count = since - INSTANT, FIRST_CHUNK
     while len(fire_times) <= MAX_EACH:
@@ -111,6 +115,6 @@ def _between(schedule: Schedule, since: datetime, until: datetime) -> list[datet
             break
         after, count = fires[-1], min(4 * count, MAX_EACH + 1)
     remaining_runs = None if schedule.max_runs is None else max(schedule.max_runs - schedule.runs, 0)
-    # Each call of upcoming() returns up to as many fire times as there are runs left, so that several calls
-    # together can return more.
+    # Each call of upcoming() returns as many fire times as runs are left at most. Several calls together can
+    # return more than that.
     return fire_times[:remaining_runs]

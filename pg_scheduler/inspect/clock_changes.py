@@ -18,7 +18,9 @@ from pg_scheduler.triggers.search import INSTANT
 from pg_scheduler.triggers.zones import first_change, offset_at, parse_timezone
 
 STEP: Final = timedelta(days=7)
-"""Two changes of a zone within it that cancel each other are not found."""
+"""The length of a step of the search for changes of a zone.
+
+Two changes within one step that cancel each other are not found."""
 
 MAX_STEPS: Final = 110
 """Steps of a search for changes: two years."""
@@ -26,7 +28,8 @@ MAX_STEPS: Final = 110
 DAY: Final = timedelta(days=1)
 HOUR: Final = timedelta(hours=1)
 MAX_FIRES: Final = 2
-"""Fire times within the hour of a change; a schedule with more of them does not depend on one."""
+"""A schedule with more fire times than this in the hours of a change is left out: none of them matters
+alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,9 @@ def zone_of(schedule: Schedule) -> str:
 def clock_effects(
     definition: object, anchor: datetime, since: datetime, until: datetime
 ) -> list[ClockEffect]:
-    """Return what clock changes do to a schedule in a period, of which at most two years are searched.
+    """Return what clock changes do to a schedule in a period. At most two years of the period are searched.
 
-    ``definition`` is the trigger as JSON, which is counted from the anchor.
+    ``definition`` is the trigger as JSON. Intervals in it are counted from ``anchor``.
 
     Raises:
         ValueError: The trigger or a time zone is invalid.
@@ -67,7 +70,9 @@ def clock_effects(
 
 
 def mark_fires(trigger: Trigger, anchor: datetime, fires: Sequence[datetime]) -> dict[datetime, str]:
-    """Return what clock changes do to successive fire times, each at the first one that follows.
+    """Return what clock changes do to successive fire times.
+
+    Each text belongs to the first fire time at or after its clock change.
 
     Raises:
         ValueError: A kind of the trigger is not registered.
@@ -93,6 +98,7 @@ def zones_of(definition: object) -> set[str]:
 
 @lru_cache(maxsize=256)
 def _changes(name: str, since: datetime, until: datetime) -> Sequence[datetime]:
+    """Return the clock changes of a zone in a period."""
     zone, changes = parse_timezone(name), []
     for number in range(MAX_STEPS):
         start = since + number * STEP
@@ -105,19 +111,19 @@ def _changes(name: str, since: datetime, until: datetime) -> Sequence[datetime]:
 
 
 def _effect(definition: object, anchor: datetime, name: str, change: datetime) -> ClockEffect | None:
-    """Return what a clock change of a zone does to a schedule; None for nothing.
+    """Return what a clock change of a zone does to a schedule; None if it does nothing.
 
-    The trigger is asked what it would do if the clock did not change: fire times in the hours that are
-    skipped or repeated are those that move.
+    The fire times are computed as if the clock did not change. Those in the hours that are skipped or
+    repeated are the fire times that the change affects.
     """
     zone = parse_timezone(name)
     offset_before = offset_at(change - timedelta(seconds=1), zone)
     gap = offset_at(change, zone) - offset_before
-    # Zones without clock changes exist for whole hours only, so other offsets cannot be compared with one.
+    # The fixed zone below, which has no clock changes, exists for whole hours only.
     if offset_before % HOUR or not gap:
         return None
     start, end = (change, change + gap) if gap > timedelta(0) else (change + gap, change)
-    # The names of these zones have the opposite sign: Etc/GMT-1 is an hour ahead of UTC.
+    # The names of fixed zones have the opposite sign: Etc/GMT-1 is an hour ahead of UTC.
     fixed_zone = f"Etc/GMT{-(offset_before // HOUR):+d}"
     fixed_trigger = read_trigger(json.dumps(_replaced(definition, name, fixed_zone)))
     upcoming = fixed_trigger.upcoming(MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
@@ -135,6 +141,7 @@ def _effect(definition: object, anchor: datetime, name: str, change: datetime) -
             else f"it fires at {fire.astimezone(zone):%Y-%m-%d %H:%M}"
         )
         return ClockEffect(start, name, f"{walls} does not exist on {day} in {name}; {then}")
+    # The clock was set back, so the hours of the change last twice as long.
     fires = trigger.upcoming(2 * MAX_FIRES + 1, after=start - INSTANT, anchor=anchor)
     times = sum(fire < end - gap for fire in fires)
     text = f"{walls} occurs twice on {day} in {name}; it fires {counted(times, 'time')} in these hours"

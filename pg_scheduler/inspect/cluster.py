@@ -1,4 +1,4 @@
-"""Read what metrics of all workers need, with a bounded number of rows."""
+"""Read the state of all workers and tables, for metrics and the status, with a bounded number of rows."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class ClusterFigures:
     """The state of all workers and tables at one instant.
 
     Attributes:
-        backlog: Due jobs by name, that of the oldest due job first.
-        is_capped: Whether counting them stopped after 50,000 unfinished jobs.
+        backlog: Due and running jobs by name. The name of the oldest due job comes first.
+        is_capped: Whether counting these jobs stopped after 50,000 unfinished jobs.
         blocked: Blocked jobs by what they wait for: ``after``, or ``limit:`` or ``share:`` with its name.
         quarantined: Quarantined jobs among the newest 20,000 unsuccessful ones; None if their index is
             missing.
         totals: About how many jobs there are.
         workers: The workers that run jobs.
-        held: Those of these names whose task is paused, so that their jobs are due and not late.
+        held: The names in the backlog whose task is paused: their jobs are due, but not late.
         paused: The names of paused tasks.
         schedules: The first 500 schedules by id.
         jobs: The totals of the statistics of the first 500 job names.
         tables: The tables.
         now: The time of the database.
-        clock_skew_s: The clock of the database minus that of this host, in seconds.
+        clock_skew_s: By how many seconds the clock of the database is ahead of the clock of this host.
         oldest_transaction_s: The age of the oldest transaction, in seconds.
-        last_death_at: When a worker was last declared dead; None if none was within an hour, or that is
-            unknown.
+        last_death_at: When a worker was last declared dead; None if no worker was within an hour, or if that
+            is unknown.
     """
 
     backlog: Sequence[BacklogRow]
@@ -74,7 +74,7 @@ class ClusterFigures:
 
     @property
     def waiting(self) -> list[BacklogRow]:
-        """The names with due jobs that wait for a slot, and are not held."""
+        """The rows of the backlog with due jobs that wait for a slot, and that are not held."""
         return [row for row in self.backlog if row.due and row.name not in self.held]
 
     @property
@@ -83,10 +83,10 @@ class ClusterFigures:
         return claimed_names(self.workers)
 
     def unknown(self) -> Iterator[tuple[str, int]]:
-        """Yield the names of due jobs, each with their number if no live worker claims it, else with 0.
+        """Yield each name of the backlog with the number of its due jobs that no live worker will claim.
 
-        Yield nothing while no worker claims jobs, or one does not report its names. A worker that drains
-        claims its names still, and jobs that are held do not wait for a worker.
+        The number is 0 if a live worker claims the name, even if that worker drains, or if the name is held.
+        Nothing is yielded while no worker is alive, or while a live worker does not report its names.
         """
         if not any(worker.is_alive for worker in self.workers):
             return

@@ -1,4 +1,4 @@
-"""The jobs that a job waits for, those that wait for it, and those that a bulk run has changed."""
+"""The jobs that a job waits for, the jobs that wait for it, and the jobs that a bulk run has changed."""
 
 from __future__ import annotations
 
@@ -25,23 +25,27 @@ _CAUSE: Final = re.compile(re.escape(NOT_COMPLETED).replace(r"\{!r\}", "(.*)"), 
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """Jobs that a job waits for, and jobs that wait for it, until the job that is waited for has ended."""
+    """The parents of a job, which it waits for, and its children, which wait for it.
+
+    A parent that has ended is left out, and so are children after the end of the job.
+    """
 
     parents: Sequence[LinkedJob] = ()
-    """At most 20 jobs that it waits for; for a job that was cancelled, the one that did not complete."""
+    """At most 20 parents. For a job that was cancelled, the parent that did not complete is among them."""
     children: Sequence[LinkedJob] = ()
-    """At most 20 jobs that wait for it."""
+    """At most 20 children."""
     has_more_parents: bool = False
-    """Whether there are others, or others that are hidden."""
+    """Whether there are further parents, or hidden ones."""
     has_more_children: bool = False
+    """Whether there are further children, or hidden ones."""
 
 
 async def read_dependencies(
     inspector: Inspector, job: Job, sees_name: Callable[[str], bool] = lambda _: True
 ) -> Dependencies:
-    """Return the jobs that are linked with a job, without those of hidden names.
+    """Return the parents and children of a job, without jobs of hidden names.
 
-    A job that does not exist has no name, so it is shown only to those who see all of them.
+    A job that does not exist has no name, so it is shown only to a person who may see all names.
     """
     parents, children = await tables_of(inspector).reads.inspections.linked_jobs(job.job_id, MAX_LINKED + 1)
     if (cause_id := cancelled_because_of(job)) is not None:
@@ -75,11 +79,11 @@ def cancelled_because_of(job: Job) -> str | None:
 
 
 MAX_BLOCKERS: Final = 3
-"""Jobs that are shown for one that waits."""
+"""Parents that are shown for a job that waits."""
 
 MAX_RECORDS: Final = 100
 MAX_CHANGED: Final = 2_000
-"""Jobs of a bulk run that are looked up, those of its last batches."""
+"""The maximum number of jobs of a bulk run that are looked up, the jobs of its last batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class Changed:
     """What became of the jobs that a bulk run changed.
 
     Attributes:
-        jobs: The ids of those that exist, by status.
+        jobs: The ids of the jobs that exist, by status.
         examined: The number of jobs that were looked up.
     """
 
@@ -96,7 +100,10 @@ class Changed:
 
 
 async def read_blockers(inspector: Inspector, job_ids: Collection[str]) -> dict[str, list[BlockerRow]]:
-    """Return the first unfinished jobs that each of these jobs waits for, one more than are shown."""
+    """Return the first unfinished jobs that each of these jobs waits for.
+
+    One more than is shown is returned, so that the caller sees whether there are more.
+    """
     blockers: dict[str, list[BlockerRow]] = {}
     reads = tables_of(inspector).reads
     for blocker in await reads.inspections.blockers(job_ids, MAX_BLOCKERS + 1):
@@ -105,7 +112,7 @@ async def read_blockers(inspector: Inspector, job_ids: Collection[str]) -> dict[
 
 
 async def read_changed(inspector: Inspector, run_id: str) -> Changed:
-    """Return what became of the jobs of a bulk run, as far as the newest records of its batches name them."""
+    """Return what became of the jobs of a bulk run that the newest records of its batches name."""
     ids: list[str] = []
     for record in (await inspector.audit(subject=run_id, limit=MAX_RECORDS)).items:
         named = record.details.get("jobs")

@@ -1,7 +1,8 @@
 """Compare code that is about to be deployed with the jobs and schedules in the database.
 
-It reads the unfinished jobs and the schedules. Of the code it calls only what an attempt or a planner calls
-before the function of a job: validators of typed arguments, key functions, a codec.
+The comparison reads the unfinished jobs and the schedules. It calls no function of a job. It calls only what
+an attempt or a planner calls before that function: validators of typed arguments, key functions and the
+codec.
 """
 
 from __future__ import annotations
@@ -40,16 +41,16 @@ from pg_scheduler.schedules.declared import plan_sync
 from pg_scheduler.schedules.row import ScheduleRow, read_trigger
 
 MAX_IDS: Final = 3
-"""Ids that a finding has."""
+"""The maximum number of ids that a finding has."""
 
 MAX_GROUPS: Final = 1000
-"""Findings by name and reason; the others of a code are counted together."""
+"""The maximum number of findings by name and reason. Further findings of a code are counted together."""
 
 MAX_PROBLEMS: Final = 3
-"""Invalid values of a job that a reason names."""
+"""The maximum number of invalid values of a job that a reason names."""
 
 MAX_HINTS: Final = 20
-"""Unknown names for which the new one is searched."""
+"""The maximum number of unknown names for which a similar registered name is searched."""
 
 SCHEDULE_ROWS: Final = 500
 
@@ -58,15 +59,17 @@ UNKNOWN: Final = "no function is registered under this name"
 GONE: Final = "no function declares this schedule any longer, so it fires no more"
 
 INDEXES: Final = ("scheduled_jobs_claim", "scheduled_jobs_blocked")
-"""The indexes that together have all unfinished jobs."""
+"""The indexes that together contain all unfinished jobs."""
 
 STEPS: Final = "scheduler_steps"
-"""The table of steps, which a database before its migration lacks."""
+"""The table of steps. A database that the migration of this table has not reached lacks it."""
 
 UNVERSIONED: Final = "0"
-"""The version of a job for which only others have stored something, such as a signal."""
+"""The version of a job that has stored nothing itself, while others stored something for it, such as a
+signal."""
 
 _DIGITS: Final = re.compile(r"\d+")
+# The places of items in lists, except the place of a positional argument.
 _INDEX: Final = re.compile(r"(?<!^args)\[\d+\]")
 
 
@@ -92,7 +95,7 @@ class DeployCode(StrEnum):
     NOT_EXAMINED = "NOT-EXAMINED"
     """Something was not examined: encrypted arguments that cannot be read here, or too many jobs."""
     VERSION = "VERSION"
-    """How many unfinished jobs have stored steps under a version of their task."""
+    """Unfinished jobs have stored steps under a version of their task. The finding has their number."""
 
 
 class Judgement(NamedTuple):
@@ -143,13 +146,13 @@ class DeployFinding:
     code: DeployCode
     """The kind of the problem."""
     severity: Severity
-    """How severe it is."""
+    """How severe the problem is."""
     name: str
     """The name of the task; empty for all."""
     reason: str
     """The reason."""
     count: int
-    """How many jobs, schedules or stored steps it concerns."""
+    """How many jobs, schedules or stored steps the finding concerns."""
     ids: tuple[str, ...]
     """The ids of the first three jobs or schedules."""
     remedy: str
@@ -169,7 +172,7 @@ class DeployReport:
     total: int | None
     """About how many unfinished jobs there are; None if that is unknown."""
     is_complete: bool
-    """Whether all of them were examined."""
+    """Whether all unfinished jobs were examined."""
 
     @property
     def severity(self) -> Severity:
@@ -227,7 +230,7 @@ class _Findings:
         self._ids: dict[tuple[DeployCode, str, str], list[str]] = {}
 
     def add(self, code: DeployCode, name: str, reason: str, *ids: str, count: int = 1) -> None:
-        """Count a job or a schedule."""
+        """Count ``count`` jobs, schedules or steps, and keep the first ids of the group."""
         key = code, short(name), short(reason)
         if key not in self._counts and len(self._counts) >= MAX_GROUPS:
             key = code, "", f"names and reasons beyond the first {MAX_GROUPS:,}"
@@ -238,7 +241,11 @@ class _Findings:
         ]
 
     def sorted(self, names: Sequence[str]) -> Iterator[DeployFinding]:
-        """Yield the findings, the most severe first, with hints at new names among the registered ones."""
+        """Yield the findings, the most severe first.
+
+        The remedy of an unknown name contains a similar one of ``names``, the registered names, if there is
+        one.
+        """
         codes, hints = list(DeployCode), 0
         for key in sorted(
             self._counts, key=lambda key: (-JUDGEMENTS[key[0]].severity.rank, codes.index(key[0]), key[1:])
@@ -257,7 +264,7 @@ class _Examined(Enum):
 
     DONE = auto()
     LACKS_DATA = auto()
-    """Its arguments or its value are needed: they are large, so the page does not have them."""
+    """The arguments of the job, or the value of the step, are needed but too large for the page."""
 
 
 class _DeployCheck:
@@ -273,7 +280,7 @@ class _DeployCheck:
         self._findings = _Findings()
 
     async def run(self, most: int) -> DeployReport:
-        """Examine the schedules and the jobs."""
+        """Examine the jobs and the schedules, and return the report."""
         tables = await self._store.deploy.tables()
         has_steps = STEPS in tables
         jobs, is_complete = await self._examine_jobs(most, is_migrated=bool(tables), has_steps=has_steps)
@@ -288,13 +295,14 @@ class _DeployCheck:
         return DeployReport(findings, jobs, schedules, total, is_complete)
 
     async def _examine_jobs(self, most: int, *, is_migrated: bool, has_steps: bool) -> tuple[int, bool]:
-        """Return how many jobs were examined, and whether these are all."""
+        """Examine at most ``most`` unfinished jobs; return their number, and whether these are all."""
         examined = 0
         async for page in self._store.deploy.unfinished(is_migrated=is_migrated):
             jobs = page[: most - examined]
             examined += len(jobs)
             if has_steps:
                 await self._examine_steps([job for job in jobs if job.version is not None])
+            # Jobs whose large arguments are needed are examined once more, with these arguments.
             large = [job for job in jobs if self._examine_job(job) is _Examined.LACKS_DATA]
             async for job in self._store.deploy.with_arguments(large):
                 self._examine_job(job)
@@ -303,7 +311,7 @@ class _DeployCheck:
         return examined, True
 
     def _examine_job(self, job: CheckedJob) -> _Examined:
-        """Examine a job, if its arguments are in the page or are not needed."""
+        """Examine a job, unless its arguments are needed and the page lacks them."""
         if not self._is_selected(job.task):
             return _Examined.DONE
         task = self._tasks.resolve(job.task)
@@ -317,7 +325,7 @@ class _DeployCheck:
         return _Examined.DONE
 
     def _problem_of(self, task: Task, task_data: str, job_name: str) -> tuple[DeployCode, str] | None:
-        """Return why an attempt could not call the function; None if it could."""
+        """Return the code and the reason if an attempt could not call the function; None if it could."""
         try:
             args, kwargs = decode(task_data, self._codec, job_name)
         except PayloadError as error:
@@ -326,6 +334,7 @@ class _DeployCheck:
         code = DeployCode.ARGUMENTS
         try:
             task.check(args, kwargs)
+            # Without common limits, the limits of a job depend on its arguments, by the key functions.
             if task.common_limits is None:
                 code = DeployCode.KEY
                 limits_of_job(task.limits, task.name, args, kwargs)
@@ -352,8 +361,9 @@ class _DeployCheck:
                 self._examine_step(step, *tasks[step.job_id])
 
     def _examine_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> _Examined:
-        """Examine a stored step, if its value is in the page or is not needed."""
+        """Examine a stored step, unless its value is needed and the page lacks it."""
         named = steps_of(task.func, step.name, step.kind)
+        # Without the source of the module nothing can be compared.
         if named is None:
             return _Examined.DONE
         if not named:
@@ -377,7 +387,7 @@ class _DeployCheck:
         return _Examined.DONE
 
     def _add_missing_step(self, step: CheckedStep, job: CheckedJob, task: Task) -> None:
-        """Add the finding of a stored step that the code does not have, or has as another kind of step."""
+        """Add the finding of a stored step that the code does not have, or that it has as another kind."""
         name, kinds = _DIGITS.sub("*", step.name), kinds_of(task.func, step.name)
         if not kinds:
             reason = f"step {name!r} is not in the module of the function"
@@ -387,7 +397,11 @@ class _DeployCheck:
         self._findings.add(code, job.task, reason, job.job_id)
 
     async def _examine_schedules(self) -> int:
-        """Examine the schedules of callers, and those of the code as its start will write them."""
+        """Examine the schedules of callers, and those of the code as its start will write them.
+
+        Returns:
+            How many schedules were examined.
+        """
         schedules, configs = self._store.schedules, self._declared.configs()
         examined = 0
         moved_ids: set[str] = set()
@@ -397,7 +411,8 @@ class _DeployCheck:
                 configs, rows, now=now or await self._store.statements.read_clock(), chain_due_times={}
             )
             rows |= {row.schedule_id: row for row in plan.write}
-            # The start deletes only rows that it writes again under another key, so the code has these too.
+            # The start deletes only rows that it writes again under another key. So the code declares these
+            # too.
             moved_ids = {*plan.delete}
             examined = sum(self._examine_schedule(rows[key]) for key in configs)
         after: str | None = None
@@ -419,7 +434,10 @@ class _DeployCheck:
         return examined
 
     def _examine_declared(self, row: ScheduleRow, declared: Collection[str]) -> None:
-        """Examine whether the code still declares a schedule, perhaps under another key."""
+        """Add a finding if the code does not declare a schedule any longer.
+
+        ``declared`` are the ids that the code declares, and those of rows to which it gives another key.
+        """
         is_undeclared = row.schedule_id not in declared and row.finished_at is None
         if is_undeclared and self._is_selected(row.task):
             self._findings.add(DeployCode.SCHEDULE_GONE, row.task, GONE, row.schedule_id)
@@ -452,7 +470,7 @@ class _DeployCheck:
         return f"{bearers} functions have this name; it needs to be explicit" if bearers > 1 else UNKNOWN
 
     async def _estimate(self, *, least: int) -> int | None:
-        """Return about how many unfinished jobs there are; None if that is unknown."""
+        """Return about how many unfinished jobs there are; None if the estimate is below ``least``."""
         estimates = (await self._store.searches.sizes()).estimates
         total = sum(estimates.get(index) or 0 for index in INDEXES)
         return total if total >= least else None
@@ -470,7 +488,10 @@ def _misfit(returns: ReturnType, name: str, value: object) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return an error as the reason of a group: without the places of items in lists, and remedies."""
+    """Return the text of an error as the reason of a group.
+
+    Places of items in lists and remedies are left out, so that jobs with the same problem are in one group.
+    """
     cause = error.__cause__
     if isinstance(error, PayloadError | Abort) and isinstance(cause, ValidationError):
         root = "value" if isinstance(error, Abort) else None

@@ -1,4 +1,4 @@
-"""The steps that the source of a module names, with which stored ones are compared."""
+"""Find the steps that the source of a module names, so that stored steps can be compared with them."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ WAIT_KINDS: Final[Mapping[str, str]] = {"Wait": SIGNAL, "Sleep": SLEEP, "Child":
 """The classes of what ``first()`` waits for, and the kind of their rows."""
 
 STEPS_ATTRIBUTE: Final = "steps"
-"""The attribute of a job that has these methods, and a usual name of its value."""
+"""The attribute of a job whose value has these methods. A variable with this value often has the same
+name."""
 
 
 class NamedStep(NamedTuple):
     """A step that a module names.
 
     Attributes:
-        text: Its name, or how its names begin.
-        is_prefix: Whether the names are computed, so that only their beginning is known.
+        text: The name of the step, or the start of its names.
+        is_prefix: Whether only the start of the name is known, because the name is computed.
         kind: The kind of its row.
         returns: The return type of its function; None if the step has no function, or an unknown one.
     """
@@ -53,7 +54,7 @@ class NamedStep(NamedTuple):
 
 
 def steps_of(func: JobFunction, name: str, kind: str) -> Sequence[NamedStep] | None:
-    """Return those steps that the module of a task names and that may have stored a row.
+    """Return the steps in the module of a task that may have stored a row.
 
     Args:
         func: The function of the task.
@@ -61,19 +62,20 @@ def steps_of(func: JobFunction, name: str, kind: str) -> Sequence[NamedStep] | N
         kind: The kind in the row.
 
     Returns:
-        An empty sequence if the module names no such step; None if its source cannot be read.
+        The steps, an empty sequence if the module names no such step. None if the source of the module cannot
+        be read.
     """
     named = _named_steps(inspect.unwrap(func).__module__)
     if named is None:
         return None
-    # A step of which nothing is known may be of any kind.
+    # A step without a known text may be any step, of any kind.
     named = [step for step in named if step.kind == kind or not step.text]
     exact = [step for step in named if not step.is_prefix and step.text == name]
     return exact or [step for step in named if step.is_prefix and name.startswith(step.text)]
 
 
 def kinds_of(func: JobFunction, name: str) -> Sequence[str]:
-    """Return the kinds of the steps with a name that the module of a task names."""
+    """Return the kinds of the steps with this name in the module of a task."""
     named = _named_steps(inspect.unwrap(func).__module__) or ()
     return sorted({step.kind for step in named if not step.is_prefix and step.text == name})
 
@@ -89,17 +91,19 @@ def _named_steps(module: str) -> Sequence[NamedStep] | None:
 
 
 def _steps_in(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[NamedStep]:
+    """Yield the steps of a module: calls of methods of steps, and instances of ``WAIT_KINDS``."""
     aliases = {STEPS_ATTRIBUTE, *_aliases_in(tree)}
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in METHODS:
                 args = node.args or [keyword.value for keyword in node.keywords if keyword.arg == "name"]
                 text, is_prefix = _name_in(args[0]) if args else ("", True)
+                # Other objects have methods of these names too, as in asyncio.run(main()).
                 if not args or (not text and not _is_steps(owner, aliases)):
-                    continue  # such as asyncio.run(main())
-                # A name of which nothing is known is that of any step, also of one with another function.
+                    continue
+                # A step without a known text may be any step, also one with another function.
                 function = args[1] if text and method in CALLING and len(args) > 1 else None
-                # The jobs of gather() have names that begin with its own.
+                # The names of the rows of gather() begin with its name.
                 is_prefix = is_prefix or method == "gather"
                 yield NamedStep(text, is_prefix, METHODS[method], _returns(function, namespace))
             case ast.Call(func=ast.Name(id=kind) | ast.Attribute(attr=kind), args=[name, *_]) if (
@@ -120,7 +124,7 @@ def _aliases_in(tree: ast.Module) -> Iterator[str]:
 
 
 def _is_steps(node: ast.expr, aliases: Collection[str] = ()) -> bool:
-    """Return whether an expression is the steps of a job: an attribute, a call, a variable."""
+    """Return whether the value of an expression is the steps of a job: an attribute, a call, a variable."""
     match node:
         case ast.Name(id=name):
             return name in aliases
@@ -132,7 +136,10 @@ def _is_steps(node: ast.expr, aliases: Collection[str] = ()) -> bool:
 
 
 def _name_in(node: ast.expr) -> tuple[str, bool]:
-    """Return the text of an expression, or how it begins, and whether that is all that is known."""
+    """Return the text of an expression, and whether only the start of it is known.
+
+    The text is empty if nothing of it is known.
+    """
     match node:
         case ast.Constant(value=str(text)):
             return text, False
@@ -144,10 +151,11 @@ def _name_in(node: ast.expr) -> tuple[str, bool]:
 
 
 def _returns(node: ast.expr | None, namespace: Mapping[str, Any]) -> ReturnType | None:
+    """Return the return type of the function that an expression names; None if that is unknown."""
     function = None if node is None else value_of(node, namespace)
     if not callable(function):
         return None
     try:
         return ReturnType(function)
-    except ConfigurationError:  # the step reports it
+    except ConfigurationError:  # the step raises the error itself when it runs
         return None

@@ -1,4 +1,4 @@
-"""Group the errors of jobs by their texts, in which numbers and ids differ."""
+"""Group the errors of jobs by their texts, whatever numbers and ids the texts contain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MAX_ERROR_LENGTH: Final = 300
 """Characters of an error that ``inspect_errors`` reads."""
 
 HISTORY_PARTS: Final = 24
-"""Parts of the examined period, of which each has the number of errors of a group."""
+"""The number of equal parts of the examined period. The errors of a group are counted in each part."""
 
 CHUNK_ROWS: Final = 1000
 """Rows of one statement; the event loop is free between two."""
@@ -73,22 +73,22 @@ class ErrorGroup:
     count: int
     """The number of jobs."""
     first_at: datetime
-    """When the oldest of them ended, of those that were examined."""
+    """When the oldest examined job of the group ended."""
     last_at: datetime
-    """When the newest of them ended."""
+    """When the newest job of the group ended."""
     last_job_id: str
-    """The id of the newest one."""
+    """The id of the newest job."""
     example: str
-    """The start of its error."""
+    """The start of the error of the newest job."""
     status: JobStatus = JobStatus.FAILED
-    """The status of the newest one: ``failed``, ``expired`` or ``cancelled``."""
+    """The status of the newest job: ``failed``, ``expired`` or ``cancelled``."""
     history: Sequence[int] = ()
-    """How many of them ended in each of 24 equal parts of the period that was examined, the oldest first. It
+    """How many jobs ended in each of 24 equal parts of the examined period, the oldest part first. The period
     ends now."""
 
     @property
     def state(self) -> str:
-        """The status of the newest one; ``quarantined`` for one that failed because workers died."""
+        """The status of the newest job; ``quarantined`` if it failed because workers died."""
         return ended_state(self.status, self.text)
 
 
@@ -97,13 +97,15 @@ class ErrorGroups:
     """The errors of the newest unsuccessful jobs, grouped."""
 
     items: Sequence[ErrorGroup]
-    """The groups, that of the newest error first."""
+    """The groups. The group of the newest error comes first."""
     searched: int
-    """Unsuccessful jobs that were examined, the newest ones. Jobs of any status if their index is missing."""
+    """How many unsuccessful jobs were examined, the newest ones. If their index is missing, jobs of any
+    status."""
     since: datetime | None
-    """Until when the search went back; None if it examined every unsuccessful job, or jobs by id."""
+    """The start of the examined period; None if every unsuccessful job was examined, or if jobs were examined
+    by id."""
     is_complete: bool
-    """Whether every job was examined that was asked for."""
+    """Whether every job of the requested period was examined."""
     missing_index: str | None = None
     """The index of unsuccessful jobs if it does not exist, so that jobs were examined by id, the highest id
     first; see `build_indexes()`. None if it exists."""
@@ -124,7 +126,7 @@ class ErrorGroups:
 
 
 def index_note(groups: ErrorGroups) -> str:
-    """Return how a summary ends if jobs were examined by id; nothing if their index exists."""
+    """Return the end of a summary if jobs were examined by id; an empty text if their index exists."""
     if groups.missing_index is None:
         return ""
     return f"; jobs were examined by id, since the index {groups.missing_index} is missing"
@@ -144,12 +146,12 @@ def normalized(error: str) -> str:
 
 
 def fingerprint_of(job_name: str, text: str) -> str:
-    """Return what identifies the group of a name and a normalized text: twelve hexadecimal digits."""
+    """Return the fingerprint of the group of a name and a normalized text: twelve hexadecimal digits."""
     return md5(f"{job_name}\n{text}".encode(), usedforsecurity=False).hexdigest()[:12]
 
 
 def is_in_group(job: Job, group: ErrorGroup) -> bool:
-    """Return whether a job ended while the jobs of a group did, with its error."""
+    """Return whether a job has the error of a group, and ended between the group's first and last job."""
     if job.finished_at is None or not group.first_at <= job.finished_at <= group.last_at:
         return False
     text = normalized((job.error_message or "")[:MAX_ERROR_LENGTH])
@@ -159,6 +161,7 @@ def is_in_group(job: Job, group: ErrorGroup) -> bool:
 def group_terms(group: ErrorGroup) -> tuple[Term, ...]:
     """Return terms that hold for the jobs of a group, and for few others."""
     name = escape_like(group.job_name)
+    # In the text of a group, each "#" stands for a number or an id.
     error = escape_like(group.text).replace("#", "%")
     return (
         TextTerm(TextField.SHOWN_NAME, (Pattern(name, group.job_name),)),
@@ -193,10 +196,11 @@ class ErrorCounter:
         """Return the groups of the newest errors.
 
         Args:
-            limit: Their number at most.
-            since: The start of the period that was examined; None for the oldest error.
-            now: Its end; None for the newest error.
+            limit: The maximum number of groups.
+            since: The start of the period that was examined; None for the time of the oldest error.
+            now: The end of that period; None for the time of the newest error.
         """
+        # Errors are added from the newest to the oldest, so the first groups are those of the newest errors.
         first = since or min((group.oldest.finished_at for group in self._groups.values()), default=LAST_DAY)
         last = now or max((group.newest.finished_at for group in self._groups.values()), default=first)
         return tuple(
@@ -235,7 +239,11 @@ async def group_errors(
     clock: Callable[[], float] = monotonic,
     now: datetime | None = None,
 ) -> ErrorGroups:
-    """Group the newest unsuccessful jobs since an instant, as many as the bounds allow."""
+    """Group the newest unsuccessful jobs since an instant, as many as the bounds allow.
+
+    ``since`` is None for jobs of any time. ``now`` is the time of the database; None for the time of the
+    newest error.
+    """
     ends_at = clock() + bounds.milliseconds / 1000
     counter, searched, is_complete = ErrorCounter(), 0, False
     position = LAST_DAY, ""  # the end and the id of the last job that was examined
@@ -264,7 +272,7 @@ async def group_errors_by_id(
     *,
     bounds: Bounds = DEFAULT_BOUNDS,
 ) -> ErrorGroups:
-    """Group the unsuccessful jobs among those of the highest ids, while their index is missing."""
+    """Group the unsuccessful jobs among the jobs with the highest ids, since their own index is missing."""
     ends_at = monotonic() + bounds.milliseconds / 1000
     conditions = conditions_of(Search((StatusTerm(UNSUCCESSFUL_STATUSES),), sizes.now))
     rows: list[ErrorRow] = []
@@ -279,6 +287,7 @@ async def group_errors_by_id(
         position = examined.last.job_id if examined.last is not None else position
         if monotonic() >= ends_at:
             break
+    # The counter needs the newest error first, and the order of the ids is another one.
     counter = ErrorCounter()
     counter.add(sorted(rows, key=lambda row: (row.finished_at, row.job_id), reverse=True))
     estimate = sizes.estimates.get(TABLE)
@@ -295,7 +304,7 @@ async def group_errors_by_id(
 
 
 def _row(job: Job, since: datetime | None) -> ErrorRow | None:
-    """Return the error of an unsuccessful job; None if it has none, or ended too early."""
+    """Return the error of an unsuccessful job; None if it has no error, or if it ended before ``since``."""
     if job.error_message is None or job.finished_at is None:
         return None
     if since is not None and job.finished_at < since:

@@ -1,7 +1,7 @@
 """Explain why a job runs, waits or has ended: a pure function of facts.
 
-The reasons are ordered, the most decisive first: those that prevent a start, those that delay it, then
-further facts. A completed job has no reason.
+The most decisive reasons come first: reasons that prevent a start, then reasons that delay it, then further
+facts. A completed job has no reason.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _lease_expired(facts: JobFacts, worker: InspectedWorker | None) -> Reason:
 
 
 def _end_of_attempt(facts: JobFacts) -> datetime | None:
-    """Return when the attempt will probably end; None if it takes longer than usual already."""
+    """Return when the attempt will probably end; None if that is unknown, or should have been before now."""
     if facts.run_p95_s is None or facts.job.started_at is None:
         return None
     end = later(facts.job.started_at, facts.run_p95_s)
@@ -96,6 +96,7 @@ def _end_of_attempt(facts: JobFacts) -> datetime | None:
 
 
 def _ended(facts: JobFacts) -> Iterator[Reason]:
+    """Yield why the job expired, was cancelled or quarantined, or failed."""
     job = facts.job
     retry = f"await scheduler.retry_job({job.job_id!r})"
     command = shell("jobs", "retry", job.job_id)
@@ -110,7 +111,8 @@ def _ended(facts: JobFacts) -> Iterator[Reason]:
     elif job.status is JobStatus.CANCELLED:
         text = error or "cancelled by a caller"
         newest = job.errors[-1] if job.errors else None
-        # An entry with another time is that of an earlier end, after which the job was retried.
+        # If the job was retried after an earlier end, its newest entry may be about that end, at another
+        # time.
         is_of_this_end = newest is not None and newest.ended_at == job.finished_at
         if newest is not None and is_of_this_end and newest.outcome == PARENT and newest.message:
             text += f": {short(newest.message)}"

@@ -1,7 +1,8 @@
 """Search for the fire times of schedules, for pages and commands.
 
-A trigger of the application may hang, or raise what would end the process, so each is called in a thread of
-its own, for a limited time. Built-in triggers share one, since a search with them takes at most one second.
+A trigger of the application may hang, or raise an exception that would end the process. So each of these
+triggers is called in a thread of its own, for a limited time. Built-in triggers share one thread, because a
+search with a built-in trigger takes at most one second.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ R = TypeVar("R")
 
 
 async def search_one(trigger: Trigger | None, search: Callable[[], R]) -> R:
-    """Return what a function returns that calls a trigger.
+    """Call a function that calls a trigger, in a thread of its own, and return its result.
 
-    ``trigger`` is None if it cannot be interpreted.
+    ``trigger`` is None if this process cannot interpret it.
 
     Raises:
-        ValueError: It has not returned after 5 seconds, or it raised what is no Exception.
-        Exception: It raised this exception.
+        ValueError: The function has not returned after 5 seconds, or it raised a BaseException that is no
+            Exception, such as SystemExit.
+        Exception: The function raised this exception.
     """
     return await search_in_own_thread("null" if trigger is None else json.dumps(trigger.to_json()), search)
 
@@ -40,13 +42,18 @@ async def search_each(
     *,
     limit_s: float,
 ) -> list[R]:
-    """Return what a function returns that calls the trigger of a schedule, for each of several schedules.
+    """Call a function that calls the trigger of a schedule for each schedule, and return its results.
 
     Args:
         schedules: The schedules.
         search: The function. A schedule for which it returns None is left out.
-        on_error: Returns what stands for a schedule whose search raised or has not returned, likewise.
-        limit_s: Seconds after which no further schedule is searched; those with built-in triggers come first.
+        on_error: Called with a schedule whose search raised an exception or has not returned. It returns the
+            result for this schedule, or None to leave the schedule out.
+        limit_s: Seconds after which no further schedule is searched. Schedules with built-in triggers are
+            searched first.
+
+    Returns:
+        The results, in the order of the schedules.
     """
     ends_at = monotonic() + limit_s
     results: dict[int, R | None] = {}
@@ -62,7 +69,7 @@ async def search_each(
                 break
             try:
                 results[index] = search(schedules[index])
-            except ValueError as error:  # the search takes too many steps
+            except ValueError as error:  # such as SearchLimitError: the search takes too many steps
                 results[index] = on_error(schedules[index], error)
 
     await run_in_thread(search_built_in)

@@ -60,8 +60,8 @@ class Inspector(
         source: An asyncpg pool on the database, or a Scheduler, whose pool and schema are used.
         schema: The schema of the tables; None for that of the Scheduler, or the one that the search path
             leads to.
-        read_pool: A pool for the reads, which may lead to a standby; None for that of ``source``.
-        read_settings: Read in read-only transactions within these bounds; None to read like a Scheduler.
+        read_pool: A pool for the reads, which may lead to a standby; None for the pool of ``source``.
+        read_settings: Bounds of the read-only transactions that read; None to read as a Scheduler does.
         actor: The actor in the records of actions; None for ``user@host``.
         bounds: The maximum that a page of a search, or a call of `error_groups()`, examines.
 
@@ -117,7 +117,7 @@ class Inspector(
 
         Args:
             only: The codes to check, as text or `FindingCode`; empty for all.
-            thresholds: From which values on something is a finding.
+            thresholds: The values from which on something is a finding.
 
         Raises:
             ValueError: A code is unknown.
@@ -133,8 +133,9 @@ class Inspector(
     async def status(self) -> Status:
         """Return the state of jobs, workers, schedules, tasks, limits and tables.
 
-        It makes the checks of the doctor that concern them, and reads a bounded number of rows. Like all
-        checks of the doctor, they read the primary: dead rows and sessions of a standby are its own.
+        The call makes those checks of the doctor that concern this state, and reads a bounded number of rows.
+        Like all checks of the doctor, they read the primary and not ``read_pool``: a standby has other
+        sessions and other dead rows.
 
         Example::
 
@@ -146,13 +147,13 @@ class Inspector(
         return describe_status(figures, statistics, await self.doctor(only=STATUS_CODES))
 
     async def migrated_at(self) -> list[datetime]:
-        """Return when the first 500 migrations of the schema were applied, by their versions."""
+        """Return when the first 500 migrations of the schema were applied, in the order of their versions."""
         return await self._reads.inspections.migrations(MAX_MIGRATIONS)
 
     async def standby_lag_s(self) -> float | None:
         """Return for how many seconds a standby has replayed no transaction; None on a primary.
 
-        While the primary is idle, this is longer than its data is old.
+        While the primary is idle, this number grows although the data of the standby is not outdated.
         """
         return (await self._reads.searches.sizes()).standby_lag_s
 

@@ -29,6 +29,7 @@ from pg_scheduler.jobs.validation import (
     check_text,
 )
 
+# A search of cancel_jobs() finds these jobs only.
 UNFINISHED: Final = frozenset({SearchStatus.PENDING, SearchStatus.RUNNING})
 MAX_MOVE: Final = timedelta(days=36_500)
 
@@ -51,7 +52,11 @@ class BulkOptions(TypedDict, total=False):
 
 
 def _shows_options(function: Callable[..., Any]) -> Callable[[F], F]:
-    """Show the keyword parameters of a function in the signature of a method that passes them to it."""
+    """Return a decorator for methods that pass ``**options`` to a function.
+
+    It replaces ``**options`` in the signature of the method, which the documentation shows, with the keyword
+    parameters of the function.
+    """
     options = [
         parameter
         for parameter in signature(function).parameters.values()
@@ -92,11 +97,12 @@ class JobActions(InspectorBase):
     ) -> AsyncGenerator[Progress, None]:
         """Check the options, and return the steps of the run that changes the jobs.
 
-        The batch has what all batches of the run share. The terms hold besides those of the search.
+        ``batch`` has what all batches of the run share. ``terms`` restrict the search further.
         """
         action = batch.action
         if (ids is None) is (where is None):
             raise ValueError(f"{action}_jobs() needs either ids= or where=")
+        # A group of errors, which sets matches, restricts the jobs enough.
         if where is not None and not check_text("where", where).strip() and batch.matches is None:
             raise ValueError(f"where must not be empty; to name all jobs, pass {_ALL[action]!r}")
         if limit is not None:
@@ -104,6 +110,7 @@ class JobActions(InspectorBase):
         if rate is not None:
             _check_rate(rate)
         check_kind("dry_run", dry_run, bool)
+        # The result is not needed: the call raises an error if JSON cannot represent the details.
         if details is not None:
             encode_object("details", details)
         search_details = {"where": where} if where else {}
@@ -131,10 +138,11 @@ class JobActions(InspectorBase):
     def cancel_jobs(self, **options: Unpack[BulkOptions]) -> AsyncGenerator[Progress, None]:
         """Cancel the pending and running jobs of a search or a list, and yield the progress.
 
-        The jobs are read and changed in batches of 500. Each batch is a transaction, which locks the jobs,
-        leaves out those that do not match the search any more, changes the others, and writes a record to the
+        The jobs are read and changed in batches of 500. Each batch is a transaction. It locks the jobs,
+        leaves out jobs that do not match the search any more, changes the others, and writes a record to the
         audit. The search is read to its end, so a step may have found nothing. If the iteration is stopped or
-        cancelled, it ends after the batch in progress; ``cursor`` of the last step continues there.
+        cancelled, it ends after the batch in progress. Pass the ``cursor`` of the last step as ``after=`` to
+        continue there.
 
         Args:
             ids: The ids of the jobs.
@@ -145,11 +153,11 @@ class JobActions(InspectorBase):
             after: The ``cursor`` of an earlier call with the same jobs; None to start with the first one.
             tz: The time zone of days, and of times without one, in ``where``; None rejects such times.
             names: Names to which the jobs are restricted, in which ``*`` stands for any text; None for all.
-            run_id: The subject of the records in the audit, of batches without a change too. Each then has
-                ``next``, the cursor behind its batch, where the next batch has to begin: so two calls never
-                change a batch of one run twice, and each run needs an id of its own. None for the id of a job
-                that was changed alone.
-            details: Further values of these records that JSON can represent; None for none.
+            run_id: The subject of the records in the audit. Each run needs an id of its own. With it, a batch
+                without a change has a record too, and each record has ``next``: the cursor behind its batch,
+                where the next batch has to begin. So two calls never change a batch of one run twice. None:
+                the subject is the id of the job if a batch changed a single one.
+            details: Further values for the records, which JSON can represent; None for none.
 
         Raises:
             SearchError: The search is invalid. A ValueError.
@@ -174,15 +182,15 @@ class JobActions(InspectorBase):
     ) -> AsyncGenerator[Progress, None]:
         """Run finished jobs again now, as `retry_job()` does, and yield the progress.
 
-        A search finds failed, expired and cancelled jobs, and completed ones only if it names
+        A search finds failed, expired and cancelled jobs. It finds completed jobs only if it names
         ``status:completed``. With ``rate`` the jobs do not become due all at once. Jobs that fail again
         meanwhile are not retried twice. The other parameters are those of `cancel_jobs()`.
 
         Args:
-            group: Only the jobs of this group of errors that ended from its ``first_at`` to its ``last_at``,
-                so none that `error_groups()` did not count; ``where`` can then be omitted.
-            from_step: Only jobs that have stored this step, which is deleted with the later ones, as by
-                `retry_job()`. The others are refused. None to keep all steps.
+            group: Only jobs of this group of errors that ended from its ``first_at`` to its ``last_at``. So
+                no job is retried that `error_groups()` did not count. ``where`` can be omitted then.
+            from_step: Only jobs that have stored this step. The step and the steps after it are deleted, as
+                by `retry_job()`. Other jobs are refused. None to keep all steps.
 
         Example::
 
@@ -230,12 +238,13 @@ class JobActions(InspectorBase):
     ) -> AsyncGenerator[Progress, None]:
         """Change when pending jobs are due, and yield the progress.
 
-        Each gets its whole misfire grace time again. A search reads all jobs in the order of their ids, so
-        that none is moved twice. The other parameters are those of `cancel_jobs()`.
+        Each job gets its whole misfire grace time again. A search reads all jobs in the order of their ids,
+        so that no job is moved twice. The other parameters are those of `cancel_jobs()`.
 
         Args:
-            to: The new time, timezone-aware.
-            by: Or by how much each job is moved from its own time; negative to an earlier time.
+            to: The new due time of all jobs, timezone-aware; None if ``by`` is given.
+            by: The time by which each due time is moved, negative to move it to an earlier time; None if
+                ``to`` is given.
 
         Raises:
             ValueError: Neither or both of ``to`` and ``by`` are given, ``to`` is naive, or ``by`` is longer
@@ -263,6 +272,7 @@ _ALL: Final[Mapping[BulkAction, str]] = {
     "delete": "-status:running",
     "move": "status:pending",
 }
+"""For each action, a search for all jobs that it can change, which an error message recommends."""
 
 
 def _check_rate(rate: object) -> None:
@@ -273,6 +283,7 @@ def _check_rate(rate: object) -> None:
 
 
 def _checked_ids(ids: Iterable[str], after: str | None) -> tuple[str, ...]:
+    """Return the ids, each once; raise ValueError if ``after``, the cursor of a list, is none of them."""
     checked = tuple(dict.fromkeys(check_job_id(job_id) for job_id in check_list("ids", ids, "list of ids")))
     if after is not None and after not in checked:
         raise ValueError(f"after= is none of the ids: {after[:100]!r}; pass the cursor of a step")
@@ -280,6 +291,7 @@ def _checked_ids(ids: Iterable[str], after: str | None) -> tuple[str, ...]:
 
 
 def _names_completed(where: str, tz: tzinfo | None) -> bool:
+    """Return whether a search names ``status:completed`` without a minus sign."""
     return any(
         isinstance(term, StatusTerm) and not term.is_negated and SearchStatus.COMPLETED in term.statuses
         for term in parse_search(check_text("where", where), now=datetime.now(UTC), tz=tz).terms

@@ -1,7 +1,7 @@
-"""Facts about a job and what it needs, at one instant: what an explanation is derived from.
+"""Facts about a job and what it needs, from which an explanation is derived.
 
-A fact is None where it is not available: statistics are off, a worker of an earlier release does not report
-its names, or the reader may not read a view. Only those are read that the status of the job calls for.
+A fact is None if it is not available: statistics are off, a worker of an earlier release does not report its
+names, or the reader may not read a view. Facts that matter only for another status of the job are not read.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ RECENT_S: Final = 900.0
 """The maximum age of the statistics that count as current, in seconds."""
 
 MAX_RECENT_ROWS: Final = 5000
-"""Rows of statistics that are read: those of 200 names in this time, and a margin."""
+"""Rows of statistics that are read: enough for 200 names in each minute of ``RECENT_S``, and a margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitUse:
-    """How much of the limit is used that a job waits for.
+    """The use of the limit that a job waits for.
 
     Attributes:
-        running: Attempts that run within it.
-        starts: Starts within its time span that it still counts.
+        running: Attempts that run within the limit.
+        starts: Starts that the limit still counts.
         max_running: Attempts that may run at once; None for no limit, or if no Scheduler here declares it.
-        max_starts: Attempts that may start within its time span; None likewise.
-        is_spread: Whether the starts are spread over the time span, so that one may wait for its turn.
+        max_starts: Attempts that may start within its time span; None for no limit, or if no Scheduler here
+            declares it.
+        is_spread: Whether the starts are spread over the time span, so that a job may wait although the limit
+            has room.
     """
 
     running: int
@@ -56,21 +58,23 @@ class JobFacts:
 
     Attributes:
         job: The job.
-        task: The name that a worker must claim for it: that of its function.
+        task: The name that a worker must claim to run the job: the name of its function.
         now: The instant of the facts.
         workers: Every worker.
         pause: The pause of the task; None if it is not paused.
-        limit: The limit that the job waits for.
-        tenant_queue: The jobs of its tenant before it, if it waits for the turn of that.
-        waits: What a suspended job waits for, the first end first, and signals that came before a wait.
-        parents: The unfinished jobs that it waits for, with their statuses, None for one that does not exist.
-        schedule: Its schedule; None if it has none, or if that does not exist.
-        queue: The due jobs before it.
+        limit: The limit that the job waits for; None if it waits for no limit.
+        tenant_queue: The jobs of its tenant before it; None if it does not wait for the turn of its tenant.
+        waits: What a suspended job waits for, the wait that ends first at the beginning, and signals that
+            came before a wait for them.
+        parents: The unfinished jobs that it waits for, with their statuses. The status is None if such a job
+            does not exist.
+        schedule: Its schedule; None if it has none, or if the schedule does not exist.
+        queue: The due jobs before it; None if it is not due.
         slots: The slots that are in use, by worker.
         starts_per_s: Attempts of any name that started per second lately, on all workers together.
         run_p95_s: The duration in seconds that 95 of 100 recent attempts of its name did not exceed.
-        row_lock: The session that has locked its row.
-        advisory_lock: The session that holds its advisory lock.
+        row_lock: The session that has locked its row; None if no session has.
+        advisory_lock: The session that holds its advisory lock; None if no session does.
         standby_lag_s: The age of the facts in seconds if they come from a standby; None otherwise.
         slot_use: For an expired job, the names whose attempts ended while it was due, and their seconds.
     """
@@ -98,7 +102,7 @@ class JobFacts:
 async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBook) -> JobFacts | None:
     """Return the facts about a job, or None if it does not exist.
 
-    ``limits`` are those that this process declares; none without a Scheduler.
+    ``limits`` are the limits that this process declares. Without a Scheduler there are none.
     """
     row = await store.inspections.job(job_id)
     if row is None:

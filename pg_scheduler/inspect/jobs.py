@@ -30,7 +30,8 @@ MAX_IDS: Final = 500
 """Ids of one call of ``get_jobs()``."""
 
 MAX_UNFINISHED_ROWS: Final = 1_000
-"""Blocked jobs that are counted, and due and later ones of each priority."""
+"""The maximum number of blocked jobs that are counted, and of each priority, of due jobs and of later
+jobs."""
 
 MAX_UNSUCCESSFUL_ROWS: Final = 5_000
 """Unsuccessful jobs that are counted, the newest."""
@@ -93,9 +94,9 @@ class JobReads(InspectorBase):
         return results[job_id]
 
     async def parents(self, job_id: str) -> dict[str, JobStatus | None]:
-        """Return the jobs that an unfinished job waits for with their statuses, None for one that is missing.
+        """Return the unfinished jobs that a job waits for, with their statuses.
 
-        At most 100 are returned.
+        The status is None if a job does not exist. At most 100 jobs are returned.
         """
         return dict(await self._reads.inspections.parents(check_job_id(job_id)))
 
@@ -113,6 +114,7 @@ class JobReads(InspectorBase):
             for reason in (await inspector.explain_job("mail:9")).reasons:
                 print(reason.code, reason.text, reason.remedy)
         """
+        # Without a Scheduler this process declares no limits, so the explanation has none of their numbers.
         limits = LimitBook(())
         if self._scheduler is not None:
             tasks = parts_of(self._scheduler).tasks.lists.limited.values()
@@ -146,7 +148,7 @@ class JobReads(InspectorBase):
             exhaustive: Whether to examine jobs until the page is full or the search complete, however long
                 that takes.
             names: Names to which the search is restricted, in which ``*`` stands for any text; None for all.
-                Terms about errors then find no error that carries something of another job.
+                With names, terms about errors find no error that contains the id or the error of another job.
             sort: ``due`` for unfinished jobs that are not blocked, by due time; ``finished`` for failed,
                 expired and cancelled jobs, the newest end first; ``id`` for all jobs, the greatest id first.
                 None for the order of the indexes that the search reads.
@@ -176,7 +178,9 @@ class JobReads(InspectorBase):
     async def search_pages(
         self, where: str = "", *, limit: int = 500, after: str | None = None, tz: tzinfo | None = None
     ) -> AsyncIterator[SearchPage]:
-        """Yield every page of a search, which shows its progress; the parameters are those of search_jobs().
+        """Yield every page of a search, so that a caller can show its progress.
+
+        The parameters are those of `search_jobs()`.
 
         Example::
 
@@ -255,10 +259,10 @@ class StateCount(NamedTuple):
 
 
 async def count_states(inspector: InspectorBase) -> dict[str, StateCount]:
-    """Return the number of jobs of each value of ``status:``, and of all jobs by the empty text.
+    """Return the number of jobs of each value of ``status:``. The key of all jobs is the empty text.
 
-    Numbers of unsuccessful jobs need their index, and estimates a table that was analyzed; else they are
-    missing.
+    The numbers of unsuccessful jobs are missing if their index is missing. The numbers of all jobs and of
+    completed jobs are estimates of the database, and are missing if the table was never analyzed.
     """
     store = tables_of(inspector).reads
     async with store.searches.transaction() as connection:

@@ -26,7 +26,7 @@ MAX_SHOWN_KEYS: Final = 10
 """Keys of a limit whose jobs are read."""
 
 MAX_JOBS: Final = 20
-"""Jobs that are read for a limit without keys; for each key, a tenth of it."""
+"""Jobs that are read if one key is shown. If there are several keys, a tenth of this is read for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class LimitState:
     max_starts: int | None
     """Attempts that may start within ``per_s``; None for no limit."""
     per_s: float | None
-    """That time span in seconds."""
+    """The time span of ``max_starts`` in seconds; None if starts have no limit."""
     running: int | None
-    """Attempts that run within it; None if it is by key."""
+    """Attempts that run within the limit; None if it is by key."""
     starts: int | None
-    """Starts that it still counts, at most 10,000; None if it is by key."""
+    """Starts that the limit still counts, at most 10,000; None if it is by key."""
     waiting: int
-    """Jobs that wait for it, among the first 20,000 blocked jobs."""
+    """Jobs that wait for the limit, among the first 20,000 blocked jobs."""
     spread: bool = False
     """Whether the starts are spread evenly over ``per_s``."""
 
@@ -89,13 +89,15 @@ class LimitKeyState:
     starts: int
     """Starts of the key that still count, at most 10,000."""
     waiting: int
-    """Jobs that wait for it, among the first 20,000 blocked jobs."""
+    """Jobs that wait for the key, among the first 20,000 blocked jobs."""
     max_running: int | None = None
-    """Attempts of the key that may run at once; None for no limit, or if no live worker declares it."""
+    """Attempts of the key that may run at once; None for no limit, or if no live worker declares the
+    limit."""
     max_starts: int | None = None
-    """Attempts of the key that may start within ``per_s``, likewise."""
+    """Attempts of the key that may start within ``per_s``; None for no limit, or if no live worker declares
+    the limit."""
     per_s: float | None = None
-    """That time span in seconds."""
+    """The time span of ``max_starts`` in seconds; None if ``max_starts`` is None."""
 
 
 class LimitCount(NamedTuple):
@@ -103,9 +105,10 @@ class LimitCount(NamedTuple):
 
     Attributes:
         what: ``running`` or ``started``.
-        used: How many attempts it counts now; None if it is by key, or if the reader may not see that.
-        most: How many it admits; None for no limit.
-        per_s: The time span in seconds within which it counts them; None if they count while they run.
+        used: How many attempts the limit counts now; None if it is by key, or if the reader may not see that.
+        most: How many attempts the limit admits; None for no limit.
+        per_s: The time span in seconds for which a start counts; None for attempts, which count while they
+            run.
     """
 
     what: Literal["running", "started"]
@@ -115,12 +118,12 @@ class LimitCount(NamedTuple):
 
     @property
     def is_full(self) -> bool:
-        """Whether it admits no further attempt."""
+        """Whether the limit admits no further attempt."""
         return self.used is not None and self.most is not None and self.used >= self.most
 
     @property
     def bound(self) -> str:
-        """What it admits: ``at most 20 running``, ``at most 5 starts in 10 s``; empty for no limit."""
+        """What the limit admits: ``at most 20 running``, ``at most 5 starts in 10 s``; empty for no limit."""
         if self.most is None:
             return ""
         if self.per_s is None:
@@ -129,7 +132,7 @@ class LimitCount(NamedTuple):
 
 
 def limit_counts(limit: LimitState | LimitKeyState) -> list[LimitCount]:
-    """Return everything that a limit, or a key of it, counts, bounded or not."""
+    """Return the two counts of a limit or of a key: running attempts and starts. Either may be unbounded."""
     return [
         LimitCount("running", limit.running, limit.max_running),
         LimitCount("started", limit.starts, limit.max_starts, limit.per_s),
@@ -141,7 +144,7 @@ class LimitKeyList:
     """Keys of a limit, and whether there are more."""
 
     items: Sequence[LimitKeyState]
-    """At most 200 keys, those with most waiting jobs first."""
+    """At most 200 keys. Keys with most waiting jobs come first."""
     is_capped: bool
     """Whether there may be more keys."""
     is_waiting_capped: bool
@@ -177,12 +180,13 @@ def declared_limits(workers: Iterable[Worker]) -> list[LimitState]:
                 spread=limit.spread,
             )
             tasks.setdefault(declared, set()).add(limit.task)
+    # The text of a limit begins with its name. Limits themselves have no order, because numbers may be None.
     in_order = sorted(tasks.items(), key=lambda item: repr(item[0]))
     return [replace(limit, tasks=tuple(sorted(names))) for limit, names in in_order]
 
 
 async def used_limits(reads: InspectionStore) -> tuple[LimitList, Mapping[str, int]]:
-    """Return the limits that live workers declare, and the number of waiting jobs by what they wait for."""
+    """Return the limits that live workers declare, and the number of blocked jobs by what they wait for."""
     declared = declared_limits(await reads.workers.list_workers())
     blocked = await reads.limits.blocked()
     states = [await _used(limit, blocked.jobs, reads) for limit in declared[:MAX_LIMITS]]
@@ -190,6 +194,7 @@ async def used_limits(reads: InspectionStore) -> tuple[LimitList, Mapping[str, i
 
 
 async def _used(limit: LimitState, blocked: Mapping[str, int], reads: InspectionStore) -> LimitState:
+    """Return a limit with the number of its waiting jobs, and with its use unless it is by key."""
     prefix = key_prefix(limit.name)
     limit = replace(limit, waiting=sum(jobs for key, jobs in blocked.items() if key.startswith(prefix)))
     if limit.by_key:
@@ -212,9 +217,10 @@ class LimitReads(InspectorBase):
         return (await used_limits(self._reads))[0]
 
     async def limit_keys(self, name: str) -> LimitKeyList:
-        """Return the keys of a limit that are in use or for which jobs wait, those with most of them first.
+        """Return the keys of a limit that are in use or for which jobs wait.
 
-        A limit without keys has one row, also while it is not in use.
+        The keys with most waiting jobs come first. A limit without keys has one item, even if it is not in
+        use.
 
         Example::
 
@@ -262,9 +268,9 @@ class LimitOverview:
     """The limits that live workers declare.
 
     Attributes:
-        limits: Their numbers.
-        full_keys: For how many keys of each name jobs wait.
-        next_starts: When a full limit without keys admits its next start, by name.
+        limits: The limits with their use.
+        full_keys: For how many keys of a limit jobs wait, by the name of the limit.
+        next_starts: When a full limit without keys admits its next start, by the name of the limit.
     """
 
     limits: LimitList
@@ -274,12 +280,12 @@ class LimitOverview:
 
 @dataclass(frozen=True, slots=True)
 class LimitJobs:
-    """Jobs of a limit, by the key.
+    """Jobs of a limit, by its keys.
 
     Attributes:
-        holders: Those that run within it, the oldest first.
-        queue: Those that start next.
-        next_starts: When it admits the next start, if it is full.
+        holders: The jobs that run within the limit; the job that runs longest comes first.
+        queue: The waiting jobs that start next.
+        next_starts: When the key admits its next start; keys that are not full are missing.
     """
 
     holders: Mapping[str, Sequence[LimitJobRow]]
@@ -288,7 +294,7 @@ class LimitJobs:
 
 
 async def limit_overview(inspector: InspectorBase) -> LimitOverview:
-    """Return the limits that live workers declare, and what is full."""
+    """Return the limits that live workers declare, and which of them are full."""
     limits, blocked = await used_limits(tables_of(inspector).reads)
     full: dict[str, int] = {}
     for name in {item.name for item in limits.items if item.by_key}:
@@ -302,6 +308,7 @@ async def limit_overview(inspector: InspectorBase) -> LimitOverview:
 
 async def limit_jobs(inspector: InspectorBase, keys: Sequence[LimitKeyState]) -> LimitJobs:
     """Return the jobs of the first 10 keys of a limit."""
+    # The tables have the text of a limit with its key, as in blocked_on.
     states_by_text = {key_prefix(state.name) + state.key: state for state in keys[:MAX_SHOWN_KEYS]}
     jobs_per_text = MAX_JOBS if len(states_by_text) == 1 else MAX_JOBS // 10
     reads = tables_of(inspector).reads.limits
@@ -329,7 +336,11 @@ def _by_key(
 async def _next_starts(
     inspector: InspectorBase, limits: Iterable[tuple[str, LimitState | LimitKeyState]]
 ) -> dict[str, datetime]:
-    """Return when full limits admit their next start, by their texts."""
+    """Return when full limits admit their next start, by the texts that they have in ``blocked_on``.
+
+    ``limits`` has these texts with the limits. Numbers that no declaration can have are left out, because the
+    row of a worker may contain any number.
+    """
     full = [
         (text, int(limit.max_starts), float(limit.per_s))
         for text, limit in limits

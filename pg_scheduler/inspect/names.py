@@ -14,8 +14,8 @@ class TaskNames:
     """The tasks that workers claim.
 
     Attributes:
-        others: The other names of each task, sorted, by its main name; sorted too.
-        tasks: The main names of the others.
+        others: The other names of each task, by the main name of the task. Both are sorted.
+        tasks: The main name of each other name.
     """
 
     others: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -27,9 +27,9 @@ class TaskNames:
 
         Args:
             workers: Workers in the order of their starts. If they report different main names, as during a
-                deployment, those of the last one count.
-            sees_name: Returns whether a name is visible; None if all are. The others of an invisible main
-                name are tasks of their own.
+                deployment, the report of the last worker counts.
+            sees_name: Returns whether a name is visible; None if all are. If the main name of a task is
+                invisible, each of its other names is a task of its own.
         """
         names: set[str] = set()
         reports = []
@@ -41,7 +41,7 @@ class TaskNames:
 
     @classmethod
     def among(cls, names: Collection[str], aliases: Mapping[str, str]) -> TaskNames:
-        """Return the tasks of names; an alias is a task of its own unless the names contain its task."""
+        """Return the tasks of these names. An alias is a task of its own if the names lack its task."""
         tasks = {name: aliases[name] for name in sorted(names) if aliases.get(name) in names}
         names_by_task: dict[str, list[str]] = {name: [] for name in sorted(names) if name not in tasks}
         for name, task in tasks.items():
@@ -64,13 +64,13 @@ class TaskNames:
 
 
 def merge_aliases(reports: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return the main name of each alias of which workers report the task; the last report counts."""
+    """Return the main name of each alias that workers report. If reports differ, the last one counts."""
     tasks: dict[str, str] = {}
     for report in reports:
         for alias, task in report.items():
             tasks[alias] = task
-            # An earlier release may have reported the task as an alias of this one. Without that entry, no
-            # chain of aliases leads back to itself.
+            # An earlier release may have reported the opposite: the task as an alias of this name. That entry
+            # is removed, so that no chain of aliases leads back to its start.
             tasks.pop(task, None)
     return {alias: _final_name(alias, tasks) for alias in tasks}
 
@@ -83,9 +83,9 @@ def _final_name(name: str, tasks: Mapping[str, str]) -> str:
 
 
 def options_of(workers: Iterable[Worker], task: str) -> ReportedOptions | None:
-    """Return the options of a task as the last of these workers reports them; None if none does.
+    """Return the options of a task as the last live worker reports them; None if no live worker does.
 
-    The workers and the task are those of `parameters_of()`.
+    ``workers`` and ``task`` are as in `parameters_of()`.
     """
     reported = [ReportedSettings(worker.settings).options_of(task) for worker in workers if worker.is_alive]
     return next((options for options in reversed(reported) if options is not None), None)
@@ -96,23 +96,26 @@ def parameters_of(workers: Iterable[Worker], task: str) -> Sequence[Parameter] |
 
     Args:
         workers: Workers in the order of their starts. If they report different parameters, as during a
-            deployment, those of the last one count.
+            deployment, the report of the last worker counts.
         task: The main name of the task.
     """
     return _reported(workers, task)[0]
 
 
 def positional_names(workers: Iterable[Worker], task: str) -> Sequence[str]:
-    """Return the parameters that the positional arguments of a task have, as far as workers report them.
+    """Return the names of the parameters that take positional arguments; none if no live worker reports them.
 
-    The workers and the task are those of `parameters_of()`.
+    ``workers`` and ``task`` are as in `parameters_of()`.
     """
     parameters, number = _reported(workers, task)
     return [parameter.name for parameter in parameters or ()][:number]
 
 
 def _reported(workers: Iterable[Worker], task: str) -> tuple[Sequence[Parameter] | None, int]:
-    """Return the parameters of a task, and how many of them positional arguments have."""
+    """Return the parameters of a task, and how many of them take positional arguments.
+
+    If no live worker reports the task, these are None and 0.
+    """
     parameters, number = None, 0
     for worker in workers:
         settings = ReportedSettings(worker.settings)

@@ -1,7 +1,7 @@
-"""Errors that carry something of another job: its id, and the text of its error.
+"""Errors that contain the id and the error of another job.
 
-The library raises them where a job waits for another one, such as a child. Who may see only jobs of some
-names sees the class of such an error, and cannot search its text.
+The library raises such errors where a job waits for another one, such as a child. A person who may see only
+jobs of some names sees the class of such an error only, and cannot search its text.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def _class_names(kind: type[Exception]) -> Iterator[str]:
 
 
 CLASS_NAMES: Final = tuple(sorted({*_class_names(JobEndedError), *_class_names(JobConflictError)}))
-"""The classes of these errors. The text of an error in a row contains the name of its class."""
+"""The names of the classes of these errors. The text of an error in a row contains the name of its class."""
 
 _CLASS: Final = re.compile(rf"\b(?:{'|'.join(CLASS_NAMES)})\b")
 
 OWN_ERRORS: Final = TextTerm(
     TextField.ERROR, tuple(Pattern(f"%{name}%", None) for name in CLASS_NAMES), is_negated=True
 )
-"""The term of jobs whose error carries nothing of another job."""
+"""The term that excludes jobs whose error contains something of another job."""
 
 
 def class_about_other_job(text: str | None) -> str | None:
-    """Return the class of an error that carries something of another job; None if the text names none.
+    """Return the class of an error that contains something of another job; None if the text has none.
 
     Example:
         >>> class_about_other_job("JobFailedError: job 'order:7:label' failed: OSError: no paper")

@@ -1,4 +1,4 @@
-"""Find the jobs of a search, one page after the other: bounded in rows and time, whatever the search is."""
+"""Find the jobs of a search, page by page. Each page is bounded in rows and time, whatever the search is."""
 
 from __future__ import annotations
 
@@ -70,17 +70,18 @@ class SearchPage:
     items: Sequence[Job]
     """The jobs of the page."""
     searched: int
-    """Jobs that were examined, on this page and those before."""
+    """Jobs that were examined, on this page and the pages before it."""
     found: int
-    """Jobs that were found, on this page and those before."""
+    """Jobs that were found, on this page and the pages before it."""
     total_estimate: int | None
     """About how many jobs the whole search examines; None if the table was never analyzed."""
     is_complete: bool
-    """Whether every job was examined that can match."""
+    """Whether every job that can match was examined."""
     next: str | None
     """The ``after=`` of the following page; None if the search is complete."""
     missing_index: str | None = None
-    """The index that would shorten this search and does not exist; see `build_indexes()`. None for none."""
+    """The index that would shorten this search and does not exist, see `build_indexes()`; None if none is
+    missing."""
 
     @property
     def summary(self) -> str:
@@ -112,6 +113,8 @@ class PageReader:
             # One job more than the page has room for shows whether the search continues.
             scan = Scan(self.conditions, limit - len(items) + 1, rows)
             examined = await self._examine(segment, position.key, scan, connection)
+            # A segment of ids is examined as a whole. Later segments leave its jobs out, which were found
+            # already.
             is_probe = segment.path is Path.IDS
             matches = [
                 match for match in examined.jobs if is_probe or match[0].job_id not in self.plan.probed
@@ -124,6 +127,8 @@ class PageReader:
                 break
             items += [job for job, _ in matches]
             position = self._advanced(position, segment, examined.last, examined.count, len(matches))
+            # The statement reached neither its maximum of rows nor that of jobs, so the segment has no more
+            # rows.
             if is_probe or (examined.count < scan.rows and len(examined.jobs) < scan.limit):
                 position = position._replace(segment=position.segment + 1, key=())
             rows_left -= examined.count * segment.ranges
@@ -136,6 +141,7 @@ class PageReader:
     def _advanced(
         position: Position, segment: Segment, last: Job | None, count: int, matches: int
     ) -> Position:
+        """Return the position after the last examined job; ``last`` is None if no job was examined."""
         key = position.key if last is None else segment.path.key_of(last)
         return Position(position.segment, key, position.searched + count, position.found + matches)
 
@@ -152,7 +158,7 @@ class PageReader:
         )
 
     def _total(self, searched: int) -> int | None:
-        """Return the estimated number of rows of the plan, which are more than those that were examined."""
+        """Return about how many rows the plan has, more than were examined; None if that is unknown."""
         estimates = [self.sizes.estimates.get(name) for name in self.plan.relations]
         total = 0
         for estimate in estimates:
@@ -162,6 +168,7 @@ class PageReader:
         return max(total, searched + 1)
 
     async def _examine(self, segment: Segment, key: Key, scan: Scan, connection: Connection) -> Examined:
+        """Examine jobs of a segment behind a key, or from its start on if the key is empty."""
         start = key or segment.start
         searches = self.searches
         match segment.path:
@@ -180,13 +187,15 @@ class PageReader:
                 return await searches.newest(before, scan, since=segment.first_id, on=connection)
 
     async def _examine_ids(self, segment: Segment, key: Key, scan: Scan, connection: Connection) -> Examined:
-        """Examine all of the ids that follow a key."""
+        """Examine all ids of a segment that follow a key; all of its ids without a key."""
         is_descending = segment.is_descending
         ids = [id_ for id_ in segment.ids if not key or (id_ < key[0] if is_descending else id_ > key[0])]
         scan = scan._replace(limit=len(ids), rows=len(ids))
         examined = await self.searches.ids(ids, scan, on=connection)
         if not is_descending:
             return examined
+        # The statement examines ids in ascending order, so each number of examined rows is counted from the
+        # end.
         jobs = [(job, examined.count + 1 - number) for job, number in reversed(examined.jobs)]
         return replace(examined, jobs=jobs)
 
@@ -198,11 +207,11 @@ class Wanted:
     Attributes:
         where: The search text.
         tz: The time zone of days, and of times without one; None rejects such times.
-        terms: Terms that hold besides.
-        visible: The term of the names that may be seen; None for all. Terms about errors then find no error
-            that carries something of another job.
-        sort: The order in which the jobs are read; None for that of the indexes. No change of a job disturbs
-            that by ``id``.
+        terms: Further terms that hold for the jobs.
+        visible: The term of the names that may be seen; None for all names. With it, terms about errors find
+            no error that contains the id or the error of another job.
+        sort: The order in which the jobs are read; None for the order of the indexes. An id never changes, so
+            the order by ``id`` stays the same while jobs change.
     """
 
     where: str = ""
@@ -212,7 +221,7 @@ class Wanted:
     sort: Sort | None = None
 
     def search(self, now: datetime) -> tuple[Search, bool]:
-        """Return all terms, and whether the search text has terms about the status only."""
+        """Return the search with all terms, and whether the terms of its text are all about the status."""
         parsed = parse_search(self.where, now=now, tz=self.tz)
         terms = [*parsed.terms, *self.terms]
         if self.visible is not None:
@@ -225,13 +234,13 @@ class Wanted:
 async def find_page(
     store: InspectionStore, query: Wanted, *, limit: int, after: str | None, bounds: Bounds = DEFAULT_BOUNDS
 ) -> tuple[SearchPage, Sequence[Condition]]:
-    """Return a page of the jobs that are searched, and the conditions that they fulfil.
+    """Return a page of the jobs that are searched, and the conditions that these jobs fulfil.
 
-    Relative times count from the first page.
+    On every page, relative times refer to the time at which the first page was read.
 
     Raises:
         SearchError: The search is invalid.
-        ConfigurationError: The order needs the index of unsuccessful jobs, and that is missing.
+        ConfigurationError: The order needs the index of unsuccessful jobs, and that index is missing.
         ValueError: ``after`` is not a position of this search.
     """
     async with store.searches.transaction() as connection:

@@ -1,7 +1,7 @@
 """Choose the indexes that a search reads: a plan of segments, each a range of one index.
 
-A segment is read from its start, in the order of its index, and a position in it is the key of the last row
-that was examined. So a search can stop after any row and continue there.
+A segment is read from its start, in the order of its index. A position in a segment is the key of the last
+row that was examined. So a search can stop after any row and continue there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LAST_DAY: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 Sort: TypeAlias = Literal["due", "id", "finished"]
 SORTS: Final[tuple[Sort, ...]] = get_args(Sort)
-"""The orders in which jobs can be listed, which are those of indexes."""
+"""The orders in which jobs can be listed. Each is the order of an index."""
 
 AFTER_GENERATED: Final = "1"
 """Generated ids begin with the digit 0 until the year 2527, so they sort before this id. Most other ids, such
@@ -53,11 +53,11 @@ class Path(Enum):
     """How a segment is read."""
 
     IDS = "ids"
-    """The primary key, at some ids."""
+    """Some ids of the primary key."""
     WAITING = "waiting"
-    """The claim index, one priority of it."""
+    """One priority of the claim index."""
     DUE = "due"
-    """The claim index, several priorities of it, merged by due time."""
+    """Several priorities of the claim index, merged by due time."""
     BLOCKED = "blocked"
     """The index of blocked jobs."""
     UNSUCCESSFUL = "unsuccessful"
@@ -71,7 +71,10 @@ class Path(Enum):
         return _KEY_TYPES[self]
 
     def key_of(self, job: Job) -> Key:
-        """Return the key of a job."""
+        """Return the key of a job in the index that this path reads.
+
+        Jobs in the index have all of these values. The replacements for None only satisfy the types.
+        """
         match self:
             case Path.WAITING | Path.DUE:
                 return job.execution_time, job.job_id
@@ -98,9 +101,9 @@ class Segment:
     """A range of an index.
 
     Attributes:
-        path: How it is read.
-        start: The key at which it starts; empty for the first one.
-        end: The instant at which it ends; None for no bound.
+        path: How the segment is read.
+        start: The key at which the segment starts; empty for the first key.
+        end: The instant at which the segment ends; None for no bound.
         first_id: The id down to which ``Path.NEWEST`` reads; None for no bound.
         ids: The ids of ``Path.IDS``.
         priority: The number of the priority of ``Path.WAITING``.
@@ -119,7 +122,7 @@ class Segment:
 
     @property
     def ranges(self) -> int:
-        """The ranges of the index that are merged: each is read as far as the merged one."""
+        """How many ranges of the index are merged. To examine n rows, up to n rows of each range are read."""
         return len(self.priorities) or 1
 
 
@@ -129,8 +132,8 @@ class Plan:
 
     Attributes:
         segments: The segments, in the order in which they are read.
-        relations: The table or the indexes that the segments are ranges of.
-        missing: The index that would have shortened the search and does not exist; None for none.
+        relations: The names of the table and indexes of which the segments are ranges.
+        missing: The index that would shorten the search and does not exist; None if no such index is missing.
     """
 
     segments: tuple[Segment, ...]
@@ -139,7 +142,7 @@ class Plan:
 
     @property
     def probed(self) -> frozenset[str]:
-        """The ids that a segment reads before the others."""
+        """The ids of `Path.IDS`. The segments after that one leave these jobs out."""
         return frozenset(id_ for segment in self.segments for id_ in segment.ids)
 
 
@@ -158,7 +161,7 @@ _UNFINISHED: Final = frozenset({_Kind.WAITING, _Kind.BLOCKED, _Kind.RUNNING})
 UNSUCCESSFUL_STATUSES: Final = frozenset(map(SearchStatus, UNSUCCESSFUL_JOBS))
 _LATER: Final = {SearchStatus.SCHEDULED, SearchStatus.RETRYING}
 _PARTS: Final = {SearchStatus.DUE, *_LATER}
-"""Statuses that jobs of a kind have, but not all of them."""
+"""Statuses that only some jobs of a kind have: a waiting job is due, scheduled or retrying."""
 
 _KINDS: Final = {
     SearchStatus.PENDING: {_Kind.WAITING, _Kind.BLOCKED},
@@ -172,6 +175,7 @@ _KINDS: Final = {
     SearchStatus.FAILED: {_Kind.UNSUCCESSFUL},
     SearchStatus.EXPIRED: {_Kind.UNSUCCESSFUL},
 }
+"""The kinds of jobs that can have each status."""
 
 
 def plan_search(
@@ -182,14 +186,15 @@ def plan_search(
     Args:
         search: The search.
         indexes: The indexes of the table that can be used.
-        sort: The order of the jobs; None for that of the indexes that are read. By ``id`` it reads the
-            primary key only, so that a job whose other values change is not met twice.
-        is_list: Whether the primary key is read from the newest generated id on, and then from the greatest
-            one: people look through the newest jobs, but search for those of a schedule or a name, of which
-            few have a generated id.
+        sort: The order of the jobs; None for the order of the indexes that are read. With ``id`` the search
+            reads the primary key only. So no job comes twice because its other values change meanwhile.
+        is_list: Whether generated ids are read first, the newest one first, and all other ids after them. A
+            person who looks through a list wants the newest jobs. Otherwise the primary key is read from the
+            greatest id on: a person who searches often wants the jobs of a schedule or a name, of which few
+            have a generated id.
 
     Raises:
-        ConfigurationError: The order needs the index of unsuccessful jobs, and that is missing.
+        ConfigurationError: The order needs the index of unsuccessful jobs, and that index is missing.
     """
     kinds = _kinds(search)
     if sort in {"due", "finished"}:
@@ -201,6 +206,7 @@ def plan_search(
         return Plan(())
     if sort == "id":
         return Plan((Segment(Path.NEWEST),), (TABLE,))
+    # Of all indexes, only the primary key contains completed jobs.
     is_indexed = UNSUCCESSFUL_INDEX in set(indexes)
     if _Kind.COMPLETED not in kinds and (is_indexed or _Kind.UNSUCCESSFUL not in kinds):
         return _by_indexes(search, kinds)
@@ -225,12 +231,13 @@ def _by_end(search: Search, kinds: frozenset[_Kind], indexes: Iterable[str]) -> 
 
 
 def _unsuccessful(search: Search) -> Segment:
+    """Return the range of the index of unsuccessful jobs that a search reads, from the newest end on."""
     finished = _hull(search, TimeField.FINISHED)
     return Segment(Path.UNSUCCESSFUL, (finished.until or LAST_DAY, ""), finished.since)
 
 
 def _by_due_time(search: Search, kinds: frozenset[_Kind]) -> Plan:
-    """Return the plan of the jobs of a search that wait for their time, or run; the first due time first."""
+    """Return the plan of the jobs of a search that run or wait without being blocked, by their due time."""
     priorities = tuple(_priorities(search))
     if not kinds & {_Kind.WAITING, _Kind.RUNNING} or not priorities:
         return Plan(())
@@ -239,6 +246,7 @@ def _by_due_time(search: Search, kinds: frozenset[_Kind]) -> Plan:
 
 
 def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
+    """Return the plan of a search that cannot match completed jobs: it reads the index of each kind."""
     segments: list[Segment] = []
     relations: list[str] = []
     if kinds & {_Kind.WAITING, _Kind.RUNNING}:
@@ -258,17 +266,18 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
 
 
 def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime | None]:
-    """Return where the jobs of a search start and end in the claim index.
+    """Return where the jobs of a search start and end in the claim index; the end is None for no bound.
 
-    Scheduled and retrying jobs are due from now on, due and running ones until now.
+    Scheduled and retrying jobs are due after now. Due and running jobs were due by now.
     """
     due = _hull(search, TimeField.DUE)
     statuses = [
         term.statuses for term in search.terms if isinstance(term, StatusTerm) and not term.is_negated
     ]
-    # A term may name statuses besides whose jobs are not in the claim index: they do not matter here.
+    # A term may also name statuses whose jobs are not in the claim index. These do not change the range.
     elsewhere = {SearchStatus.BLOCKED, SearchStatus.COMPLETED, *UNSUCCESSFUL_STATUSES}
     is_later_only = any(choice & _PARTS and choice <= _LATER | elsewhere for choice in statuses)
+    # Without waiting jobs, only running jobs of the claim index are left.
     due_by_now = {SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.BLOCKED}
     is_due_only = _Kind.WAITING not in kinds or any(choice <= due_by_now for choice in statuses)
     start = max(due.since or FIRST_INSTANT, search.now if is_later_only else FIRST_INSTANT)
@@ -299,9 +308,10 @@ def _kinds(search: Search) -> frozenset[_Kind]:
 
 
 def _certain(status: SearchStatus, excluded: Iterable[SearchStatus]) -> set[_Kind]:
-    """Return the kinds that have no jobs if a status is excluded.
+    """Return the kinds that have no job left because a status is excluded.
 
-    Unsuccessful jobs are one kind with three statuses, so all three must be excluded.
+    ``excluded`` are all excluded statuses. Unsuccessful jobs are one kind with three statuses, so this kind
+    is returned only if all three are excluded.
     """
     kinds = _KINDS[status]
     if kinds == {_Kind.UNSUCCESSFUL} and not set(excluded) >= UNSUCCESSFUL_STATUSES:
@@ -310,7 +320,7 @@ def _certain(status: SearchStatus, excluded: Iterable[SearchStatus]) -> set[_Kin
 
 
 def _ids(search: Search) -> tuple[str, ...] | None:
-    """Return the ids that a search names; None if it does not name them all."""
+    """Return the ids to which a search is restricted; None if it can match other ids too."""
     for term in search.terms:
         if isinstance(term, TextTerm) and term.field is TextField.ID and not term.is_negated:
             literals = [pattern.literal for pattern in term.patterns if not pattern.is_part]
@@ -320,7 +330,7 @@ def _ids(search: Search) -> tuple[str, ...] | None:
 
 
 def _words(search: Search) -> tuple[str, ...]:
-    """Return free text that may be an id, so that an old job is found by it at once."""
+    """Return the words of free text that may be ids, so that an old job is found by its id at once."""
     return tuple(
         pattern.literal
         for term in search.terms
@@ -331,6 +341,7 @@ def _words(search: Search) -> tuple[str, ...]:
 
 
 def _priorities(search: Search) -> list[int]:
+    """Return the numbers of the priorities that can match, sorted."""
     numbers = {priority.db_value for priority in JobPriority}
     for term in search.terms:
         if isinstance(term, PriorityTerm):
@@ -340,7 +351,7 @@ def _priorities(search: Search) -> list[int]:
 
 
 def _hull(search: Search, field: TimeField) -> TimeSpan:
-    """Return the span that contains every instant of a field that can match."""
+    """Return the shortest span that contains every instant of a field that can match."""
     since: datetime | None = None
     until: datetime | None = None
     for term in search.terms:

@@ -1,8 +1,8 @@
 """Write the position at which a search continues as a text, and read it.
 
-The text is JSON in URL-safe Base64: the instant to which relative times refer, so that they mean the same on
-every page, the rows searched and the jobs found so far, the number of the segment, and the key of the last
-row that was examined.
+The text is JSON in URL-safe Base64. It has the instant to which relative times refer, so that these mean the
+same on every page. It also has the rows searched and the jobs found so far, the number of the segment, and
+the key of the last row that was examined.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pg_scheduler.base.sqltext import is_storable
 from pg_scheduler.inspect.paths import Key, Plan
 
 MAX_LENGTH: Final = 400_000
-"""Characters of a position: ids and limits have some hundred, and no limit but that of an index entry."""
+"""The maximum number of characters of a position.
+
+Ids and texts of limits have some hundred characters, but only the size of an index entry bounds them."""
 
 
 class Position(NamedTuple):
@@ -39,7 +41,7 @@ START: Final = Position(0, (), 0, 0)
 
 
 def write_position(position: Position, now: datetime) -> str:
-    """Return the text of a position of a search, whose relative times refer to an instant."""
+    """Return the text of a position in a search whose relative times refer to ``now``."""
     key = [value.isoformat() if isinstance(value, datetime) else value for value in position.key]
     values = [now.isoformat(), position.searched, position.found, position.segment, *key]
     text = json.dumps(values, separators=(",", ":"))
@@ -47,7 +49,7 @@ def write_position(position: Position, now: datetime) -> str:
 
 
 def read_now(text: str) -> datetime:
-    """Return the instant to which the relative times of the search of a position refer.
+    """Return the instant to which relative times refer in the search of a position.
 
     Raises:
         ValueError: The text is not a position.
@@ -96,6 +98,7 @@ def read_position(text: str, plan: Plan) -> Position:
 
 
 def _values(text: str) -> Any:
+    """Return the JSON of a position; raise ValueError or RecursionError if the text has none."""
     if len(text) > MAX_LENGTH:
         raise ValueError(text[:10])
     padded = text.encode() + b"=" * (-len(text) % 4)
@@ -107,6 +110,7 @@ def _mistake(text: str) -> PositionError:
 
 
 def _read(value: object, kind: type) -> str | int | datetime:
+    """Return a value of a key; raise TypeError or ValueError if it is none of this type."""
     if kind is datetime and isinstance(value, str):
         instant = datetime.fromisoformat(value)
         if instant.tzinfo is not None:

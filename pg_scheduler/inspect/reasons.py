@@ -1,4 +1,4 @@
-"""An explanation: a verdict, and reasons with codes. Jobs of different statuses share some of them."""
+"""An explanation: a verdict, and reasons with codes. Jobs of different statuses share some of the codes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pg_scheduler.inspect.texts import hosts, length
 
 
 class ReasonScope(StrEnum):
-    """Whom the texts of a reason are about, so who may read them."""
+    """What the texts of a reason mention, which decides who may read them."""
 
     JOB = "job"
-    """The job alone, so all who may see it may read them."""
+    """The job alone, so everyone who may see the job may read the texts."""
     TASK = "task"
-    """The task of the job, too, whose name may be another one than that of the job."""
+    """The job and its task, whose name may differ from that of the job."""
     OTHERS = "others"
-    """Other jobs, tasks or sessions, too."""
+    """The job, and other jobs, tasks or sessions."""
 
 
 class ReasonCode(StrEnum):
@@ -90,7 +90,7 @@ class ReasonKind(NamedTuple):
     heading: str
     """What holds the job, in a few words."""
     scope: ReasonScope = ReasonScope.OTHERS
-    """Whom their texts are about."""
+    """What the texts of these reasons mention."""
 
 
 KINDS: Final[Mapping[ReasonCode, ReasonKind]] = {
@@ -151,7 +151,7 @@ class Reason:
     remedy: str | None = None
     """The recommended action; None if no action is needed."""
     since: datetime | None = None
-    """Since when; None if that is unknown."""
+    """Since when the reason holds; None if that is unknown."""
     command: str | None = None
     """The shell command of the remedy, such as ``pg-scheduler jobs retry mail:9``; None if there is none."""
 
@@ -165,11 +165,11 @@ class Explanation:
     reasons: tuple[Reason, ...]
     """The reasons, the most decisive first. Empty for a completed job."""
     eta: datetime | None = None
-    """When it will probably start, or end if it runs; None if that cannot be estimated."""
+    """When the job will probably start, or end if it runs; None if that cannot be estimated."""
 
 
 def loop_blocked(workers: Sequence[InspectedWorker]) -> Reason:
-    """Return the reason that these workers have blocked event loops."""
+    """Return the reason that these workers have blocked event loops, with the block of the first worker."""
     block = workers[0].health.block
     by = "" if block is None or block.job_id is None else f" by job {block.job_id!r}"
     blocked = length(0 if block is None else block.seconds)

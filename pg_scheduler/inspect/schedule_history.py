@@ -1,4 +1,4 @@
-"""The history of a schedule: its last jobs, and the differences between its definitions."""
+"""The history of a schedule: its last fire times and jobs, and the differences between its definitions."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ RECORDS: Final = 50
 """Records of the audit that are read."""
 
 UNSHOWN: Final = frozenset({"version", "trigger"})
-"""Parts of a definition that other parts describe."""
+"""Parts of a definition that are not shown, because other parts describe them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastFire:
-    """A fire time, or a job without one that was requested."""
+    """A fire time, or the request of a person for a job without a fire time."""
 
     at: datetime
     job_id: str
     is_manual: bool = False
     is_sure: bool = True
-    """Whether it was a fire time although no job of it exists."""
+    """Whether this was a fire time for sure. If not, it is shown only if its job exists."""
     status: str | None = None
-    """The status of its job; None if there is none: not enqueued, or deleted since."""
+    """The status of its job; None if the job was not enqueued, or was deleted since."""
     started_at: datetime | None = None
     """When the last attempt of its job started; None if none has."""
     finished_at: datetime | None = None
@@ -75,9 +75,9 @@ class ChangedPart:
 def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[PastFire]:
     """Return the newest fire times and requested jobs, the newest first.
 
-    The fire times are those of the present trigger since it was set. Older ones are computed from the
-    triggers that the audit has. They are not sure: if such a trigger was an interval, the instant from which
-    it was counted is unknown, and that of the present one is taken instead.
+    Since the present trigger was set, the fire times are those of this trigger. Older fire times are computed
+    from the earlier triggers, which the audit has. These are not sure: if an earlier trigger was an interval,
+    it is unknown from which instant it was counted, so the instant of the present trigger is taken.
     """
     requested = [
         PastFire(record.at, job_id, is_manual=True)
@@ -104,7 +104,10 @@ def past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[
 def _definitions(
     schedule: Schedule, records: Sequence[AuditRecord]
 ) -> Iterator[tuple[datetime, Trigger | None]]:
-    """Yield when each trigger was set, the newest first, with the trigger before it."""
+    """Yield when each trigger was set, the newest first, with the trigger before it.
+
+    The trigger before is None for the first one, and if this process does not know its kind.
+    """
     for record in records:
         before, after = (_part(record, name).get("trigger") for name in ("before", "after"))
         if record.action == "update_schedule" and before != after:
@@ -116,7 +119,7 @@ def _definitions(
 
 
 def _between(trigger: Trigger, since: datetime, last: datetime, schedule: Schedule) -> list[datetime]:
-    """Return the newest fire times of a trigger from an instant to the last one."""
+    """Return the newest fire times of a trigger from ``since`` to ``last``, the schedule's last one."""
     # Fire times that follow the ends of jobs cannot be computed, except the last one, which is stored.
     if is_fixed_delay(trigger):
         return [last] if since <= last else []
@@ -132,9 +135,10 @@ async def newest_results(
 ) -> dict[str, list[PastFire]]:
     """Return the newest fire times of up to 100 schedules with the status of their jobs, by schedule.
 
-    Each has 20 while 500 jobs suffice for that, else fewer: five of each of 100 schedules. Schedules whose
-    fire times are not computed within half a second, or not at all, are left out. So are fire times without a
-    job from before the last change of the trigger, which another trigger may not have had.
+    At most 500 jobs are read, so each of 100 schedules has five fire times, and each of 25 schedules or fewer
+    has 20. Schedules whose fire times cannot be computed, or not within half a second, are left out. Fire
+    times before the last change of the trigger are left out if they have no job, because the earlier trigger
+    may have had others.
     """
     examined = schedules[:MAX_SCHEDULES]
     edited = [schedule.schedule_id for schedule in examined if schedule.version > 1]
@@ -159,7 +163,7 @@ async def newest_results(
 
 
 async def search_past_fire_times(schedule: Schedule, records: Sequence[AuditRecord]) -> list[PastFire]:
-    """Return what ``past_fire_times()`` does. A trigger of the user can raise any exception."""
+    """Call ``past_fire_times()`` in a thread of its own. A trigger of the user can raise any exception."""
     return await search_one(schedule.trigger, partial(past_fire_times, schedule, records))
 
 
@@ -183,6 +187,7 @@ async def with_statuses(
 def _matched(
     fires: Sequence[PastFire], jobs: Mapping[str, Job], sees_name: Callable[[str], bool]
 ) -> list[PastFire]:
+    """Return the fire times with the status of their jobs, without hidden jobs and unsure fire times."""
     results = []
     for fire in fires:
         job = jobs.get(fire.job_id)

@@ -1,4 +1,4 @@
-"""Read schedules: one, a list of them by state, and the fire times of paused ones."""
+"""Read one schedule, lists of schedules by state, and the fire times of paused schedules."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class ScheduleReads(InspectorBase):
         """Return schedules in the order of their ids.
 
         Args:
-            limit: Their number at most, 1 to 500.
+            limit: The maximum number of schedules, 1 to 500.
             after: The id after which the list starts; None for the beginning.
-            due_before: Only those whose next fire time precedes this time; None for all.
+            due_before: Only schedules whose next fire time is before this time; None for all.
 
         Raises:
             ValueError: ``limit`` is out of range, or ``due_before`` is naive.
@@ -62,16 +62,17 @@ class ScheduleReads(InspectorBase):
 
 @dataclass(frozen=True, slots=True)
 class ScheduleList:
-    """A page of schedules, and the numbers of all by state."""
+    """A page of schedules, and the numbers of all schedules by state."""
 
     items: Sequence[Schedule]
     paused_by: Mapping[str, str]
-    """The actors who paused schedules of the page, by the id of the schedule."""
+    """The actor who paused each paused schedule of the page, by its id. Unknown actors are missing."""
     next: str | None
     """The id after which the following page starts; None for the last page."""
     states: Mapping[str, ScheduleState]
     """The states of the schedules of the page, by their ids."""
     counts: Mapping[ScheduleTab, int]
+    """The numbers of schedules by state, and of all as ``all``."""
     is_capped: bool
     """Whether schedules beyond the first 10,000 are not counted."""
 
@@ -86,14 +87,14 @@ async def list_schedules(
     limit: int = 50,
     after: str | None = None,
 ) -> ScheduleList:
-    """Return schedules by their ids.
+    """Return a page of schedules, in the order of their ids.
 
     Args:
-        inspector: Reads them.
-        state: Only those in this state; ``all`` for every state.
-        names: Only those whose tasks have these names, in which ``*`` stands for any text; None for all.
-        task: Only those of this task.
-        text: Only those whose id or task contains this text, in any case.
+        inspector: Reads the schedules.
+        state: Only schedules in this state; ``all`` for every state.
+        names: Only schedules of tasks with these names, in which ``*`` stands for any text; None for all.
+        task: Only schedules of this task; None for all.
+        text: Only schedules whose id or task contains this text, in upper or lower case; None for all.
         limit: Schedules of the page, 1 to 100.
         after: The id after which the page starts; None for the first page.
 
@@ -112,6 +113,7 @@ async def list_schedules(
     counts, is_capped = await reads.count(filters)
     page = await reads.find(filters, state, after, limit + 1)
     items, last_id = page.rows[:limit], page.last_id
+    # One row more than the page has was asked for. If it came, another page follows, after the last item.
     if len(page.rows) > limit:
         last_id = items[-1].row.schedule_id
     return ScheduleList(
@@ -136,7 +138,7 @@ def is_firing(schedule: Schedule) -> bool:
 
 
 def pauser_of(schedule: Schedule, records: Sequence[AuditRecord]) -> str | None:
-    """Return who paused a schedule, of its newest records; None if that is unknown or it is not paused."""
+    """Return who paused a schedule, by its newest records; None if unknown, or if it is not paused."""
     return next(
         (
             record.actor
@@ -148,9 +150,9 @@ def pauser_of(schedule: Schedule, records: Sequence[AuditRecord]) -> str | None:
 
 
 def upcoming_after_pause(schedule: Schedule, n: int, now: datetime) -> list[datetime]:
-    """Return the next fire times; of a paused schedule, those after its pause.
+    """Return the next fire times of a schedule. If it is paused, these are the fire times after the pause.
 
-    A pause without an end is regarded as if it ended now.
+    A pause without an end is treated as if it ended now.
 
     Raises:
         ValueError: This process cannot interpret the trigger.
@@ -163,9 +165,10 @@ def upcoming_after_pause(schedule: Schedule, n: int, now: datetime) -> list[date
 
 
 async def next_after_pause(schedules: Sequence[Schedule], now: datetime) -> dict[str, datetime]:
-    """Return the next fire times of paused schedules after their pauses, by schedule.
+    """Return the first fire time of each paused schedule after its pause, by its id.
 
-    One whose fire time is not computed within half a second, or not at all, is left out.
+    A schedule is left out if it has no such fire time, or if the search fails or takes more than half a
+    second.
     """
 
     def search(schedule: Schedule) -> tuple[str, datetime] | None:

@@ -1,4 +1,4 @@
-"""The shares of tasks: the tenants that take turns, with their waiting jobs and those in flight."""
+"""The shares of tasks: their tenants, which take turns, with the jobs that wait or are in flight."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class ShareState:
     waiting: int
     """Jobs that wait for the turn of their tenant."""
     in_flight: int
-    """Jobs that had their turn: they run, or are about to, or wait for a limit."""
+    """Jobs that had their turn: they run, will run next, or wait for a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareList:
-    """The shares that live workers declare, and others for which jobs wait."""
+    """The shares that live workers declare, and other shares that jobs wait for."""
 
     items: Sequence[ShareState]
     """At most 200 shares, by name."""
     is_capped: bool
-    """Whether there may be more shares or tenants: 500 tenants with waiting jobs are read."""
+    """Whether there may be more shares or tenants: at most 500 tenants with waiting jobs are read."""
     is_waiting_capped: bool
-    """Whether counting the waiting jobs stopped: each tenant has its part of 20,000."""
+    """Whether counting the waiting jobs of a tenant stopped: 20,000 jobs are divided among the tenants."""
 
     @property
     def summary(self) -> str:
@@ -67,11 +67,11 @@ class TenantState:
     key: str
     """The tenant."""
     waiting: int
-    """Jobs that wait for its turn."""
+    """Jobs that wait for the turn of the tenant."""
     in_flight: int
-    """Jobs that had their turn: they run, or are about to, or wait for a limit."""
+    """Jobs that had their turn: they run, will run next, or wait for a limit."""
     last_turn_at: datetime | None
-    """When its last job had its turn; None if that is longer than about an hour ago."""
+    """When the last job of the tenant had its turn; None if that was more than about an hour ago."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class TenantList:
     """Tenants of a share, and whether there are more."""
 
     items: Sequence[TenantState]
-    """At most 200 tenants, those with most waiting jobs first."""
+    """At most 200 tenants. Tenants with most waiting jobs come first."""
     is_capped: bool
-    """Whether there may be more: 500 tenants with waiting jobs are read."""
+    """Whether there may be more: at most 500 tenants with waiting jobs are read."""
     is_waiting_capped: bool
-    """Whether counting the waiting jobs stopped: each tenant has its part of 20,000."""
+    """Whether counting the waiting jobs of a tenant stopped: 20,000 jobs are divided among the tenants."""
 
     @property
     def summary(self) -> str:
@@ -99,7 +99,7 @@ def _jobs(items: Iterable[ShareState | TenantState], *, is_capped: bool) -> str:
 
 
 class ShareOverview(NamedTuple):
-    """The shares, and their tenants by name, those with most waiting jobs first."""
+    """The shares, and the tenants of each share by its name. Tenants with most waiting jobs come first."""
 
     shares: ShareList
     tenants: Mapping[str, Sequence[TenantState]]
@@ -109,7 +109,7 @@ class ShareReads(InspectorBase):
     """The methods of `Inspector` that read shares."""
 
     async def shares(self) -> ShareList:
-        """Return the shares that live workers declare, and others for which jobs wait, by name.
+        """Return the shares that live workers declare, and other shares that jobs wait for, by name.
 
         Example::
 
@@ -119,7 +119,7 @@ class ShareReads(InspectorBase):
         return (await read_shares(self._reads)).shares
 
     async def tenants(self, name: str) -> TenantList:
-        """Return the tenants of a share with jobs that wait or are in flight, those with most waiting first.
+        """Return the tenants of a share that have jobs in flight or waiting, those with most waiting first.
 
         Raises:
             TypeError: ``name`` is not a str.
@@ -139,6 +139,7 @@ class ShareReads(InspectorBase):
 async def read_shares(reads: InspectionStore) -> ShareOverview:
     """Return the shares and their tenants."""
     tasks = _declared(await reads.workers.list_workers())
+    # The tables have the text of a share, which is a prefix of the texts of its tenants.
     names = {named_prefix(BLOCKED_BY_SHARE, name): name for name in tasks}
     tenants_by_share, is_capped, is_waiting_capped = await _tenants(reads, names)
     shares = [
@@ -159,7 +160,7 @@ async def read_shares(reads: InspectionStore) -> ShareOverview:
 
 
 def _declared(workers: Iterable[Worker]) -> dict[str, set[str]]:
-    """Return the tasks of the shares that live workers declare."""
+    """Return the tasks of each share that live workers declare, by the name of the share."""
     tasks: dict[str, set[str]] = {}
     for worker in workers:
         for share in ReportedSettings(worker.settings).shares if worker.is_alive else ():
@@ -168,14 +169,18 @@ def _declared(workers: Iterable[Worker]) -> dict[str, set[str]]:
 
 
 def _name(prefix: str, names: Mapping[str, str]) -> str:
-    """Return the name of a share; of one that no live worker declares, as its jobs have it."""
+    """Return the name of the share with this text, which ``names`` lacks if no live worker declares it."""
     return names.get(prefix) or name_and_key(BLOCKED_BY_SHARE, prefix)[0]
 
 
 async def _tenants(
     reads: InspectionStore, names: Mapping[str, str], prefix: str = BLOCKED_BY_SHARE
 ) -> tuple[dict[str, list[TenantState]], bool, bool]:
-    """Return tenants by the text of their share, and whether there may be more tenants, or waiting jobs."""
+    """Return the tenants by the text of their share.
+
+    Returns:
+        The tenants, whether there may be more tenants, and whether counting waiting jobs stopped.
+    """
     waiting = await reads.shares.tenants(prefix, MAX_TENANTS)
     in_flight = await reads.limits.in_flight()
     # The tenants that were read sort after the prefix. A tenant with an empty key is the prefix itself.
@@ -183,6 +188,7 @@ async def _tenants(
     rows, is_waiting_capped = await reads.limits.tenants(list(keys))
     tenants_by_share: dict[str, list[TenantState]] = {}
     for row in rows:
+        # The prefix itself is a key, and need not be that of a tenant with jobs.
         if not row.jobs and row.key not in in_flight:
             continue
         share = prefix_of(BLOCKED_BY_SHARE, row.key)

@@ -19,13 +19,13 @@ from pg_scheduler.jobs.validation import check_kind, check_list
 from pg_scheduler.jobs.worker_report import ReportedSettings
 
 MIN_WIDTH: Final = timedelta(minutes=1)
-"""The length of an interval, at least: that of the shortest rows."""
+"""The minimum length of an interval, which is the length of the shortest rows."""
 
 MAX_STATISTICS_ROWS: Final = 20_000
 """Rows of each span that ``statistics()`` reads."""
 
 MAX_SUMMED_ROWS: Final = 72_000
-"""Rows of each span that ``statistics_by_time()`` adds up: those of 200 names in the minutes of six hours."""
+"""Rows of each span that ``statistics_by_time()`` adds up, such as 200 names in each minute of six hours."""
 
 MAX_STATISTICS_AGE: Final = timedelta(days=90)
 
@@ -39,9 +39,9 @@ class Statistics:
     Attributes:
         since: The start of the period.
         until: The time of the database.
-        rows: The figures of each job name and minute; of ten minutes or an hour further back. Those of
-            `statistics_by_time()` have no name and the length of its intervals.
-        is_complete: Whether no row was left out; else the oldest ones are missing.
+        rows: The figures of each job name and minute. Older rows cover ten minutes or an hour. The rows of
+            `statistics_by_time()` have no name, and cover one of its intervals.
+        is_complete: Whether no row was left out; if False, the oldest rows are missing.
         uncounted: Which live workers have ``statistics=False``, as a sentence; None if all of them count.
     """
 
@@ -63,10 +63,10 @@ class Statistics:
     def by_time(self, width: timedelta = MIN_WIDTH) -> dict[datetime, JobFigures]:
         """Return the figures of each interval in which anything happened, sorted by its start.
 
-        A row that is longer than an interval is counted in that of its start.
+        A row that is longer than an interval is counted in the interval in which the row starts.
 
         Args:
-            width: The length of the intervals, which divide the Unix epoch.
+            width: The length of the intervals, which are counted from the Unix epoch on.
 
         Raises:
             ValueError: ``width`` is shorter than a minute.
@@ -88,16 +88,17 @@ class Statistics:
         return self._add_up(lambda _: None).get(None, JobFigures())
 
     def _add_up(self, key: Callable[[StatisticsRow], K]) -> dict[K, JobFigures]:
-        """Return the figures of the rows together that have the same key, sorted by that."""
+        """Add up the figures of rows with the same key, and return the sums by key, sorted by the key."""
         figures_by_key: dict[K, list[JobFigures]] = defaultdict(list)
         for row in self.rows:
             figures_by_key[key(row)].append(row.figures)
+        # A key of None has no order, so it is not compared with others.
         in_order = sorted(figures_by_key.items(), key=lambda item: (item[0] is not None, item[0]))
         return {group: JobFigures.added(*figures) for group, figures in in_order}
 
 
 def why_uncounted(workers: Iterable[Worker]) -> str | None:
-    """Return which live workers count no attempts; None if all do."""
+    """Return a sentence that names the live workers which count no attempts; None if all of them count."""
     silent = [
         worker
         for worker in workers
@@ -114,9 +115,9 @@ class StatisticsReads(InspectorBase):
     ) -> Statistics:
         """Return what workers counted and measured lately, by job name and time.
 
-        At most 20,000 rows are read of each span (a minute, ten minutes, an hour); the oldest are left out.
-        `statistics_by_time()` adds up more of them. Workers with ``statistics=False`` count nothing, which
-        ``uncounted`` states.
+        At most 20,000 rows are read of each span (a minute, ten minutes, an hour). Older rows are left out.
+        `statistics_by_time()` can add up more rows. Workers with ``statistics=False`` count nothing, and
+        ``uncounted`` names them.
 
         Args:
             since: The length of the period, at most 90 days.
@@ -149,12 +150,13 @@ class StatisticsReads(InspectorBase):
     ) -> Statistics:
         """Return what workers counted and measured of all names together, by time.
 
-        The database adds up at most 72,000 rows of each span (a minute, ten minutes, an hour): those of 200
-        names in the minutes of six hours. The oldest are left out. The rows of the result have no name.
+        The database adds up at most 72,000 rows of each span (a minute, ten minutes, an hour). That is enough
+        for 200 names in each minute of six hours. Older rows are left out. The rows of the result have no
+        name.
 
         Args:
             since: The length of the period, at most 90 days.
-            width: The length of the intervals, which divide the Unix epoch; at least a minute.
+            width: The length of the intervals, which are counted from the Unix epoch on; at least a minute.
             names: Only these job names, in which ``*`` stands for any text; None for all.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The state of everything in sentences and in one row for each area: what people read first."""
+"""The state of everything, in some sentences and one text for each area. People read this first."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pg_scheduler.inspect.statistics import Statistics
 from pg_scheduler.inspect.texts import count, counted, length, listed, rounded
 
 PERIOD: Final = timedelta(minutes=15)
-"""The period of throughput and failures."""
+"""The period in which completed and failed attempts are counted."""
 
 MAX_SENTENCES: Final = 5
-"""Findings that are written out."""
+"""The maximum number of findings that get a sentence."""
 
 AREAS: Final[dict[str, tuple[str, ...]]] = {
     "jobs": ("LATE", "NAME-UNKNOWN", "STUCK"),
@@ -63,15 +63,15 @@ class Status:
     """The state of everything."""
 
     severity: Severity
-    """The severity of the worst area; ``error`` if jobs do not run, or will not."""
+    """The severity of the worst area; ``error`` if jobs do not run, or will not run."""
     sentences: tuple[str, ...]
-    """One sentence if all is well, else one for each of the worst findings with its remedy."""
+    """One sentence if all is well, otherwise a sentence for each of the worst findings, with its remedy."""
     areas: tuple[StatusArea, ...]
     """The areas."""
 
 
 def problems_of(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings because of which not all is well."""
+    """Return the findings that are at least warnings. All is well if there are none."""
     return [finding for finding in findings if finding.severity.rank >= Severity.WARNING.rank]
 
 
@@ -115,7 +115,7 @@ def _count_alive(figures: ClusterFigures) -> int:
 
 
 def _slots(figures: ClusterFigures) -> tuple[int, int]:
-    """Return the slots of live workers, and how many of them are taken."""
+    """Return the number of slots of live workers, and how many of them are in use."""
     alive = [worker for worker in figures.workers if worker.is_alive]
     return sum(worker.slots for worker in alive), sum(worker.running_jobs for worker in alive)
 
@@ -128,7 +128,7 @@ def _jobs(figures: ClusterFigures) -> str:
     due = sum(row.due for row in figures.backlog)
     held = count_held(figures.backlog, figures.held)
     unfinished = figures.totals.unfinished
-    # An estimate below the number of due jobs is that of an old ANALYZE.
+    # An estimate below the number of due jobs is outdated, because the table was not analyzed for long.
     is_stale = unfinished is None or unfinished < due
     estimate = "" if is_stale else f"; about {rounded(unfinished or 0)} unfinished jobs in all"
     if not due:

@@ -31,18 +31,18 @@ class StepState:
     kind: str
     """The kind: ``step``, ``cursor``, ``sleep``, ``signal``, or another one."""
     state: str
-    """``stored`` if it has its value, ``sleeping`` or ``waiting`` while that lasts, ``over`` for a sleep that
-    has ended, ``timed_out`` for a signal that did not come in time."""
+    """``stored`` if the step has its value, ``sleeping`` or ``waiting`` while it sleeps or waits, ``over``
+    for a sleep that has ended, ``timed_out`` for a signal that did not come in time."""
     value: Any
     """The value; None also if there is none."""
     no_value_reason: str | None
     """The reason why there is no value although one is stored; None otherwise."""
     attempt: int
-    """The ``attempt`` of the job that wrote it last, or during which it was sent."""
+    """The ``attempt`` of the job that wrote the step last, or during which the signal was sent."""
     started_at: datetime
-    """When it was stored first."""
+    """When the step was stored first."""
     ended_at: datetime | None
-    """When it was over, and of a cursor when its last value was stored; None while it lasts."""
+    """When the step ended, or when the last value of a cursor was stored; None while the step lasts."""
     until: datetime | None
     """The end of a sleep or of a wait, in the year 9999 for one without a timeout; None for other steps."""
 
@@ -91,12 +91,14 @@ class StepReads(InspectorBase):
 
 
 def has_suspended(steps: Iterable[StepState]) -> bool:
-    """Return whether any of the steps of a job has suspended it, or does."""
+    """Return whether any of the steps of a job has suspended the job, or suspends it now."""
     return any(step.until is not None for step in steps)
 
 
 def _state_from(job_id: str, row: StepRow, codec: PayloadCodec | None) -> StepState:
+    """Return the step of a row, with its value or with the reason why the value is missing."""
     value, reason = None, None
+    # The statement returns the size of a large value without the value.
     if row.value is None and row.size:
         read = command("jobs", "steps", job_id, row.name)
         reason = f"it is large: {row.size:,} bytes as stored; read it alone: {read}"
@@ -123,4 +125,5 @@ def _state(row: StepRow) -> str:
         return SLEEPING if row.kind == SLEEP else WAITING
     if row.kind == SLEEP:
         return OVER
+    # A signal that came has a value, even if that is null.
     return TIMED_OUT if row.kind == SIGNAL and not row.size else STORED

@@ -1,4 +1,4 @@
-"""Tasks: the names that workers claim, the jobs that wait for them, and their pauses."""
+"""Tasks: the names that workers claim, the jobs that wait under these names, and the pauses of tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pg_scheduler.jobs.validation import check_execution_time
 from pg_scheduler.scheduler.parts import parts_of
 
 MAX_NAMES: Final = 500
-"""Names of jobs whose attempts were counted."""
+"""The maximum number of names in the statistics that are returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class NameBacklog:
     """The numbers of due and of running jobs with one name."""
 
     name: str
-    """The name that a worker must claim: that of the function."""
+    """The name that a worker must claim: the name of the function."""
     due: int
     """Due jobs that wait for a slot."""
     running: int
@@ -37,7 +37,7 @@ class NameBacklog:
     oldest_due_at: datetime | None
     """When the first of the due jobs was due; None if none is due."""
     workers: int | None
-    """Live workers that claim the name; None if some of them do not report their names."""
+    """The number of live workers that claim the name; None if a live worker does not report its names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +45,20 @@ class Backlog:
     """The due jobs by name, and the blocked jobs, which are not due."""
 
     names: Sequence[NameBacklog]
-    """At most 500 names, that of the oldest due job first."""
+    """At most 500 names. The name of the oldest due job comes first."""
     due: int
     """Due jobs of these names."""
     is_capped: bool
     """Whether counting stopped after 50,000 unfinished jobs, so that there may be more."""
     due_estimate: int
-    """The number of due jobs: counted, or if that is capped, as the planner of the database estimates it."""
+    """The number of due jobs; if counting stopped, the estimate of the database's planner."""
     blocked: Mapping[str, int]
-    """Blocked jobs by what they wait for, ``after``, ``limit:<name>:<key>`` or ``share:<name>:<key>``; at
+    """Blocked jobs by what they wait for: ``after``, ``limit:<name>:<key>`` or ``share:<name>:<key>``. At
     most 500 entries."""
     is_blocked_capped: bool
-    """Whether counting them stopped after 20,000 jobs or 500 entries, so that there may be more."""
+    """Whether counting blocked jobs stopped after 20,000 jobs or 500 entries, so that there may be more."""
     held: frozenset[str] = frozenset()
-    """Those of the names whose task is paused: their jobs are due, and not late."""
+    """The names whose task is paused: their jobs are due, but not late."""
 
     @property
     def summary(self) -> str:
@@ -78,7 +78,7 @@ class TaskState(NameBacklog):
     paused_until: datetime | None = None
     """When the pause ends by itself; None if it lasts until the task is resumed, or if it is not paused."""
     note: str | None = None
-    """Why it was paused."""
+    """Why it was paused; None if it is not paused, or without a reason."""
     actor: str | None = None
     """The actor who paused it; None if it is not paused."""
 
@@ -88,7 +88,7 @@ class TaskList:
     """The names that workers claim, that have due or running jobs, or that are paused."""
 
     items: Sequence[TaskState]
-    """The names, sorted; of those that have due or running jobs at most 500."""
+    """The names, sorted. At most 500 of them have due or running jobs."""
     is_capped: bool
     """Whether counting stopped after 50,000 unfinished jobs or 500 names, so that there may be more."""
 
@@ -118,9 +118,9 @@ class ExpiringJobs:
 
 
 def fold_tasks(states: Iterable[TaskState], names: TaskNames) -> list[TaskState]:
-    """Return the tasks under their main names, sorted.
+    """Return one state for each task, under its main name, sorted by name.
 
-    The jobs of their other names count too, and the last pause of any name.
+    The state adds up the jobs of all names of the task, and has the last pause of any of these names.
     """
     tasks: dict[str, TaskState] = {}
     for state in states:
@@ -131,7 +131,10 @@ def fold_tasks(states: Iterable[TaskState], names: TaskNames) -> list[TaskState]
 
 
 def _joined(name: str, state: TaskState, other: TaskState) -> TaskState:
-    """Return the state of a task from those of two of its names."""
+    """Join the states of two names of a task.
+
+    Workers can claim both names, so the greater number of workers counts, and not the sum.
+    """
     last_paused = max(state, other, key=lambda task: task.paused_at.timestamp() if task.paused_at else 0.0)
     oldest = [task.oldest_due_at for task in (state, other) if task.oldest_due_at is not None]
     is_unknown = state.workers is None or other.workers is None
@@ -152,19 +155,19 @@ def claimed_names(workers: Sequence[InspectedWorker]) -> set[str]:
 
 
 def tasks_of_aliases(workers: Sequence[InspectedWorker]) -> dict[str, str]:
-    """Return the name of the task of each alias that live workers report. A pause holds all of its names."""
+    """Return the task of each alias that live workers report. A pause holds the jobs of all its names."""
     return merge_aliases(worker.aliases for worker in workers if worker.is_alive)
 
 
 async def paused_tasks(reads: InspectionStore) -> dict[str, Pause]:
-    """Return the pauses that have not ended by the names of their tasks."""
+    """Return the pauses that have not ended, by the names of their tasks."""
     return {pause.name: pause for pause in await reads.pauses.paused() if not pause.is_over}
 
 
 def count_claiming(
     workers: Sequence[InspectedWorker], name: str, *, with_draining: bool = False
 ) -> int | None:
-    """Return the number of live workers that claim a name; None if one of them does not report its names."""
+    """Return how many live workers claim a name; None if a live worker does not report its names."""
     alive = [
         worker
         for worker in workers
@@ -245,8 +248,8 @@ class TaskReads(InspectorBase):
 
         Args:
             name: The name of the task, or an alias.
-            until: When the pause ends: jobs count that expire before. None if it has no end: all jobs count
-                that have a misfire grace time.
+            until: When the pause ends. Only jobs that expire before this time count. None if the pause has no
+                end: all jobs with a misfire grace time count.
 
         Example::
 

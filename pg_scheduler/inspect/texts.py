@@ -13,6 +13,7 @@ from pg_scheduler.inspect.store.inspections import LockRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
 from pg_scheduler.jobs.model import Worker
 
+# For modules of this room that import them together with the functions below.
 count, counted = numbers.count, numbers.counted
 
 MAX_LISTED: Final = 5
@@ -42,14 +43,17 @@ def hosts(workers: Sequence[Worker | InspectedWorker]) -> str:
 def listed(texts: Sequence[str], number: int | None = None) -> str:
     """Join the first five texts, and state how many follow.
 
-    ``number`` is how many there are in all, if these are not all of them.
+    ``number`` is the total number of texts if ``texts`` has only some of them; None if it has all.
     """
     remainder = (len(texts) if number is None else number) - min(len(texts), MAX_LISTED)
     return ", ".join(texts[:MAX_LISTED]) + (f" and {remainder} more" if remainder > 0 else "")
 
 
 def extent_of(searched: int, total: int | None, *, is_complete: bool, noun: str = "job") -> str:
-    """Return how many jobs a search examined, as a text such as ``all of 500 jobs``."""
+    """Return how many jobs a search examined, as a text such as ``all of 500 jobs``.
+
+    ``total`` is about how many jobs an incomplete search would examine in the end; None if that is unknown.
+    """
     if is_complete:
         return f"{'' if searched == 1 else 'all of '}{counted(searched, noun)}"
     number = "an unknown number of" if total is None else f"about {rounded(total)}"
@@ -66,7 +70,7 @@ def rounded(number: int) -> str:
 
 
 def instant(at: datetime | None) -> str:
-    """Show an instant in UTC."""
+    """Show an instant in UTC, and None as ``its time``."""
     return "its time" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -86,7 +90,7 @@ def short(text: str) -> str:
 
 
 def later(at: datetime, seconds: float) -> datetime | None:
-    """Add seconds; return None beyond the calendar."""
+    """Return an instant plus some seconds; None if the calendar of Python ends before that."""
     try:
         return at + timedelta(seconds=seconds)
     except OverflowError:

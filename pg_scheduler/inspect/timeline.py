@@ -1,8 +1,8 @@
 """The life of a job: what happened to it, and what is ahead.
 
-The ``attempt`` of a job counts claims, because it is part of the fencing token. A claim that a limit sent
-back ran nothing, and an attempt that a step suspended continues in the next one. Neither leaves an entry in
-the history, so attempts are numbered here by those that ended otherwise.
+The ``attempt`` of a job counts its claims, because it is part of the fencing token. If a limit sends back a
+claim, nothing runs. If a step suspends an attempt, the next claim continues it. Neither of the two leaves an
+entry in the history. So this module numbers only the attempts that the history has, and the last one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
 
 MAX_KEPT: Final = 10
-"""Attempts that a row keeps."""
+"""The maximum number of attempts in the history of a row."""
 
 HELD: Final = {"limit": "waited for a limit", "step": "suspended by a step"}
-"""The events of what holds a job between two attempts."""
+"""The titles of events, by what held the job between two attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Event:
     """A point in the life of a job."""
 
     at: datetime | None
+    """When it happened, or is expected; None if that is unknown."""
     title: str
     worker: str | None = None
     error: str | None = None
@@ -39,6 +40,7 @@ class Event:
     log: Sequence[str] = ()
     """The last lines that the attempt logged. They can contain arguments."""
     is_ahead: bool = False
+    """Whether it is expected, and has not happened yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,11 @@ class Attempt:
     """An execution of a job."""
 
     number: int
-    """Its number among those that are known, without claims that ran nothing."""
+    """Its number among the attempts that are known, without claims that ran nothing."""
     claim: int
-    """The ``attempt`` of its job, as logs and ``current_job()`` have it."""
+    """The ``attempt`` of its job, which logs and ``current_job()`` show."""
     outcome: str | None
-    """How it ended, as in `AttemptError`, or ``completed``; None while it runs."""
+    """How it ended: an outcome of `AttemptError`, or the status of its job; None while it runs."""
     started_at: datetime | None
     ended_at: datetime | None
     worker_id: str | None
@@ -60,12 +62,12 @@ class Attempt:
     log: Sequence[str] = ()
     """The last lines that it logged. They can contain arguments."""
     held_by: str = ""
-    """What held its job between the attempt before and this one: ``limit`` if one sent back a claim, ``step``
-    if one suspended it; empty for neither."""
+    """What held its job between the attempt before and this one: ``limit`` if a limit sent back a claim,
+    ``step`` if a step suspended an attempt; empty if nothing did."""
 
     @property
     def seconds(self) -> float | None:
-        """How long it ran; None while it runs, and if it did not."""
+        """How long it ran in seconds; None while it runs, or if it never started."""
         if self.started_at is None or self.ended_at is None:
             return None
         return (self.ended_at - self.started_at).total_seconds()
@@ -86,11 +88,13 @@ def attempts_of(job: Job, *, has_suspended: bool = False) -> list[Attempt]:
     """
     errors = [error for error in job.errors if error.outcome != PARENT]
     attempts: list[Attempt] = []
-    # A full history may lack its first entries, so the oldest one that it has gives the first number.
+    # A full history may have lost its first entries, so the number of its oldest entry is taken from that
+    # entry.
     is_full = len(job.errors) >= MAX_KEPT
     first_number = max(errors[0].attempt, 1) if is_full and errors else 1
 
     def held_by(claim: int) -> str:
+        # Claims without an entry between two attempts were sent back by a limit, or suspended by a step.
         has_claims_between = bool(attempts) and claim > attempts[-1].claim + 1
         return ("step" if has_suspended else "limit") if has_claims_between else ""
 
@@ -109,6 +113,7 @@ def attempts_of(job: Job, *, has_suspended: bool = False) -> list[Attempt]:
                 held_by=held_by(error.attempt),
             )
         )
+    # The history lacks the last attempt while it runs, and if it completed the job.
     if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
         attempts.append(
             Attempt(
@@ -132,7 +137,8 @@ def error_text(error: AttemptError) -> str | None:
 def retries_used(job: Job) -> str:
     """Return how many of its retries a job has used.
 
-    Attempts that were released, postponed by the job itself, or made before a call of `retry_job()` use none.
+    Attempts that were released, that the job itself postponed, or that came before a call of `retry_job()`
+    use no retry.
     """
     if job.max_retries <= 0:
         return "no retries"
@@ -140,18 +146,19 @@ def retries_used(job: Job) -> str:
 
 
 def timeline_of(job: Job, now: datetime, *, has_suspended: bool = False) -> Iterator[Event]:
-    """Yield the past events of a job, the oldest first, then those that are expected if it is unfinished.
+    """Yield the past events of a job, the oldest first; then the expected ones, if the job is unfinished.
 
     Args:
         job: The job.
-        now: The time.
+        now: The current time.
         has_suspended: Whether a step has suspended it.
     """
     yield Event(job.created_at, "created")
     attempts = attempts_of(job, has_suspended=has_suspended)
     past = list(_past(job, attempts))
     ahead = [] if job.finished_at is not None else list(_ahead(job, now))
-    due = Event(job.execution_time, "due")  # the due time is that of the last attempt
+    # The row has the due time of the last attempt only, or of the next one if the job is pending.
+    due = Event(job.execution_time, "due")
     if job.status is JobStatus.PENDING:
         title = f"attempt {attempts[-1].number + 1 if attempts else 1} due"
         due = Event(job.execution_time, title, is_ahead=job.execution_time > now)
@@ -160,6 +167,7 @@ def timeline_of(job: Job, now: datetime, *, has_suspended: bool = False) -> Iter
     if due.is_ahead:
         ahead.insert(0, due)
     else:
+        # The event comes before the first past event that is not earlier.
         later_indexes = (
             index for index, event in enumerate(past) if event.at and event.at >= job.execution_time
         )
@@ -169,8 +177,10 @@ def timeline_of(job: Job, now: datetime, *, has_suspended: bool = False) -> Iter
 
 
 def _past(job: Job, attempts: Sequence[Attempt]) -> Iterator[Event]:
-    """Yield the attempts, what kept the job from starting, and its end."""
+    """Yield the attempts, the ends of parents that kept the job from starting, and the end of the job."""
     following = iter(attempts)
+    # Each entry of the history is that of an attempt, in the same order, or of a parent that did not
+    # complete.
     for entry in job.errors:
         if entry.outcome == PARENT:
             yield Event(entry.ended_at, "not started", entry.worker_id, error_text(entry))
@@ -201,7 +211,7 @@ def _ahead(job: Job, now: datetime) -> Iterator[Event]:
 
 
 def _conditions(job: Job, now: datetime) -> Iterator[Event]:
-    """Yield what else a pending job waits for, and when it expires."""
+    """Yield what a pending job waits for besides its due time, and when it expires."""
     is_queued = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
     is_limited = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
     if job.blocked_on is not None and not is_queued and not is_limited:
@@ -224,7 +234,7 @@ def _conditions(job: Job, now: datetime) -> Iterator[Event]:
 def last_attempt(job: Job) -> int:
     """Return the number of the last attempt that the job can have without an intervention.
 
-    Attempts that were released, snoozed, or made before a call of `retry_job()` use no retry.
+    Attempts that were released or snoozed, or that came before a call of `retry_job()`, use no retry.
     """
     retries = max(job.max_retries - job.retry_count, 0)
     return retries + (job.attempt + 1 if job.started_at is None else max(job.attempt, 1))

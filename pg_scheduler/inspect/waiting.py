@@ -22,10 +22,10 @@ START_DELAY: Final = timedelta(seconds=10)
 """How long after its due time a job without an obstacle may still be pending: two polls, and a margin."""
 
 SHORT_GRACE: Final = timedelta(seconds=30)
-"""A job that expires within this time, or a tenth of its misfire grace time, has nearly expired."""
+"""A job has nearly expired if the time left is at most this, or at most a tenth of its misfire grace time."""
 
 HELD_GRACE: Final = timedelta(hours=1)
-"""The same for a job that is held: it does not start without intervention."""
+"""Used instead of ``SHORT_GRACE`` for a job that is held, because it does not start without intervention."""
 
 HOLDING: Final = frozenset(
     {
@@ -41,7 +41,7 @@ HOLDING: Final = frozenset(
 
 
 def explain_pending(facts: JobFacts) -> Explanation:
-    """Explain a pending job: what blocks it, when it is due, what prevents its start or precedes it."""
+    """Explain a pending job: what blocks it, when it is due, what prevents its start or goes before it."""
     blocking = list(_blocking(facts))
     timing = list(_timing(facts))
     holding = list(_holding(facts))
@@ -50,19 +50,22 @@ def explain_pending(facts: JobFacts) -> Explanation:
     is_prevented = any(reason.code in HOLDING for reason in holding) and not _ends_by_itself(facts, holding)
     if not decisive:
         decisive = [_should_run_now(facts)]
+    # When a wait for a signal or for jobs ends cannot be estimated.
     has_no_end = bool(timing) and _codes(timing) <= {ReasonCode.SIGNAL, ReasonCode.AFTER}
     eta = None if blocking or is_prevented or has_no_end else _start(facts, queueing)
+    # Before its due time, a job waits in any case, whatever would prevent its start then.
     is_held = is_prevented and not timing
     expiry = _near_expiry(facts, eta, is_held=is_held)
     return Explanation(Verdict.HELD if is_held else Verdict.WAITING, (*decisive, *expiry), eta)
 
 
 def _blocking(facts: JobFacts) -> Iterator[Reason]:
+    """Yield why the job is blocked: by a limit, by other jobs, or by the turn of its tenant."""
     blocked_on = facts.job.blocked_on
     if blocked_on is None:
         return
     if blocked_on.startswith(BLOCKED_BY_SHARE):
-        # Before its due time, a job of a tenant waits for that, as _timing() states.
+        # Before its due time, a job of a tenant waits for this time, which _timing() states.
         if facts.job.execution_time <= facts.now:
             yield _waits_for_its_turn(facts)
         return
@@ -113,13 +116,14 @@ def _waits_for_its_turn(facts: JobFacts) -> Reason:
 
 
 def _timing(facts: JobFacts) -> Iterator[Reason]:
+    """Yield why the job is not due yet; nothing if it is due."""
     job = facts.job
     wait = job.execution_time - facts.now
     if wait <= timedelta(0):
         return
     newest = job.errors[-1] if job.errors else None
-    # A suspension adds no entry to the history. If the newest entry is of this attempt, the attempt was not
-    # suspended, and the entry has the reason of the wait.
+    # A suspended attempt adds no entry to the history. If the newest entry is that of the last attempt, this
+    # attempt was not suspended, and the entry has the reason why the job waits.
     may_be_suspended = newest is None or newest.attempt != job.attempt
     waits = list(_suspended(facts)) if may_be_suspended else []
     if waits:
@@ -140,7 +144,7 @@ def _timing(facts: JobFacts) -> Iterator[Reason]:
 
 
 def _suspended(facts: JobFacts) -> Iterator[Reason]:
-    """Yield what a job waits for whose last attempt was suspended."""
+    """Yield what the job waits for, if its last attempt was suspended by steps."""
     signals = [wait for wait in facts.waits if wait.is_open and wait.kind == SIGNAL]
     sleeps = [wait for wait in facts.waits if wait.is_open and wait.kind == SLEEP]
     children = [wait for wait in facts.waits if wait.is_open and wait.kind == CHILD]
@@ -166,13 +170,14 @@ def _suspended(facts: JobFacts) -> Iterator[Reason]:
 
 
 def _described(wait: WaitRow, now: datetime) -> str:
+    """Return the name of a wait, and when it ends."""
     if wait.until is None or wait.until >= NO_TIMEOUT:
         return f"{wait.name!r} without a timeout"
     return f"{wait.name!r} until {instant(wait.until)} (in {length(wait.until - now)})"
 
 
 def _holding(facts: JobFacts) -> Iterator[Reason]:
-    """Yield what prevents a start once the job is due."""
+    """Yield what prevents a start of the job when it is due."""
     alive = [worker for worker in facts.workers if worker.is_alive and worker.claims_jobs]
     knowing = [worker for worker in alive if worker.names is None or facts.task in worker.names]
     claiming = _claiming(facts)
@@ -250,20 +255,22 @@ def _codes(reasons: Iterable[Reason]) -> set[ReasonCode]:
 
 
 def _ends_by_itself(facts: JobFacts, holding: Iterable[Reason]) -> bool:
-    """Return whether the only obstacle is a pause with an end."""
+    """Return whether the only obstacle that prevents a start is a pause with an end."""
     codes = _codes(holding) & HOLDING
     until = facts.pause.paused_until if facts.pause else None
     return codes == {ReasonCode.TASK_PAUSED} and until is not None
 
 
 def _queueing(facts: JobFacts) -> Iterator[Reason]:
+    """Yield which jobs precede a due job, if the slots do not suffice for them and for it."""
     queue = facts.queue
     due = facts.job.execution_time
     claiming = _claiming(facts)
     slots = sum(worker.slots for worker in claiming)
     rows = {row.worker_id: row for row in facts.slots}
     in_use = [rows.get(worker.worker_id, SlotsRow(worker.worker_id, 0)) for worker in claiming]
-    # A worker reports its running jobs at its heartbeats, and not all of their rows may have been read.
+    # The number of a heartbeat may be old, and not all rows of running jobs may have been read. So the
+    # greater number counts.
     used = sum(
         min(max(worker.running_jobs, row.running), worker.slots)
         for worker, row in zip(claiming, in_use, strict=True)
@@ -314,6 +321,7 @@ def _should_run_now(facts: JobFacts) -> Reason:
 
 
 def _near_expiry(facts: JobFacts, eta: datetime | None, *, is_held: bool) -> Iterator[Reason]:
+    """Yield a reason if the job will probably expire: little time is left, or it starts too late."""
     job = facts.job
     if job.expires_at is None or job.blocked_on is not None:
         return
@@ -333,7 +341,7 @@ def _near_expiry(facts: JobFacts, eta: datetime | None, *, is_held: bool) -> Ite
 
 
 def _start(facts: JobFacts, queueing: Sequence[Reason]) -> datetime | None:
-    """Return when the job will probably start."""
+    """Return when the job will probably start; None if that cannot be estimated."""
     at = max(facts.now, facts.job.execution_time)
     if facts.pause is not None and facts.pause.paused_until is not None:
         at = max(at, facts.pause.paused_until)
@@ -352,6 +360,7 @@ def _wait_s(facts: JobFacts) -> float | None:
 
 
 def _claiming(facts: JobFacts) -> list[InspectedWorker]:
+    """Return the live workers that would claim the job. One that does not report its names may claim any."""
     return [
         worker
         for worker in facts.workers

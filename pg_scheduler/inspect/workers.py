@@ -1,4 +1,7 @@
-"""Read workers, make requests of them, and find their attempts, although no index has the worker of a job."""
+"""Read workers, make requests of them, and find their attempts.
+
+No index contains the worker of a job, so the attempts of a worker are searched among bounded numbers of jobs.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ class WorkerMethods(InspectorBase):
         """Return the retention that every live worker reports.
 
         Raises:
-            ConfigurationError: No live worker reports one, or they differ.
+            ConfigurationError: No live worker reports its retention, or live workers differ in it.
         """
         policies = {
             json.dumps(values, sort_keys=True): values
@@ -64,7 +67,7 @@ class WorkerMethods(InspectorBase):
         return _config_of(next(iter(policies.values())))
 
     async def drain_workers(self, worker_ids: Iterable[str]) -> list[str]:
-        """Request of workers to claim no more jobs; running ones continue. Return the ids that exist.
+        """Request of workers to claim no more jobs. Jobs that run continue. Return the ids that exist.
 
         A request lasts until ``resume_workers()``, or the end of the worker.
 
@@ -111,6 +114,7 @@ def _checked_ids(worker_ids: Iterable[str]) -> list[str]:
 
 
 def _config_of(values: Mapping[str, Any]) -> VacuumConfig:
+    """Return the retention that the row of a worker contains; raise ConfigurationError if it is invalid."""
     try:
         policies: dict[str, Any] = {
             name: VacuumPolicy(
@@ -129,7 +133,8 @@ class Attempt:
     """An attempt of a job.
 
     Attributes:
-        outcome: ``running``, the status of its job if that ended with it, or its outcome in the history.
+        outcome: ``running`` while it runs, the status of the job if the job ended with this attempt,
+            otherwise the outcome that the history of the job has.
         ended_at: When it ended; None while it runs.
     """
 
@@ -158,8 +163,9 @@ async def ended_attempts(
 ) -> list[Attempt]:
     """Return attempts of a worker that ended between two instants, the oldest first.
 
-    Of completed jobs the newest are examined: 5,000 with a generated id, and 100 of each schedule that fired.
-    Those of manual runs, and those whose id a caller chose, are missing.
+    Of completed jobs, the newest 5,000 with a generated id and the newest 100 of each schedule that fired are
+    examined. Attempts of completed jobs are missing if a caller chose the id, or if ``trigger()`` enqueued
+    the job.
     """
     reads = tables_of(inspector).reads
     fired_ids = [
@@ -168,8 +174,8 @@ async def ended_attempts(
         if row.last_fire_at is not None and row.last_fire_at >= since
     ]
     prefixes = [job_id_prefix(schedule_id, owner) for schedule_id in fired_ids for owner in ("code", "api")]
-    # Generated ids begin with the milliseconds of their creation, in 12 hexadecimal digits. The limit is a
-    # second later, since the clocks of workers and of this process differ.
+    # Generated ids begin with the milliseconds of their creation, in 12 hexadecimal digits. The upper bound
+    # is a second later than now, because the clocks of workers and of this process differ.
     milliseconds = f"{int((now + timedelta(seconds=1)).timestamp() * 1000):012x}"
     ranges = [IdRange("0", f"{milliseconds[:8]}-{milliseconds[8:]}", MAX_GENERATED)]
     # After the prefix, the id of a fire time has a digit, which sorts before "A", and that of a manual run
@@ -189,6 +195,7 @@ async def ended_attempts(
 
 
 def _attempts_of(row: AttemptRow) -> Iterator[Attempt]:
+    """Yield the attempts in the history of a row, and its last attempt unless the history has it."""
     history = errors_from(row.history)
     for error in history:
         if error.started_at is not None and error.ended_at is not None:

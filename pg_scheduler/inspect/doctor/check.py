@@ -1,4 +1,4 @@
-"""A check: bounded statements that read facts, and what they mean."""
+"""A check: bounded statements that read facts, and a judgement of these facts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class SharedFacts:
-    """The facts of one examination.
+    """The facts of one examination, of which some are read once for several checks.
 
     Attributes:
-        store: Reads them.
+        store: Reads the facts.
     """
 
     def __init__(self, store: InspectionStore) -> None:
@@ -32,7 +32,7 @@ class SharedFacts:
         self._results: dict[Callable[[], Awaitable[Any]], Any] = {}
 
     async def once(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what a method returns, which is called for the first check that judges it."""
+        """Return the result of a method, which is called only for the first check that needs this result."""
         if read not in self._results:
             self._results[read] = await read()
         result: T = self._results[read]
@@ -59,16 +59,16 @@ class Check(NamedTuple):
 
 
 def check(*codes: FindingCode) -> Callable[[Callable[[SharedFacts, Thresholds], CheckResults]], Check]:
-    """Make a function the check of these codes."""
+    """Return a decorator that makes a function the check of these codes."""
     return partial(Check, codes)
 
 
 class Evidence(NamedTuple):
-    """The evidence of a finding whose subject a person may see who sees no other names.
+    """The evidence of a finding, in two parts, because a person may see its subject but not other names.
 
     Attributes:
-        own: The part that mentions no name but the subject.
-        other: The part after it, which mentions other names.
+        own: The first part, which mentions no name except the subject.
+        other: The second part, which mentions other names.
     """
 
     own: str
@@ -84,17 +84,18 @@ def finding(
 ) -> Finding:
     """Return a finding, with the sentence of the steps of its remedy."""
     remedy_steps = as_steps(steps)
+    # Evidence in one part may mention any name.
     own, other = evidence if isinstance(evidence, Evidence) else ("", evidence)
     return Finding(code, severity, subject, own + other, sentence_of(remedy_steps), remedy_steps, own, other)
 
 
 def error(code: FindingCode, subject: str, evidence: str | Evidence, *steps: str | RemedyStep) -> Finding:
-    """Return a finding because of which jobs do not run, or will not."""
+    """Return a finding that is an error: because of it, jobs do not run, or will not run."""
     return finding(code, Severity.ERROR, subject, evidence, *steps)
 
 
 def warning(code: FindingCode, subject: str, evidence: str | Evidence, *steps: str | RemedyStep) -> Finding:
-    """Return a finding that costs performance, or becomes an error."""
+    """Return a finding that is a warning: it costs performance, or will become an error."""
     return finding(code, Severity.WARNING, subject, evidence, *steps)
 
 

@@ -59,6 +59,7 @@ class FindingCode(StrEnum):
     NAME_UNKNOWN = "NAME-UNKNOWN"
     """Due jobs have a name that no live worker claims."""
     NAME_SHARED = "NAME-SHARED"
+    """Live workers have different code for one name of a task."""
     QUARANTINE = "QUARANTINE"
     """Jobs reached max_crashes in the last seven days."""
     FAILING = "FAILING"
@@ -84,7 +85,7 @@ class FindingCode(StrEnum):
     XMIN_HELD = "XMIN-HELD"
     """A transaction, a slot or a standby has kept dead rows for long."""
     RIGHTS = "RIGHTS"
-    """The role lacks privileges of a worker, or has further ones."""
+    """The role lacks privileges of a worker, or has more privileges than a worker needs."""
     TIMEOUTS = "TIMEOUTS"
     """The server cancels long statements of the role."""
     ISOLATION = "ISOLATION"
@@ -108,6 +109,7 @@ class FindingCode(StrEnum):
     SCHED_BROKEN = "SCHED-BROKEN"
     """The planner paused a schedule because of an error."""
     SCHED_ZONE = "SCHED-ZONE"
+    """A node does not know the time zone of a schedule."""
     SCHED_AHEAD = "SCHED-AHEAD"
     """The next fire time of a schedule comes from a clock that was set back, so it does not fire."""
     SCHED_DST = "SCHED-DST"
@@ -128,9 +130,9 @@ class Severity(StrEnum):
     INFO = "info"
     """Worth knowing; nothing has to be done."""
     WARNING = "warning"
-    """It costs performance, or becomes an error."""
+    """It costs performance, or will become an error."""
     ERROR = "error"
-    """Jobs do not run, or will not."""
+    """Jobs do not run, or will not run."""
 
     @property
     def rank(self) -> int:
@@ -143,7 +145,7 @@ class Advice:
     """The title, the meaning and the remedy of a code, for any values of a finding."""
 
     title: str
-    """What a finding is about, with ``{}`` in the place of its subject, or without."""
+    """What a finding is about. If the text has ``{}``, the subject of the finding takes its place."""
     meaning: str
     """What the code means, in one sentence."""
     steps: tuple[RemedyStep, ...]
@@ -156,7 +158,7 @@ class Advice:
 
 
 def _advice(title: str, meaning: str, *steps: str | RemedyStep) -> Advice:
-    """Return the advice with these steps, of which those without a command are given as their words."""
+    """Return the advice with these steps. A text is a step without a command."""
     return Advice(title, meaning, as_steps(steps))
 
 

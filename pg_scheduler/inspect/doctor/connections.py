@@ -1,4 +1,4 @@
-"""Whether pools are large enough, and notifications arrive."""
+"""Check whether pools are large enough, and whether notifications arrive."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> CheckResults:
     settings = await facts.once(facts.store.doctor.settings)
     for problem in judge_server(workers, settings, await facts.store.server.connections()):
         yield problem
-    # Each job of such a schedule takes a connection for its advisory lock.
+    # Each running job of a schedule with an advisory lock takes a connection of the pool for the lock.
     locking_schedules = await facts.store.server.locking_schedules()
     for worker in workers:
         size = ReportedHealth.of(worker.health).pool.max
@@ -127,7 +127,7 @@ async def _check_pools(facts: SharedFacts, _: Thresholds) -> CheckResults:
 def judge_server(
     workers: Sequence[Worker], settings: Mapping[str, SettingRow], groups: Sequence[ConnectionRow]
 ) -> Iterator[Finding]:
-    """Yield a finding if the pools can exceed the connections of the server, or if few are left."""
+    """Yield a finding if the pools can exceed the connections of the server, or if few of these are left."""
     max_connections = int(settings["max_connections"].value)
     reserved = sum(int(settings[name].value) for name in RESERVED if name in settings)
     usable = max_connections - reserved

@@ -1,4 +1,4 @@
-"""Whether the server, its clock, its settings, old transactions and the rights of the role suit a worker."""
+"""Check whether the server, its clock and settings, and the rights of the role suit a worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TIMEOUTS: Final = ("statement_timeout", "transaction_timeout")
 ISOLATION: Final = "default_transaction_isolation"
 
 HALF: Final = 0.5
-"""The share of its queue of notifications from which on the server logs warnings."""
+"""If more than this share of its queue of notifications is in use, the server logs warnings."""
 
 
 @check(FindingCode.DB_VERSION)
@@ -138,7 +138,11 @@ def judge_version(number: str, version: str) -> Iterator[Finding]:
 def judge_clocks(
     ping: Ping | None, workers: Sequence[Worker], now: datetime | None, most_s: float
 ) -> Iterator[Finding]:
-    """Yield clocks that differ: of this machine, or of the server since a heartbeat."""
+    """Yield findings about clocks.
+
+    The clock of this machine or of a worker's host differs from that of the server, or the server's clock was
+    set back after a heartbeat. Without a ping or without ``now``, the checks that need it are left out.
+    """
     if ping is not None and abs(ping.ahead_s) >= most_s + ping.seconds / 2:
         direction = "ahead of" if ping.ahead_s > 0 else "behind"
         yield warning(
@@ -173,7 +177,10 @@ def judge_clocks(
 
 
 def judge_holders(holders: Sequence[HolderRow], seconds: float, transactions: int) -> Iterator[Finding]:
-    """Yield holders that keep dead rows for long. Slots and standbys have an age in transactions only."""
+    """Yield a finding for each holder that has kept dead rows for long.
+
+    Slots and standbys have no age in seconds, so their age in transactions counts.
+    """
     for holder in holders:
         is_old = holder.transactions >= transactions if holder.seconds is None else holder.seconds >= seconds
         if not is_old:
@@ -205,7 +212,7 @@ def judge_notifications(used: float, most: float) -> Iterator[Finding]:
 
 
 def _release(holder: HolderRow) -> Iterator[str | RemedyStep]:
-    """Yield the steps that let the server remove the rows that this holder keeps."""
+    """Yield the steps after which the server can remove the dead rows that this holder keeps."""
     literal = "'" + holder.subject.replace("'", "''") + "'"
     if holder.kind == "transaction":
         yield execute(f"SELECT pg_catalog.pg_terminate_backend({holder.subject})")
@@ -219,7 +226,7 @@ def _release(holder: HolderRow) -> Iterator[str | RemedyStep]:
 
 
 def _step_to_set(role: RoleRow, setting: SettingRow, name: str, value: str) -> str | RemedyStep:
-    """Return the step that gives a setting a value, where the present value comes from."""
+    """Return the step that sets a setting to a value, in the place where its present value was set."""
     if setting.source == "client":
         return f"remove {name} from server_settings= of the pool, or from the options of its DSN"
     role_in_database = f"{quote_identifier(role.name)} IN DATABASE {quote_identifier(role.database)}"
@@ -235,6 +242,7 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> CheckResults:
     rights = await facts.store.server.rights(TABLES)
     schema, role = await facts.store.schema(), await facts.once(facts.store.server.role)
     missing = missing_privileges(rights)
+    # Only a role that lacks nothing is examined for privileges that a worker does not need.
     if not any(missing.values()):
         for problem in _judge_excess(schema, role, rights):
             yield problem
@@ -244,6 +252,7 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> CheckResults:
     evidence = describe_missing(schema, role, missing)
     if hidden:
         evidence += f" and may not read {hidden} of them, so checks are not made"
+    # The role may be one for people or for metrics, which lacks privileges of a worker on purpose.
     granted = {right.table: set(right.privileges) for right in rights}
     if matching_role := next(
         (other_role for other_role in OTHER_ROLES if _is_exactly(other_role, granted)), None
@@ -257,13 +266,13 @@ async def _check_rights(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 
 def missing_privileges(rights: Sequence[RightsRow]) -> dict[str, set[str]]:
-    """Return the privileges of a worker that a role lacks, by table."""
+    """Return for each table the privileges of a worker that the role lacks; an empty set if it lacks none."""
     needed = privileges_of(Role.WORKER)
     return {right.table: needed[right.table] - set(right.privileges) for right in rights}
 
 
 def describe_missing(schema: str, role: RoleRow, missing: Mapping[str, set[str]]) -> str:
-    """Return on how many tables a role lacks privileges of a worker."""
+    """Return a text that states on how many tables a role lacks privileges of a worker."""
     tables = counted(sum(map(bool, missing.values())), "table")
     return f"the role {role.name!r} lacks privileges of a worker on {tables} of schema {schema!r}"
 
@@ -315,12 +324,13 @@ def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> It
 
 
 def _is_exactly(role: Role, granted: Mapping[str, set[str]]) -> bool:
+    """Return whether the granted privileges are those that a role needs, and no others."""
     needed = privileges_of(role)
     return all(privileges == needed.get(table, set()) for table, privileges in granted.items())
 
 
 def _grouped(quoted_schema: str, rights: Mapping[str, Iterable[str]]) -> list[tuple[str, str]]:
-    """Return lists of privileges, each with the tables that it belongs to."""
+    """Return pairs of a list of privileges and the list of tables with exactly these privileges, as SQL."""
     groups: dict[str, list[str]] = {}
     for table, privileges in rights.items():
         names = ", ".join(privilege for privilege in PRIVILEGES if privilege in privileges)

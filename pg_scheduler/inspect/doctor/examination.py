@@ -1,4 +1,4 @@
-"""Make the checks, one after the other, and collect what they find."""
+"""Make the checks, one after the other, and collect their findings."""
 
 from __future__ import annotations
 
@@ -30,11 +30,15 @@ MODULES: Final = (table, workers, jobs, database, connections, schedules, retent
 CHECKS: Final[tuple[Check, ...]] = tuple(
     value for module in MODULES for value in vars(module).values() if isinstance(value, Check)
 )
-"""Every check; each code belongs to one."""
+"""Every check. Each code belongs to one check."""
 
 
 async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thresholds) -> Diagnosis:
-    """Make the checks of these codes, or all of them, and return what they found."""
+    """Make the checks of these codes, or all checks if none is given, and return the diagnosis.
+
+    A check that the role may not make, or that the server cancels, is listed as not made. Other errors are
+    raised.
+    """
     codes, facts = read_codes(only), SharedFacts(store)
     findings: list[Finding] = []
     not_made: list[UnmadeCheck] = []
@@ -63,7 +67,7 @@ async def examine(store: InspectionStore, only: Iterable[str], thresholds: Thres
 
 
 async def _describe_missing(store: InspectionStore, error: SchemaMissingError) -> str:
-    """Return why checks are not made on a schema that is not migrated: the same text for all of them."""
+    """Return why checks cannot be made on a schema that is not migrated, as one text for all checks."""
     try:
         schema = await store.schema()
     except SchemaMissingError:
@@ -72,7 +76,7 @@ async def _describe_missing(store: InspectionStore, error: SchemaMissingError) -
 
 
 def read_codes(texts: Iterable[str]) -> set[FindingCode]:
-    """Return the codes of these texts; all codes for none.
+    """Return the codes of these texts; all codes if there is no text.
 
     Raises:
         ValueError: A code is unknown.

@@ -1,4 +1,4 @@
-"""A diagnosis: findings, the checks that were made, and from which values on something is a finding."""
+"""A diagnosis: findings, the checks that were made, and the values from which on something is a finding."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Finding:
     steps: tuple[RemedyStep, ...] = ()
     """The remedy as steps with their commands; ``remedy`` is the sentence that is made of them."""
     own_evidence: str = ""
-    """The part of the evidence that mentions no other object; empty if no part is known to be so."""
+    """The first part of the evidence, which mentions no object except the subject; may be empty."""
     other_evidence: str = ""
-    """The part after it, which may mention other objects."""
+    """The remaining part of the evidence, which may mention other objects."""
 
     @property
     def title(self) -> str:
@@ -69,9 +69,9 @@ class UnmadeCheck:
     """A check that was not made, or only in part."""
 
     code: FindingCode
-    """The code of the findings that it makes."""
+    """The code of the findings that the check yields."""
     reason: str
-    """Why it was not made."""
+    """Why the check was not made, or which part of it was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     """The findings, the most severe first."""
     made: tuple[FindingCode, ...]
-    """The checks that were made."""
+    """The codes of the checks that were made as a whole."""
     not_made: tuple[UnmadeCheck, ...]
     """The checks that were not made, or only in part, and why."""
 
@@ -89,16 +89,20 @@ class Diagnosis:
     def of(
         cls, findings: Iterable[Finding], asked_codes: Iterable[FindingCode], not_made: Iterable[UnmadeCheck]
     ) -> Diagnosis:
-        """Return a diagnosis with the findings in their order, for the codes that were asked for."""
+        """Return a diagnosis for the requested codes, with the most severe findings first.
+
+        One check can yield findings of several codes. Those of codes that were not requested are left out.
+        """
         codes = tuple(code for code in FindingCode if code in set(asked_codes))
-        unmade = tuple(check for check in not_made if check.code in codes)
+        unmade_checks = tuple(check for check in not_made if check.code in codes)
         kept_findings = [finding for finding in findings if finding.code in codes]
         places = {code: place for place, code in enumerate(FindingCode)}
         kept_findings.sort(
             key=lambda finding: (-finding.severity.rank, places[finding.code], finding.subject)
         )
-        missing = {check.code for check in unmade}
-        return cls(tuple(kept_findings), tuple(code for code in codes if code not in missing), unmade)
+        unmade_codes = {check.code for check in unmade_checks}
+        made = tuple(code for code in codes if code not in unmade_codes)
+        return cls(tuple(kept_findings), made, unmade_checks)
 
     @property
     def severity(self) -> Severity:
@@ -115,7 +119,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """From which values on something is a finding.
+    """The values from which on something is a finding.
 
     Raises:
         ValueError: A value is negative.
@@ -128,11 +132,13 @@ class Thresholds:
     """
 
     dead_rows: int = 200_000
-    """Dead rows of a table that are more than half of its rows: BLOAT. Those before a vacuum: AUTOVACUUM."""
+    """Dead rows of a table, if these are more than half of its rows: BLOAT. Dead rows at which autovacuum
+    begins: AUTOVACUUM."""
     freeze_age: int | None = None
     """Transactions since a table was frozen: WRAPAROUND. None for 1.2 x ``autovacuum_freeze_max_age``."""
     multixact_age: int | None = None
-    """Multixacts since then: WRAPAROUND. None for 1.2 x ``autovacuum_multixact_freeze_max_age``."""
+    """Multixacts since a table was frozen: WRAPAROUND. None for 1.2 x
+    ``autovacuum_multixact_freeze_max_age``."""
     notify_queue: float = 0.1
     """The share of the server's queue of notifications that is in use: NOTIFY-QUEUE."""
     draining_s: float = 3600.0
@@ -144,13 +150,14 @@ class Thresholds:
     failures: int = 5
     """Attempts of a name that failed in the last 15 minutes: FAILING."""
     failure_ratio: float = 0.1
-    """The share of its attempts that failed, and that is at least twice that of the week before: FAILING.
+    """The share of the attempts of a name that failed, if it is at least twice the share of the week before:
+    FAILING.
 
-    A share of 0.5 counts whatever that of the week before was."""
+    A share of 0.5 or more counts whatever the share of the week before was."""
     expired: int = 1
     """Jobs of a name that expired in the last 15 minutes: JOBS-EXPIRED."""
     stuck_s: float = 60.0
-    """Seconds that a job runs at least, or that have passed since its lease expired: STUCK."""
+    """Seconds for which a job runs, or that have passed since its lease expired: STUCK."""
     payload_bytes: int = 65_536
     """Bytes of arguments as stored: PAYLOAD."""
     round_trip_s: float = 0.005
@@ -162,7 +169,7 @@ class Thresholds:
     held_transactions: int = 1_000_000
     """Transactions for which a slot or a standby keeps dead rows: XMIN-HELD."""
     notification_s: float = 1.0
-    """Seconds within which a notification arrives: LISTEN-NO-DELIVERY."""
+    """Seconds within which a notification must arrive: LISTEN-NO-DELIVERY."""
     overdue_s: float = OVERDUE_S
     """Seconds since the fire time of a schedule: SCHED-OVERDUE."""
     herd: int = 50
@@ -170,7 +177,7 @@ class Thresholds:
     table_bytes: int = 10_000_000_000
     """Bytes of a table without its indexes: RETENTION."""
     table_days: float = 30.0
-    """Days within which the table of jobs has that many bytes: RETENTION."""
+    """Days within which the table of jobs will have ``table_bytes``: RETENTION."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

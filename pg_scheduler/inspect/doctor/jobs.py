@@ -1,4 +1,4 @@
-"""Whether jobs start in time, complete, and have reasonable arguments."""
+"""Check whether jobs start in time, complete, and have arguments of a reasonable size."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ from pg_scheduler.inspect.texts import command, counted, instant, length, listed
 
 SAMPLE: Final = 1000
 MAX_RETRIED: Final = 20
-"""Jobs that the command of a remedy retries."""
+"""The maximum number of jobs that the command of a remedy retries."""
 
 WEEK_S: Final = 7 * 86_400.0
 
 EXPLAIN: Final = execute("pg-scheduler jobs explain", "its id")
-"""The step after one that prints the id of a job."""
+"""The step that follows a step whose command prints the id of a job."""
 
 FAILING_S: Final = 15 * 60.0
 ALWAYS_FAILING: Final = 0.5
-"""The share of failed attempts that is a finding whatever the share of the week before."""
+"""The share of failed attempts from which on there is a finding, whatever the share of the week before
+was."""
 STUCK_FACTOR: Final = 10
 MIN_DURATIONS: Final = 20
-"""Attempts from which on their durations say what is usual."""
+"""The number of attempts from which on their durations show which duration is usual."""
 
 
 @check(FindingCode.LATE, FindingCode.NAME_UNKNOWN)
@@ -51,7 +52,7 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
     now = await facts.store.statements.read_clock()
     claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
     if not claiming:
-        return  # WORKER-NONE
+        return  # the finding is WORKER-NONE
     names = sorted(claimed_names(claiming))
     for row in backlog.rows:
         if not row.due or row.oldest_due_at is None:
@@ -64,7 +65,7 @@ async def _check_backlog(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
             for worker in claiming
             if not worker.is_draining and (worker.names is None or row.name in worker.names)
         ]
-        # If all of them drain, the finding is WORKER-DRAINING.
+        # If all workers that claim the name drain, the finding is WORKER-DRAINING.
         if able and is_late(row.oldest_due_at, now, thresholds.late_s):
             late_s = (now - row.oldest_due_at).total_seconds()
             yield _late_finding(row, backlog, late_s, able)
@@ -77,7 +78,7 @@ async def _check_quarantine(facts: SharedFacts, _: Thresholds) -> CheckResults:
         yield UnmadeCheck(FindingCode.QUARANTINE, reason)
         return
     by_name = defaultdict[str, list[QuarantinedRow]](list)
-    # Jobs that ended at the same instant ran on the same worker, which died under them.
+    # The quarantined jobs of one dead worker end at the same instant, so they are found by it.
     ids_by_end = defaultdict[datetime, list[str]](list)
     for row in await facts.store.doctor.quarantined(WEEK_S):
         by_name[row.job_name].append(row)
@@ -152,6 +153,7 @@ async def _check_running(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
 
 
 async def _uncounted(facts: SharedFacts, code: FindingCode) -> CheckResults:
+    """Yield that a check by statistics was made only in part, if live workers count no attempts."""
     reason = why_uncounted(await facts.once(facts.store.workers.list_workers))
     if reason is not None:
         yield UnmadeCheck(code, reason)
@@ -216,7 +218,10 @@ def _late_finding(
 
 
 def _describe_load(row: BacklogRow, backlog: BacklogRows) -> str:
-    """Describe what runs, and what has been due for longer; the rows are sorted by that."""
+    """Describe which jobs run, and which jobs have been due for longer than those of a row.
+
+    The rows of the backlog are sorted by their oldest due time.
+    """
     rows, plus = backlog.rows, "+" if backlog.is_capped else ""
     running = sorted((entry for entry in rows if entry.running), key=lambda entry: -entry.running)
     before = [entry for entry in rows[: rows.index(row)] if entry.due]
@@ -231,7 +236,11 @@ def _describe_load(row: BacklogRow, backlog: BacklogRows) -> str:
 
 
 def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> Iterator[Finding]:
-    """Yield names whose share of failed attempts is at least one half, or twice that of the week before."""
+    """Yield a finding for each name of which many attempts failed.
+
+    More than ``ratio`` of its attempts and at least ``failures`` failed, and this share is at least twice the
+    share of the week before, or one half.
+    """
     for row in rows:
         earlier_share = row.earlier_failed / row.earlier_decided if row.earlier_decided else 0.0
         earlier_span = length(row.earlier_s or 0)
@@ -244,6 +253,7 @@ def judge_failures(rows: Sequence[FailingRow], failures: int, ratio: float) -> I
         if row.failed < failures or share <= ratio or share < min(2 * earlier_share, ALWAYS_FAILING):
             continue
         steps: tuple[RemedyStep, ...] = (execute(command("jobs", "errors", "--since", "15m")),)
+        # The list of errors has only jobs that were not retried.
         if not row.failed_for_good:
             listing = execute(command("jobs", "list", term("name", row.job_name)))
             steps = (listing, then(execute("pg-scheduler jobs show", "its id")))

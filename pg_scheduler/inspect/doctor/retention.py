@@ -1,10 +1,11 @@
-"""Whether finished jobs are deleted, and the table stays small.
+"""Check whether finished jobs are deleted, and whether the table of jobs stays small.
 
-When the table of jobs becomes large is forecast from its size, its rows and the jobs that ended lately. After
-t days of the same load the table has as many rows as unfinished jobs, and for each status the jobs that end
-in a day times the smaller of t and the days for which they are kept. The rows of today give today's t. The
-rows that fit into the limit, at today's bytes per row, give that of the limit. The difference is the
-forecast. A policy that keeps a number of jobs counts as no growth.
+The check forecasts when the table of jobs reaches its limit, from its size, its rows and the jobs that ended
+lately. Suppose the load is the same every day. After t days, the table contains the unfinished jobs. It also
+contains the finished jobs of each status: those of t days, or of the days for which they are kept if that is
+less. The present number of rows gives the present t. The number of rows that fit into the limit, with the
+present bytes per row, gives the t of the limit. The difference of the two is the forecast in days. A policy
+that keeps a number of jobs counts as no growth.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pg_scheduler.jobs.worker_report import ReportedSettings
 DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
 FACTOR: Final = 2
-"""Multiple of its policy that the oldest job may have."""
+"""How many times the days of its policy the oldest job may be old."""
 
 SMALL: Final = 0.01
 """The share of the limit below which nothing is forecast: the bytes per row of a small table vary."""
@@ -49,7 +50,7 @@ class Growth:
         rows: About how many rows it has.
         unfinished: About how many of them are unfinished jobs.
         ended: By status, how many jobs ended in a day, and the days for which such jobs are kept.
-        since_s: Seconds within which these jobs ended.
+        since_s: The length of the period in which these jobs were counted, in seconds.
     """
 
     bytes: int
@@ -110,7 +111,7 @@ async def _check_steps(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 
 async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> CheckResults:
-    """Yield a finding if the table of jobs becomes large soon, or why that is unknown."""
+    """Yield a finding if the table of jobs will soon be large, or the reason why that is unknown."""
     tables = await facts.once(facts.store.doctor.tables)
     size = next((table.bytes for table in tables if table.name == TABLE), 0)
     if not thresholds.table_bytes * SMALL <= size < thresholds.table_bytes:
@@ -119,7 +120,8 @@ async def _check_growth(facts: SharedFacts, thresholds: Thresholds) -> CheckResu
     workers = [worker for worker in reporting if worker.is_alive and worker.settings]
     try:
         ended, since_s = await facts.store.doctor.endings(WEEK_S)
-    except SchemaForbiddenError as error:  # the forecast alone needs the table of statistics
+    except SchemaForbiddenError as error:
+        # Of this check, only the forecast needs the table of statistics.
         yield UnmadeCheck(FindingCode.RETENTION, f"{UNKNOWN}: {error}")
         return
     estimates = (await facts.store.searches.sizes()).estimates
@@ -170,11 +172,15 @@ def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Find
 
 
 def days_kept(workers: Sequence[Worker], status: str) -> float:
-    """Return for how many days the workers keep the jobs of a status; infinity if none deletes them."""
+    """Return for how many days the workers keep the jobs of a status; infinity if no worker deletes them.
+
+    The worker that deletes them first decides.
+    """
     return min((_days(worker, status) for worker in workers), default=math.inf)
 
 
 def _days(worker: Worker, status: str) -> float:
+    """Return for how many days a worker keeps the jobs of a status: 0 if it keeps a number of jobs."""
     retention = ReportedSettings(worker.settings).retention_of(status)
     if retention.days is not None:
         return retention.days
@@ -188,14 +194,14 @@ def _age(rows: float, additions: Sequence[tuple[float, float]]) -> float:
         rows: The number of rows.
         additions: The rows that are added in a day, and the days for which they are kept, by status.
     """
-    # From one of these ages to the next, the table grows evenly. A status adds no more rows once the days
-    # have passed for which its jobs are kept, because as many are deleted then.
+    # From one of these ages to the next, the table grows evenly. When the jobs of a status are as old as they
+    # are kept, as many of them are deleted as are added, so that the status adds no more rows.
     start = 0.0
     for end in sorted({days for _, days in additions}):
         rows_per_day = sum(number for number, days in additions if days > start)
         if rows_per_day and rows <= rows_per_day * (end - start):
             return start + max(rows, 0) / rows_per_day
-        # Without rows, the product could be that of zero and infinity, which is no number.
+        # Without this condition, zero could be multiplied by infinity, which is not a number.
         rows -= rows_per_day * (end - start) if rows_per_day else 0
         start = end
     return math.inf

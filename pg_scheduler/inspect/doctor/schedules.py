@@ -1,4 +1,4 @@
-"""Whether schedules fire, and when clock changes move them."""
+"""Check whether schedules fire, and whether clock changes move their fire times."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ PLANNING_ROLES: Final = frozenset({"both", "scheduler"})
 
 AHEAD: Final = timedelta(days=7)
 STARTING: Final = timedelta(seconds=10)
-"""How long a worker has started before its schedules must have rows."""
+"""How long after the start of a worker its schedules must have rows."""
 MAX_SECONDS: Final = 2.0
-"""Seconds for computing fire times, which blocks the event loop."""
+"""Seconds after which no further fire times are computed, because this blocks the event loop."""
 
 
 @check(FindingCode.SCHED_OVERDUE)
@@ -53,7 +53,7 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> CheckResults:
     workers = await facts.once(facts.store.worker_reads.workers)
     claiming = [worker for worker in workers if worker.is_alive and worker.claims_jobs]
     if not claiming:
-        return  # WORKER-NONE
+        return  # the finding is WORKER-NONE
     known_names = sorted(claimed_names(claiming))
     for row in await facts.store.doctor.schedule_tasks():
         if count_claiming(workers, row.task, with_draining=True) != 0:
@@ -94,8 +94,8 @@ async def _check_lost(facts: SharedFacts, _: Thresholds) -> CheckResults:
         if schedule_id in declarations:
             service = service_among(declarations, code_rows)
             former_rows = declarations[schedule_id].find_former_rows(declarations, code_rows, service)
-        # A worker of another release has given the row its own key. This worker gives it its key back once
-        # that one has ended, so the schedule is not lost.
+        # A worker of another release may have given the row the key of that release. Once that worker has
+        # ended, this worker gives the row its own key again, so the schedule is not lost.
         if any(row.retired_at is None for row in former_rows):
             continue
         yield error(
@@ -181,7 +181,7 @@ async def _check_herds(facts: SharedFacts, thresholds: Thresholds) -> CheckResul
 
 
 def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]) -> Iterator[Finding]:
-    """Yield schedules that should have fired, and why they did not."""
+    """Yield a finding for each schedule that should have fired, with the probable cause."""
     alive = [worker for worker in workers if worker.is_alive]
     zones = zones_unknown_to((worker, worker.health) for worker in alive)
     for row in rows:
@@ -213,7 +213,7 @@ def judge_overdue(rows: Sequence[OverdueRow], workers: Sequence[InspectedWorker]
 def zones_unknown_to(
     reports: Iterable[tuple[AnyWorker, ReportedHealth]],
 ) -> dict[str, tuple[str, list[AnyWorker]]]:
-    """Return by the ids of schedules the time zone that workers report not to know, and these workers."""
+    """Return the time zones that workers do not know, with these workers, by the ids of the schedules."""
     zones: dict[str, tuple[str, list[AnyWorker]]] = {}
     for worker, health in reports:
         for schedule_id, zone in health.unknown_zones.items():
@@ -242,7 +242,8 @@ def judge_clock_changes(row: ZonedRow, now: datetime) -> Iterator[Finding]:
     """Yield findings if a clock change in the next seven days skips or repeats a fire time of a schedule."""
     try:
         effects = clock_effects(json.loads(row.trigger), row.anchor, now, now + AHEAD)
-    except (ValueError, RecursionError):  # written by hand: SCHED-BROKEN once the planner has read it
+    except (ValueError, RecursionError):
+        # A person wrote the trigger by hand. Once the planner has read it, the finding is SCHED-BROKEN.
         return
     for effect in effects:
         yield info(

@@ -1,4 +1,4 @@
-"""The faults of minor releases of PostgreSQL that matter to a scheduler, and what corrects them."""
+"""Faults of minor releases of PostgreSQL that matter to a scheduler, and the releases that correct them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ class ServerFault:
     """A fault of some minor releases."""
 
     corrected_in: tuple[tuple[int, int], ...]
-    """The first release without it, as major and minor version, of each major version that had it."""
+    """For each major version that had the fault, the first release without it, as major and minor version."""
 
     effect: str
-    """What it does to the tables, in words."""
+    """The effect of the fault on tables or results, in words."""
 
     repair: tuple[RemedyStep, ...] = ()
     """What remains to be done after the upgrade."""
 
     def correction(self, major: int, minor: int) -> str | None:
-        """Return the release that corrects the fault of this one, None if this one does not have it."""
+        """Return the release that corrects the fault; None if the release with these numbers lacks it."""
         for fixed_major, fixed_minor in self.corrected_in:
             if fixed_major == major and minor < fixed_minor:
                 return f"{fixed_major}.{fixed_minor}"

@@ -1,4 +1,4 @@
-"""Whether the tables are those of this release, with all indexes, small, and cheap to claim from."""
+"""Check whether the tables and indexes are those of this release, and whether claims from them are cheap."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ async def _check_indexes(facts: SharedFacts, _: Thresholds) -> CheckResults:
 
 
 def _effect_without(name: str) -> tuple[Severity, str]:
+    """Return how severe it is that an index is missing or invalid, and the effect of that."""
     if name in LATER_INDEXES:
         return Severity.WARNING, "lists of unsuccessful jobs read more rows"
     return Severity.ERROR, "statements read whole tables, and no worker starts"
@@ -73,10 +74,10 @@ SUMMARIZING_IS_HOT: Final = 160_000
 """The version of PostgreSQL from which a BRIN index does not prevent HOT updates."""
 
 FREEZE_MARGIN: Final = 1.2
-"""Multiple of the ``..._freeze_max_age`` settings that shows that autovacuum does not get done."""
+"""Multiple of the ``..._freeze_max_age`` settings from which on autovacuum obviously cannot keep up."""
 
 WRAPAROUND_AGE: Final = 1_500_000_000
-"""Transactions or multixacts after which the server is about to reject further ones: at 2,100,000,000."""
+"""Transactions or multixacts that are an error: at 2,100,000,000 the server rejects further ones."""
 
 FACTOR: Final = "autovacuum_vacuum_scale_factor"
 THRESHOLD: Final = "autovacuum_vacuum_threshold"
@@ -170,7 +171,7 @@ def judge_hot(
 def judge_autovacuum(
     schema: str, tables: Sequence[TableRow], settings: Mapping[str, SettingRow]
 ) -> Iterator[Finding]:
-    """Yield the settings of the server and of tables that keep autovacuum from the tables."""
+    """Yield a finding for each setting of the server or of a table that prevents autovacuum of the tables."""
     for name in ("autovacuum", "track_counts"):
         if name in settings and settings[name].value == "off":
             yield error(
@@ -196,16 +197,16 @@ def judge_autovacuum(
 
 
 def _judge_factors(schema: str, tables: Sequence[TableRow], dead_rows: int) -> Iterator[Finding]:
-    """Yield tables that are vacuumed only from more dead rows than these on.
+    """Yield a finding for each table that is vacuumed only if it has more dead rows than ``dead_rows``.
 
-    Their factor multiplies all rows, also those of finished jobs, of which there may be many.
+    The scale factor of a table multiplies the number of all its rows. Many of them may be finished jobs.
     """
     for table in tables:
         shipped = {name: shipped_storage().get(table.name, {}).get(name) for name in (FACTOR, THRESHOLD)}
         factor = float(table.options.get(FACTOR, "0"))
         threshold = float(table.options.get(THRESHOLD, "0"))
         trigger = round(threshold + factor * table.live)
-        # A table without shipped settings for both is vacuumed as the server does it by default.
+        # A table for which migrations set only one of the two, or neither, keeps the defaults of the server.
         if None in shipped.values() or trigger <= dead_rows:
             continue
         values = ", ".join(f"{name} = {value}" for name, value in shipped.items())

@@ -1,4 +1,4 @@
-"""Whether workers live, claim jobs, receive notifications and agree with each other."""
+"""Check whether workers are alive, claim jobs, receive notifications and agree with each other."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from pg_scheduler.worker.worker_rows import DRAIN
 MAX_VALUE_LENGTH: Final = 60
 MAX_DRAINING: Final = 100
 MAX_RESUMED: Final = 20
-"""Workers that the command of a remedy resumes."""
+"""The maximum number of workers that the command of a remedy resumes."""
 MAX_RECORDS: Final = 100
 
 MAX_COMPARED: Final = 50
-"""Workers whose code is compared with one another."""
+"""The maximum number of workers whose code is compared with one another."""
 
 DEPLOYMENT: Final = timedelta(hours=1)
-"""For how long two releases of one service may run without a finding."""
+"""How long two releases of one service may run at the same time without a finding."""
 
 NO_JOB: Final = ", not by a job"
 
@@ -74,7 +74,8 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
     try:
         requested = await _read_requests(facts, draining)
     except SchemaForbiddenError as error:
-        # The times of requests are in the audit, which not all roles may read. Other checks do not need it.
+        # The times of requests are in the audit, which not all roles may read. The other checks do not need
+        # them.
         reason = f"when workers were requested to drain is unknown: {error}"
         yield UnmadeCheck(FindingCode.WORKER_DRAINING, reason)
     backlog = await facts.once(facts.backlog) if draining else BacklogRows([], False, False)
@@ -93,7 +94,7 @@ async def _check_workers(facts: SharedFacts, thresholds: Thresholds) -> CheckRes
 
 
 async def _read_requests(facts: SharedFacts, draining: Sequence[Worker]) -> dict[str, datetime]:
-    """Return when each worker was requested to drain, where the records have it."""
+    """Return when each worker was requested to drain. Workers without a record of that are missing."""
     filters = AuditFilters(action=f"{DRAIN}_worker")
     requested = {}
     for worker in draining:
@@ -104,7 +105,7 @@ async def _read_requests(facts: SharedFacts, draining: Sequence[Worker]) -> dict
 
 
 def how_to_start(settings: Mapping[str, SettingRow]) -> str:
-    """Return what starts a worker, as far as sessions like this one may write."""
+    """Return how to start a worker, and what to do before if sessions like this one cannot write."""
     read_only = settings.get("default_transaction_read_only", OFF)
     if settings.get("in_hot_standby", OFF).value == "on":
         return "start a worker that connects to the primary: this server is a standby"
@@ -117,7 +118,7 @@ def how_to_start(settings: Mapping[str, SettingRow]) -> str:
 
 
 def judge_lives(workers: Sequence[Worker], now: datetime, remedy: str = START) -> Iterator[Finding]:
-    """Yield findings about missing and dead workers; the remedy is that of a missing one."""
+    """Yield findings about missing and dead workers. ``remedy`` is the remedy if no worker runs jobs."""
     claiming = [
         worker for worker in workers if worker.is_alive and not worker.is_stopping and _runs_jobs(worker)
     ]
@@ -177,9 +178,9 @@ def judge_drained_names(
 def judge_drains(
     workers: Sequence[Worker], requested: Mapping[str, datetime], now: datetime, most_s: float
 ) -> Iterator[Finding]:
-    """Yield draining workers of which this was requested long ago.
+    """Yield a finding for each draining worker that was requested to drain long ago.
 
-    A worker whose request has no record is found only while it runs no job.
+    If the request has no record, there is a finding only while the worker runs no job.
     """
     for worker in workers:
         at = requested.get(worker.worker_id)
@@ -228,9 +229,10 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
 
 
 def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Finding]:
-    """Yield a finding for each pair of hosts whose workers have one name with different code.
+    """Yield a finding for each set of names for which two live workers have different code.
 
-    Two releases of one service have that too, for the time of a deployment.
+    Two releases of one service have different code during a deployment too, so they are a finding only after
+    that.
     """
     judged: set[tuple[str, ...]] = set()
     for worker, other in combinations([worker for worker in alive if _runs_jobs(worker)][:MAX_COMPARED], 2):
@@ -257,7 +259,7 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
 
 
 def judge_zones(alive: Sequence[Worker]) -> Iterator[Finding]:
-    """Yield a finding if live workers have different time zone data; not all machines state their version."""
+    """Yield a finding if live workers have different time zone data, as far as they report it."""
     stated = [
         (_cut(zone_data), worker.hostname)
         for worker in alive
@@ -274,9 +276,10 @@ def judge_zones(alive: Sequence[Worker]) -> Iterator[Finding]:
 
 
 def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
-    """Yield workers that receive no notifications or hold no liveness lock.
+    """Yield a finding for each worker that receives no notifications or holds no liveness lock.
 
-    A worker connects after it has registered, so its first heartbeat decides. A stopping worker disconnects.
+    A worker connects after it has registered, so workers are judged from their first heartbeat on. A stopping
+    worker disconnects, so it is not judged.
     """
     for worker in alive:
         if worker.last_beat <= worker.started_at or worker.state == "stopping":
@@ -305,7 +308,7 @@ def judge_connections(alive: Sequence[Worker]) -> Iterator[Finding]:
 
 
 def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
-    """Yield workers whose event loop is blocked, or was lately, and the job that blocked it."""
+    """Yield a finding for each worker whose event loop is blocked, or was lately, with the cause."""
     for worker in alive:
         health = ReportedHealth.of(worker.health)
         if health.block is not None and health.block.seconds >= lag_s:
@@ -336,7 +339,7 @@ def judge_loops(alive: Sequence[Worker], lag_s: float) -> Iterator[Finding]:
 
 
 def judge_loggers(alive: Sequence[Worker]) -> Iterator[Finding]:
-    """Yield workers whose logger is disabled."""
+    """Yield a finding for each worker whose logger is disabled."""
     for worker in alive:
         if ReportedHealth.of(worker.health).is_logger_disabled:
             yield warning(
@@ -348,7 +351,7 @@ def judge_loggers(alive: Sequence[Worker]) -> Iterator[Finding]:
 
 
 def _culprit(block: LoopBlock) -> str:
-    """Return what blocked an event loop; nothing if the worker does not report it."""
+    """Return what blocked an event loop, as the end of a sentence; empty if the worker does not report it."""
     if block.job_id is not None:
         return f" by job {block.job_id!r} ({block.job_name!r})"
     return NO_JOB if block.names_culprit else ""
@@ -359,7 +362,7 @@ def _runs_jobs(worker: Worker) -> bool:
 
 
 def _drains(worker: Worker) -> bool:
-    """Return whether a worker that could run jobs claims none, as was requested."""
+    """Return whether a worker with a role that runs jobs has obeyed a request to drain."""
     has_obeyed = worker.wanted == DRAIN and worker.state == "draining"
     return has_obeyed and state_of(worker) == "draining" and _runs_jobs(worker)
 
@@ -369,7 +372,7 @@ def _shown(value: Any) -> str:
 
 
 def _differing(values: Sequence[tuple[str, str]]) -> str | None:
-    """Return each value with its hosts; None unless there are several."""
+    """Return each value with its hosts, as a text; None unless there are several values."""
     hosts_by_value = defaultdict[str, set[str]](set)
     for value, host in values:
         hosts_by_value[value].add(host)

@@ -60,7 +60,7 @@ def _condition(term: Term, search: Search) -> Condition:
 
 
 def _patterns(patterns: Sequence[Pattern]) -> tuple[list[str], list[str]]:
-    """Return the patterns of whole texts, and those of parts, which ignore case."""
+    """Return the patterns of whole texts, and separately the patterns of parts, which ignore case."""
     return (
         [pattern.like for pattern in patterns if not pattern.is_part],
         [pattern.like for pattern in patterns if pattern.is_part],
@@ -68,7 +68,7 @@ def _patterns(patterns: Sequence[Pattern]) -> tuple[list[str], list[str]]:
 
 
 def _limits(pattern: Pattern) -> Iterator[Pattern]:
-    """Yield the patterns of ``blocked_on``: ``stripe`` means any key of it, ``stripe:42`` one key."""
+    """Yield patterns of ``blocked_on``: ``stripe`` means any key of the limit, ``stripe:42`` only one."""
     yield Pattern(f"{BLOCKED_BY_LIMIT}{pattern.like}", None, pattern.is_part)
     if ":" not in pattern.like:
         yield Pattern(f"{BLOCKED_BY_LIMIT}{pattern.like}:%", None, pattern.is_part)

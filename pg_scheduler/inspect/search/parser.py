@@ -95,7 +95,7 @@ def parse_search(text: str, *, now: datetime, tz: tzinfo | None = None) -> Searc
     Args:
         text: The text; see the table of terms in the documentation.
         now: The instant to which relative times refer, timezone-aware.
-        tz: The time zone of days and of times without one. None for none: such times are rejected.
+        tz: The time zone of days, and of times without one; None rejects such times.
 
     Raises:
         SearchError: The text is invalid; the error has the position of the mistake. A ValueError.
@@ -107,6 +107,7 @@ def parse_search(text: str, *, now: datetime, tz: tzinfo | None = None) -> Searc
         >>> [term.is_negated for term in search.terms]
         [False, True]
     """
+    # A type checker would call a check of the parameter itself superfluous.
     zone: object = tz
     if zone is not None and not isinstance(zone, tzinfo):
         raise TypeError(f"tz must be a tzinfo or None, not {zone!r}; pass ZoneInfo('Europe/Berlin')")
@@ -122,6 +123,7 @@ def names_term(names: Iterable[str]) -> TextTerm:
 
 
 def _term(part: Part, context: _Context) -> Term:
+    """Return the term of a part of the search text. A part without a field is free text."""
     field, value, is_negated = part.field, part.value, part.is_negated
     if field is None:
         return TextTerm(TextField.WORDS, read_patterns(value, is_part=True), is_negated)
@@ -136,6 +138,7 @@ def _term(part: Part, context: _Context) -> Term:
 
 
 def _json_path(root: str, field: Word) -> tuple[str, ...]:
+    """Return the path of a field in the JSON of a job: ``arg.0`` is in args, and ``arg.user`` in kwargs."""
     _, *parts = field.split(".")
     for part in parts:
         if not part.chars:
@@ -173,6 +176,7 @@ def _read_number(name: str, value: Word, is_negated: bool, _context: _Context) -
 
 
 def _number_span(field: NumberField, word: Word) -> NumberSpan:
+    """Return the span of a comparison, a range or a number; for crashes, also of ``yes`` and ``no``."""
     if field is NumberField.CRASHED and word.text in {"yes", "no"}:
         return NumberSpan(1, None) if word.text == "yes" else NumberSpan(None, 0)
     for mark, step in ((">=", 0), (">", 1), ("<=", 0), ("<", -1)):
@@ -193,7 +197,9 @@ def _number_span(field: NumberField, word: Word) -> NumberSpan:
 
 
 def _number(field: NumberField, word: Word) -> int:
+    """Return the number that a word is."""
     text = word.text
+    # The bound of ">" is the next greater number, which must be one of the column too.
     if not _NUMBER.fullmatch(text) or int(text) >= MAX_NUMBER:
         examples = "yes, no, >1 or 2..5" if field is NumberField.CRASHED else "2, >2 or 2..5"
         raise SearchError(

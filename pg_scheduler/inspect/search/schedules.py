@@ -1,7 +1,7 @@
 """Parse a search for schedules, and examine whether a schedule matches it.
 
-It is written as a search for jobs is. A command that changes schedules reads them anyway, so the terms are
-examined here and not by the database.
+The search is written like a search for jobs. A command that changes schedules reads all of them in any case,
+so this module examines the terms, and not the database.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _next_filter(value: Word, now: datetime, tz: tzinfo | None) -> ScheduleFilte
 
 
 def _text_at(value: Any, path: Sequence[str]) -> str | None:
-    """Return a value of metadata as JSON writes it, a text as it is; None if it is missing or null."""
+    """Return the text of a value of metadata: JSON, unless it is a text; None if it is missing or null."""
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     if value is None or isinstance(value, str):
@@ -129,6 +129,8 @@ def _is_any(patterns: tuple[Pattern, ...], text: str | None) -> bool:
 
 def _is_like(pattern: Pattern, text: str) -> bool:
     """Return whether a text matches a pattern, as LIKE decides it."""
+    # The text must start with the first literal, end with the last one, and have the others in between in
+    # order.
     parts = _literals(pattern.like)
     if pattern.is_part:
         parts, text = [part.lower() for part in parts], text.lower()
@@ -147,7 +149,7 @@ def _is_like(pattern: Pattern, text: str) -> bool:
 
 
 def _literals(like: str) -> list[str]:
-    """Return the texts between the wildcards of a pattern."""
+    """Return the literal texts between the wildcards of a pattern of LIKE."""
     parts, chars = [""], iter(like)
     for char in chars:
         if char == "%":

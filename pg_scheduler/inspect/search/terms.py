@@ -1,6 +1,6 @@
 """The values that a search text consists of.
 
-The terms of a search hold all at once; the alternatives of a term are connected by "or".
+A job of a search fulfils all of its terms. It fulfils a term if it has one of the alternatives of the term.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WILDCARDS: Final = str.maketrans({"\\": "\\\\", "%": "\\%", "_": "\\_"})
 
 
 def escape_like(text: str) -> str:
-    """Return a pattern of LIKE that means the text itself."""
+    """Return the pattern of LIKE that only this text matches."""
     return text.translate(_WILDCARDS)
 
 
@@ -172,7 +172,7 @@ class Search:
     """A parsed search.
 
     Attributes:
-        terms: The terms, all of which hold for the jobs that are searched; empty for every job.
+        terms: The terms. A job matches if it fulfils all of them, so every job matches if there are none.
         now: The instant to which relative times refer.
     """
 

@@ -53,6 +53,7 @@ def split_search(text: str) -> Iterator[Part]:
 
 
 def _part(word: Word) -> Part:
+    """Divide a term into its sign, its field and its value."""
     is_negated = word.starts_with("-")
     if is_negated:
         word = word.after(1)
@@ -70,7 +71,7 @@ def unknown_field(part: Part, fields: Collection[str], roots: Collection[str]) -
     Args:
         part: The term.
         fields: The fields of the search.
-        roots: Those that a path follows.
+        roots: The fields that need a path, such as ``metadata`` in ``metadata.tenant``.
     """
     field = part.value if part.field is None else part.field
     name = field.text.lower()
@@ -96,7 +97,7 @@ def unknown_field(part: Part, fields: Collection[str], roots: Collection[str]) -
 
 
 def read_values(value: Word, read: Callable[[Word], T]) -> tuple[T, ...]:
-    """Return the alternatives of a term."""
+    """Return the alternatives of a term, each as ``read`` returns it."""
     parts = value.split(",")
     if len(parts) > MAX_VALUES:
         raise SearchError(f"the term has more than {MAX_VALUES} values; remove some", parts[MAX_VALUES].start)
@@ -107,13 +108,17 @@ def read_values(value: Word, read: Callable[[Word], T]) -> tuple[T, ...]:
 
 
 def read_patterns(value: Word, *, is_part: bool = False) -> tuple[Pattern, ...]:
-    """Return the texts of a term, in which ``*`` stands for any text."""
+    """Return the patterns of the texts of a term, in which ``*`` stands for any text.
+
+    ``~`` before the value makes all of its texts parts, and before one of the texts only that one.
+    """
     if value.starts_with("~"):
         is_part, value = True, value.after(1)
     return read_values(value, lambda part: _pattern(part, is_part=is_part))
 
 
 def _pattern(word: Word, *, is_part: bool) -> Pattern:
+    """Return the pattern of a text. ``~`` at its start means a part, and an unquoted ``*`` any text."""
     if word.starts_with("~"):
         is_part, word = True, word.after(1)
         if not word.chars:
@@ -127,7 +132,7 @@ def _pattern(word: Word, *, is_part: bool) -> Pattern:
 
 
 def read_choice(what: str, word: Word, choices: Mapping[str, T]) -> T:
-    """Return the value of one of some words."""
+    """Return the value that a word stands for, of the choices by their words."""
     text = word.text.lower()
     if text in choices:
         return choices[text]
@@ -171,6 +176,7 @@ def read_time(word: Word, now: datetime, tz: tzinfo | None) -> TimeSpan:
 
 
 def _range(word: Word, index: int, now: datetime, tz: tzinfo | None) -> TimeSpan:
+    """Return the span of a range, whose dots are at an index of the word."""
     start, end = word.before(index), word.after(index + 2)
     if not start.chars and not end.chars:
         raise SearchError("the range has no bound; " + HELP, word.start)
@@ -182,7 +188,11 @@ def _range(word: Word, index: int, now: datetime, tz: tzinfo | None) -> TimeSpan
 
 
 def _bounds(word: Word, now: datetime, tz: tzinfo | None, start: str = "") -> tuple[datetime, datetime]:
-    """Return the start and the end of what a word names."""
+    """Return the start and the end of what a word names.
+
+    ``start`` is the text before ``..`` if the word is the end of a range: ``2026-11-20..21`` shortens the
+    end.
+    """
     try:
         return read_span(word.text, now, tz, start)
     except TimeError as error:

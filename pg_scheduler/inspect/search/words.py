@@ -1,6 +1,7 @@
-"""Split a search text into words, whose characters have their place and whether they were quoted.
+"""Split a search text into words.
 
-Within double quotes every character stands for itself; a backslash precedes a quote or a backslash there.
+Each character of a word has its place in the text, and states whether it was quoted. Within double quotes
+every character stands for itself. There, a quote or a backslash is written with a backslash before it.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Word:
         return [*parts, remainder]
 
     def _has(self, mark: str, index: int) -> bool:
+        """Return whether the unquoted mark is at an index of the word."""
         part = self.chars[index : index + len(mark)]
         return len(part) == len(mark) and all(
             char.text == expected and not char.is_quoted for char, expected in zip(part, mark, strict=True)
@@ -122,6 +124,7 @@ def split_words(text: str) -> list[Word]:
 
 
 def _word_at(text: str, start: int) -> Word:
+    """Return the word that starts at a place."""
     chars: list[Char] = []
     place, quoted_since = start, None
     while place < len(text):

@@ -49,10 +49,12 @@ class AuditReadRepository(Repository):
     async def read(
         self, before: int | None, limit: int, rows: int, filters: AuditFilters, subject: str | None = None
     ) -> tuple[list[AuditRecord], AuditRecord | None]:
-        """Return matching records, the newest first, and the last one that was examined if others follow it.
+        """Return matching records, the newest first, and the last record that was examined.
+
+        The last record is None if all records were examined.
 
         Args:
-            before: The id before which the search starts; None for the newest record.
+            before: The id before which the search starts; None to start with the newest record.
             limit: The maximum number of returned records.
             rows: The maximum number of examined records.
             filters: The values that the records must have.
@@ -64,16 +66,16 @@ class AuditReadRepository(Repository):
         else:
             audit_rows = await self._statements.fetch("inspect_audit_of", *args, subject)
         records = [_record_from(row) for row in audit_rows if row["matches"]]
-        # The last row is counted as the last one that may be examined, so others may follow it.
+        # Rows are counted by their place. The last row at the maximum shows that the search stopped there.
         is_capped = bool(audit_rows) and audit_rows[-1]["place"] == rows
         return records, _record_from(audit_rows[-1]) if is_capped else None
 
     async def trigger_changes(self, schedule_ids: Sequence[str], rows: int) -> dict[str, datetime]:
-        """Return when the triggers of schedules were last changed; omit those without such a record.
+        """Return when the triggers of schedules were last changed, for schedules with a record of that.
 
         Args:
             schedule_ids: The schedules.
-            rows: The records of each that are examined at most, the newest ones.
+            rows: The maximum number of records of each schedule that are examined, the newest ones.
         """
         changes = await self._statements.fetch("inspect_trigger_changes", schedule_ids, rows)
         return {row["id"]: row["at"] for row in changes}
@@ -86,7 +88,8 @@ class AuditReadRepository(Repository):
         Args:
             subjects: The subjects.
             actions: The actions.
-            most_per_subject: How many records of each subject are examined at most, the newest ones.
+            most_per_subject: The maximum number of records of each subject that are examined, the newest
+                ones.
         """
         records = await self._statements.fetch("inspect_newest_records", subjects, actions, most_per_subject)
         return [_record_from(row) for row in records]

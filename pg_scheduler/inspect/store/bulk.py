@@ -32,15 +32,15 @@ MAX_RECORDED_BYTES: Final = 20_000
 """Bytes of ids in a record of the audit; further ids are counted."""
 
 MAX_WORKER_ID_BYTES: Final = 1000
-"""A longer id was written by hand: no worker listens for it."""
+"""No worker listens for a longer id, which a person wrote by hand."""
 
 
 BulkAction: TypeAlias = Literal["cancel", "retry", "delete", "move"]
-"""An action on jobs. The action of its records in the audit is that with ``_jobs`` behind it."""
+"""An action on jobs. In records of the audit, ``_jobs`` follows its name, as in ``cancel_jobs``."""
 
 
 class StaleRunError(ValueError):
-    """Another call has changed jobs of a bulk run since this one read how far it was."""
+    """Another call has changed jobs of a bulk run since this call read the cursor of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,18 @@ class Batch:
         action: The action.
         job_ids: The jobs, each once.
         conditions: The conditions that the jobs must fulfil when they are locked.
-        matches: A further condition that they must fulfil; None for none.
-        to: When moved jobs are due; None to move each from its own time.
-        by_s: Seconds by which each is moved then.
+        matches: A further condition that the jobs must fulfil; None for none.
+        to: When moved jobs are due; None to move each job from its own due time.
+        by_s: Seconds by which each job is moved if ``to`` is None.
         from_step: The stored step from which jobs are retried; None to keep all steps.
-        details: Why these jobs, for the audit.
-        subject: The run it belongs to, the subject of its record in the audit, also if no job was changed;
-            None for the only job that was changed.
-        after: Where the batch of the run before ended; None for its first one.
-        next: Where this one ends; None for the last one.
-        searched: Jobs that the run has examined.
-        total_estimate: About how many jobs it examines; None if unknown.
+        details: Why these jobs were chosen, for the record in the audit.
+        subject: The id of the run of the batch, which is the subject of its record. A batch of a run has a
+            record even if no job was changed. None without a run: the subject is the job if only one was
+            changed.
+        after: The cursor at which the batch of the run begins; None for the first batch.
+        next: The cursor at which the batch ends; None for the last batch.
+        searched: Jobs that the run has examined so far.
+        total_estimate: About how many jobs the run examines in all; None if that is unknown.
     """
 
     action: BulkAction
@@ -83,13 +84,14 @@ class ChangeOutcome(StrEnum):
     """The outcome of a bulk action for one job."""
 
     DONE = "done"
-    """It was changed; in a dry run, its status would allow it."""
+    """The job was changed; in a dry run, its status allows the change."""
     REFUSED = "refused"
-    """Its status does not allow it, an unfinished job has its unique key, its cancelled attempt still runs,
-    it has not stored the step from which it is to be retried, or it is to be deleted and others wait for it.
+    """The status of the job does not allow the change, an unfinished job has its unique key, its cancelled
+    attempt still runs, it has not stored the step from which it is to be retried, or it is to be deleted and
+    other jobs wait for it.
     """
     SKIPPED = "skipped"
-    """It does not exist, or does not match the search any more."""
+    """The job does not exist, or does not match the search any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +136,16 @@ class BulkRepository:
         self._audit = audit
 
     async def change(self, batch: Batch) -> list[JobChange]:
-        """Change the jobs of a batch whose states allow it, with a record; return what became of each.
+        """Change the jobs of a batch whose states allow it, with a record; return the outcome of each.
 
-        The author of the caller's context is named in the record, and in the rows of cancelled jobs.
+        The record and the rows of cancelled jobs name the author of the caller's context.
 
         Raises:
-            StaleRunError: The newest batch of the run ended elsewhere than the batch assumes.
+            StaleRunError: The last batch of the run did not end where this one begins.
         """
         for _ in range(MAX_ROUNDS):
-            # A job may have taken a unique key after the statement had looked. The next round sees it.
+            # A new job may take a unique key after the statement has looked for it. The next round sees that
+            # job.
             with suppress(UniqueKeyTakenError), detecting_taken_keys():
                 return await self._statements.run_retrying(partial(self._change, batch))
         raise DatabaseUnavailableError(
@@ -151,6 +154,7 @@ class BulkRepository:
 
     async def _change(self, batch: Batch, transaction: Transaction) -> list[JobChange]:
         connection = transaction.connection
+        # While the rows are locked, the jobs cannot change, so the conditions are examined once more.
         rows = await self._statements.fetch("lock_batch", list(batch.job_ids), on=connection)
         searched = await self._still_searched(batch, [row["job_id"] for row in rows], connection)
         effects = await self._act(batch, searched, transaction) if searched else _Effects()
@@ -179,7 +183,10 @@ class BulkRepository:
     async def _advance(
         self, run_id: str, batch: Batch, changed: int, connection: Connection
     ) -> Mapping[str, Any]:
-        """Write how far the run is behind this batch; return that for the record."""
+        """Write the progress of the run after this batch; return the values for the record of the batch.
+
+        ``done`` in the record is the number of jobs that earlier batches changed.
+        """
         done_jobs = await self._statements.value(
             "advance_run",
             run_id,
@@ -202,7 +209,7 @@ class BulkRepository:
     async def _still_searched(
         self, batch: Batch, job_ids: Sequence[str], connection: Connection
     ) -> Sequence[str]:
-        """Return the jobs that fulfil the conditions now that no one else can change them."""
+        """Return the locked jobs that still fulfil the conditions of the batch."""
         if not job_ids or (not batch.conditions and batch.matches is None):
             return job_ids
         scan = Scan(batch.conditions, len(job_ids), len(job_ids))
@@ -210,6 +217,7 @@ class BulkRepository:
         return [job.job_id for job, _ in examined.jobs if batch.matches is None or batch.matches(job)]
 
     async def _act(self, batch: Batch, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
+        """Make the action of the batch with these jobs."""
         connection, now = transaction.connection, self._statements.now
         match batch.action:
             case "cancel":
@@ -228,7 +236,11 @@ class BulkRepository:
     async def _retry(
         self, job_ids: Sequence[str], from_step: str | None, connection: Connection
     ) -> list[asyncpg.Record]:
-        """Retry jobs; those that have stored a step, and without it and the later ones, if one is given."""
+        """Retry jobs, and return the rows of the retried ones.
+
+        If a step is given, only jobs that have stored it are retried, and this step and the later ones are
+        deleted.
+        """
         if from_step is not None:
             steps = await self._statements.fetch("find_steps", job_ids, from_step, on=connection)
             job_ids = [row["job_id"] for row in steps]
@@ -241,7 +253,7 @@ class BulkRepository:
 
     async def _cancel(self, job_ids: Sequence[str], transaction: Transaction) -> _Effects:
         now, reason = self._statements.now, f"cancelled by {self._statements.author.actor}"
-        # The consequences of their ends follow below, so jobs with some are cancelled too.
+        # The statement also cancels jobs whose end has consequences, because these are applied below.
         with_consequences = True
         rows = await self._statements.fetch(
             "cancel_jobs",
@@ -273,7 +285,7 @@ def _effects_of_due(rows: Sequence[asyncpg.Record]) -> _Effects:
 
 
 def _heartbeat_requests(worker_ids: Iterable[str | None]) -> list[str]:
-    """Return the messages that request heartbeats, with which workers notice their cancelled jobs."""
+    """Return the messages that request heartbeats, by which workers detect their cancelled jobs."""
     ids = {worker_id for worker_id in worker_ids if worker_id is not None}
     return [
         f"{HEARTBEAT_REQUEST} {worker_id}"
@@ -283,7 +295,7 @@ def _heartbeat_requests(worker_ids: Iterable[str | None]) -> list[str]:
 
 
 def _job_details(job_ids: Collection[str]) -> dict[str, Any]:
-    """Return the number of jobs and as many ids as a record may have."""
+    """Return the number of jobs, and as many of their ids as a record may have."""
     recorded_ids: list[str] = []
     size = 0
     for job_id in job_ids:

@@ -1,4 +1,4 @@
-"""Write and read how far bulk runs are."""
+"""Write and read the progress of bulk runs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ END: Final = "end_bulk"
 """Actions of records in the audit."""
 
 Phase: TypeAlias = Literal["running", "stopping", "stopped", "complete"]
-"""A CHECK of the table admits no others."""
+"""Whether a run is in progress. A CHECK constraint of the table admits no other values."""
 
 MAX_EXAMINED_RUNS: Final = 10_000
-"""Runs that a list examines, of which some may belong to callers."""
+"""The maximum number of runs that a list examines. Some of them may be runs of callers, which it leaves
+out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +37,12 @@ class BulkRunRow:
         created_by: The actor who started it.
         created_at: When it was started.
         actor: The actor who started or resumed it last.
-        started_at: When that was.
-        last_at: When it was last changed.
-        answered_at: When its process last changed it.
+        started_at: When it was started or resumed last.
+        last_at: When its row was last changed.
+        answered_at: When the process of the run last changed the row.
         phase: Whether it runs. A run whose process was killed stays ``running``.
-        cursor: Where it continues; None for the start, and for the end of a complete run.
-        done: Jobs that were changed, before it was resumed too.
+        cursor: Where it continues; None before the first batch, and after the last one.
+        done: Jobs that were changed, including those before it was resumed.
         searched: Jobs that were examined.
         total_estimate: About how many jobs it examines; None if unknown.
         error: Why it has stopped; None if nothing went wrong.
@@ -65,7 +66,7 @@ class BulkRunRow:
 
 
 class BulkRunRepository:
-    """The statements about bulk runs, except that of a batch. Each writes a record of the current author."""
+    """The statements about bulk runs, except that of a batch. A change has a record of the current author."""
 
     def __init__(self, statements: Statements, audit: AuditRepository) -> None:
         self._statements = statements
@@ -93,12 +94,15 @@ class BulkRunRepository:
         await self._statements.run_retrying(stop)
 
     async def end(self, run_id: str, begun: int, error: str | None, **details: Any) -> None:
-        """Write that a run has ended, unless it has begun again; the error is None if nothing went wrong."""
+        """Write that a run has ended, unless it has begun again meanwhile.
+
+        ``begun`` is the number of its begins that the caller knows. ``error`` is None if nothing went wrong.
+        """
         args = run_id, begun, error, self._statements.now
 
         async def end(transaction: Transaction) -> None:
             connection = transaction.connection
-            # There is no row if the run has begun again.
+            # The statement returns no row if the run has begun again.
             for row in await self._statements.fetch("end_run", *args, on=connection):
                 counts = {
                     "done": row["done"],

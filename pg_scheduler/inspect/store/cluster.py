@@ -18,14 +18,14 @@ TABLES: Final = (
     *("scheduler_steps", "scheduler_starts", "scheduler_tasks", "scheduler_stats", "scheduler_totals"),
     *("scheduler_audit", "scheduler_bulk_runs", "scheduler_database"),
 )
-"""The tables, without the small ones of the vacuum and the migrations."""
+"""The tables, without the small tables of the vacuum and the migrations."""
 
 
 class ScheduleRow(NamedTuple):
     """A schedule and its fire times.
 
     Attributes:
-        task: The task of its jobs. Without it, an id that is a hash names no job.
+        task: The task of its jobs. People need it, because an id may be a hash.
         is_enabled: Whether it is neither paused nor finished.
         state: Its state, one of ``SCHEDULE_STATES``.
         overdue_s: Seconds since it should have fired, or its pause should have ended; 0 before that.
@@ -82,21 +82,25 @@ class ClusterRepository(Repository):
     """The statements that describe the whole database for metrics."""
 
     async def unfinished(self, rows: int, *, on: Connection) -> UnfinishedRow:
-        """Count so many blocked jobs, and of each priority so many due and so many later ones."""
+        """Count unfinished jobs by state.
+
+        At most ``rows`` blocked jobs are counted, and of each priority at most ``rows`` due and ``rows``
+        later jobs.
+        """
         counts = await self._rows(UnfinishedRow, "inspect_unfinished", rows, self._statements.now, on=on)
         return counts[0]
 
     async def unsuccessful(self, rows: int, *, on: Connection) -> UnsuccessfulRow:
-        """Count the newest unsuccessful jobs."""
+        """Count the newest unsuccessful jobs by status, at most ``rows`` of them."""
         return (await self._rows(UnsuccessfulRow, "inspect_unsuccessful", rows, on=on))[0]
 
     async def totals(self, names: int) -> list[tuple[str, JobFigures]]:
-        """Return the totals of the statistics, for at most so many names."""
+        """Return the totals of the statistics by job name, for at most this number of names."""
         rows = await self._statements.fetch("inspect_totals", names)
         return [(row["job_name"], figures_of(row)) for row in rows]
 
     async def schedules(self, limit: int) -> list[ScheduleRow]:
-        """Return schedules by id, at most so many."""
+        """Return the first schedules in the order of their ids, at most ``limit``."""
         return await self._rows(ScheduleRow, "inspect_schedules", self._statements.now, limit, OVERDUE_S)
 
     async def server(self) -> ServerRow:
@@ -104,9 +108,9 @@ class ClusterRepository(Repository):
         return ServerRow(*(await self._statements.fetch("inspect_server"))[0])
 
     async def last_death(self, records: int) -> datetime | None:
-        """Return when a worker was last declared dead; None if none was within an hour.
+        """Return when a worker was last declared dead; None if no worker was within an hour.
 
-        It is None too if the role may not read the records.
+        It is also None if the role may not read the records, of which at most this number are examined.
         """
         try:
             rows = await self._statements.fetch("inspect_last_death", self._statements.now, records)

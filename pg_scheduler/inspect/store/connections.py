@@ -1,4 +1,4 @@
-"""The connections of people: read-only transactions on a pool, and programs that have a DSN but no pool."""
+"""Connections for people: read-only transactions on a pool, and connections by a DSN."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class ReadSettings:
 class ReadingConnections(Connections):
     """Check out connections for read-only transactions.
 
-    Every setting is local to its transaction, so the pool may be that of the application, and may lead to a
-    pooler.
+    Every setting is local to its transaction. So the pool may be that of the application, and it may lead to
+    a pooler.
     """
 
     def __init__(self, pool: asyncpg.Pool, settings: ReadSettings) -> None:
@@ -100,7 +100,7 @@ async def open_connection(
 ) -> AsyncIterator[asyncpg.Connection[asyncpg.Record]]:
     """Open a connection, and close it at the end.
 
-    Errors of connecting, and those of the statements inside, are raised as errors of this library. The DSN
+    Errors of connecting, and errors of statements in the block, are raised as errors of this library. The DSN
     may lead to a pooler, so statements are not cached.
 
     Args:
@@ -129,7 +129,8 @@ async def open_pool(
 ) -> AsyncIterator[asyncpg.Pool[asyncpg.Record]]:
     """Open a pool, and close it at the end. The parameters and errors are those of `open_connection()`.
 
-    The DSN may lead to a pooler, so statements are not cached. With ``runs_worker`` they are, unless it does.
+    The DSN may lead to a pooler, so statements are not cached. With ``runs_worker`` they are cached, unless
+    the DSN leads to a pooler.
     """
     resolve_in_threads(asyncio.get_running_loop())
     options = {**_options(application_name), "min_size": 1, "max_size": max_size}

@@ -1,4 +1,4 @@
-"""Read the jobs that a deployment finds: all unfinished ones, a page at a time."""
+"""Read the unfinished jobs that a deployment finds, and their steps, a page at a time."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ PAGE_ROWS: Final = 5000
 """Rows that one statement reads."""
 
 MAX_READ_BYTES: Final = 512 * 1024
-"""Bytes, as stored, of the large arguments that one statement reads; a single job may have more."""
+"""The maximum bytes, as stored, of the large arguments that one statement reads, unless a single job has
+more."""
 
 FIRST: Final = datetime.min.replace(tzinfo=UTC)
 
 JOBS: Final = "scheduled_jobs"
-"""The table of jobs, which the releases before the first migration have too."""
+"""The table of jobs, which already existed before the first migration."""
 
 SCANS: Final = {"check_waiting": (0, FIRST, ""), "check_blocked": ("", 0, FIRST, "")}
-"""The statements that together return every unfinished job, and the position before the first."""
+"""The statements that together return every unfinished job, each with the position before its first row."""
 
 UNMIGRATED_SCANS: Final = {"check_unmigrated": ("",)}
+"""The same for a table of pg-scheduler 0.2."""
 
 
 class CheckedJob(NamedTuple):
@@ -35,7 +37,7 @@ class CheckedJob(NamedTuple):
         task: The name under which its function must be registered.
         version: The version of its stored steps; None if it has none.
         task_data: Its arguments; None if they are large.
-        size: Their size in bytes, as stored.
+        size: The size of the arguments in bytes, as stored.
     """
 
     job_id: str
@@ -50,8 +52,8 @@ class CheckedStep(NamedTuple):
     """A stored step of a job.
 
     Attributes:
-        value: Its value as JSON; None if it has none, or a large one.
-        size: The size of that in bytes, as stored; 0 for none.
+        value: Its value as JSON; None if it has no value, or a large one.
+        size: The size of the value in bytes, as stored; 0 if it has no value.
     """
 
     job_id: str
@@ -71,7 +73,7 @@ class DeployRepository(Repository):
         """Return the tables that migrations have made; none in a database of pg-scheduler 0.2.
 
         Raises:
-            SchemaMissingError: There is no table of jobs, as before the first deployment.
+            SchemaMissingError: There is no table of jobs yet, as before the first deployment.
             SchemaTooNewError: A newer release has changed the tables so that this one cannot use them.
             MigrationChangedError: An applied migration differs from the shipped one.
         """
@@ -88,10 +90,12 @@ class DeployRepository(Repository):
         return state.tables if state.applied else frozenset()
 
     async def unfinished(self, *, is_migrated: bool) -> AsyncIterator[Sequence[CheckedJob]]:
-        """Yield all unfinished jobs in pages. Those that move meanwhile may be missed, or come twice.
+        """Yield all unfinished jobs in pages.
+
+        A job that changes meanwhile may be missed, or come twice, because its place in the index changes.
 
         Args:
-            is_migrated: Whether the table is not that of pg-scheduler 0.2.
+            is_migrated: Whether migrations have changed the table; False for a table of pg-scheduler 0.2.
 
         Raises:
             SchemaMissingError: There is no table of jobs.
@@ -108,7 +112,7 @@ class DeployRepository(Repository):
                 rows = [] if is_last_page else await self._statements.fetch(name, PAGE_ROWS, *position)
 
     async def with_arguments(self, jobs: Iterable[CheckedJob]) -> AsyncIterator[CheckedJob]:
-        """Yield jobs that have large arguments with these, unless they were deleted meanwhile."""
+        """Yield jobs together with their large arguments, except jobs that were deleted meanwhile."""
         for part in _parts(jobs):
             rows = await self._statements.fetch("check_payloads", [job.job_id for job in part])
             texts = {row["job_id"]: row["task_data"] for row in rows}
@@ -124,10 +128,11 @@ class DeployRepository(Repository):
             yield page
             if len(page) < PAGE_ROWS:
                 return
+            # The next page continues with the steps of the last job whose names follow.
             remaining_ids, after = remaining_ids[remaining_ids.index(page[-1].job_id) :], page[-1].name
 
     async def with_values(self, steps: Iterable[CheckedStep]) -> AsyncIterator[CheckedStep]:
-        """Yield steps that have large values with these, unless they were deleted meanwhile."""
+        """Yield steps together with their large values, except steps that were deleted meanwhile."""
         for part in _parts(steps):
             ids, names = [step.job_id for step in part], [step.name for step in part]
             rows = await self._statements.fetch("check_step_values", ids, names)

@@ -48,7 +48,7 @@ class TableRow:
         live: About how many rows it has.
         dead: About how many dead rows it has.
         updates: Updates since the statistics were reset.
-        hot_updates: Those that wrote to no index.
+        hot_updates: The HOT updates among them, which wrote to no index.
         vacuumed_at: When it was last vacuumed; None if that is unknown.
         bytes: Its size, without indexes.
         total_bytes: Its size, with indexes.
@@ -92,7 +92,7 @@ class SettingRow(NamedTuple):
 
 
 OFF: Final = SettingRow("off", "default")
-"""A setting that the server does not have."""
+"""Stands for a setting that the server does not have."""
 
 
 class QuarantinedRow(NamedTuple):
@@ -105,11 +105,15 @@ class QuarantinedRow(NamedTuple):
 
 
 class FailingRow(NamedTuple):
-    """The attempts of a job name that failed, of those that completed or failed, lately and before that.
+    """How many attempts of a job name failed, in a recent period and in the period before it.
 
     Attributes:
-        failed_for_good: The jobs that were not retried after the last of these attempts.
-        earlier_s: Seconds within which those before began; None if there were none.
+        failed: Attempts that failed in the recent period.
+        decided: Attempts that completed or failed in the recent period.
+        failed_for_good: Failed attempts after which the job was not retried.
+        earlier_failed: Attempts that failed in the period before.
+        earlier_decided: Attempts that completed or failed in the period before.
+        earlier_s: The seconds that the statistics of the period before cover; None if it has none.
     """
 
     job_name: str
@@ -142,7 +146,7 @@ class RunningRow:
 
 
 class PayloadRow(NamedTuple):
-    """Jobs of a name with large arguments: their number, the most bytes, and one of them."""
+    """Jobs of a name with large arguments: their number, the bytes of the largest, and the id of one job."""
 
     name: str
     jobs: int
@@ -160,7 +164,7 @@ class OverdueRow(NamedTuple):
 
 
 class ScheduleTaskRow(NamedTuple):
-    """A task, how many schedules it has, and the ids of the first of them."""
+    """A task, the number of its schedules, and the ids of the first ones."""
 
     task: str
     schedules: int
@@ -176,7 +180,7 @@ class RetiredRow(NamedTuple):
 
 
 class HerdRow(NamedTuple):
-    """A second, how many schedules fire in it, and the ids of the first of them."""
+    """A second, the number of schedules that fire in it, and the ids of the first ones."""
 
     second: datetime
     schedules: int
@@ -211,7 +215,7 @@ class DoctorRepository(Repository):
     """The statements that only the doctor needs. Each reads a bounded number of rows."""
 
     async def schema_problem(self) -> SchemaError | None:
-        """Return how the tables differ from those of this release, but for indexes; None if they do not."""
+        """Return how the tables, without indexes, differ from those of this release; None if they do not."""
         schema = await self._statements.schema()
         async with self._statements.connections.acquire() as connection:
             try:
@@ -241,17 +245,20 @@ class DoctorRepository(Repository):
         )
 
     async def settings(self) -> dict[str, SettingRow]:
-        """Return those of the settings that the server has, as this session sees them."""
+        """Return the settings of ``SETTINGS`` that the server has, with their values in this session."""
         rows = await self._statements.fetch("doctor_settings", list(SETTINGS))
         return {row["name"]: SettingRow(row["value"], row["source"]) for row in rows}
 
     async def quarantined(self, seconds: float) -> list[QuarantinedRow]:
-        """Return 100 quarantined jobs among the newest 20,000 unsuccessful ones, the newest first."""
+        """Return quarantined jobs that ended in the last seconds, the newest first.
+
+        At most 100 jobs are returned, among the newest 20,000 unsuccessful ones.
+        """
         args = seconds, MAX_UNSUCCESSFUL, MAX_QUARANTINED, self._statements.now
         return await self._rows(QuarantinedRow, "doctor_quarantined", *args)
 
     async def failing(self, seconds: float, earlier_s: float) -> list[FailingRow]:
-        """Return the 100 job names of which most attempts failed in the last seconds.
+        """Return the 100 job names with most failed attempts in the last seconds.
 
         Args:
             seconds: The length of the period in seconds, which ends now.
@@ -262,7 +269,7 @@ class DoctorRepository(Repository):
         )
 
     async def expired_names(self, seconds: float) -> list[tuple[str, int]]:
-        """Return the 100 job names of which most jobs expired in the last seconds, and their numbers."""
+        """Return the 100 job names with most expired jobs in the last seconds, and their numbers of jobs."""
         args = seconds, MAX_STATISTICS, self._statements.now
         rows = await self._statements.fetch("doctor_expiring", *args)
         return [(row["job_name"], row["expired"]) for row in rows]
@@ -279,11 +286,11 @@ class DoctorRepository(Repository):
         return [_running_from(row) for row in rows]
 
     async def payloads(self, sample: int, size: int) -> list[PayloadRow]:
-        """Return the names whose jobs have large arguments, as stored, among the first unfinished jobs.
+        """Return the names whose jobs have large arguments, among the first unfinished jobs.
 
         Args:
             sample: The number of jobs of each priority that are examined.
-            size: The number of bytes that they exceed.
+            size: The bytes, as stored, that large arguments exceed.
         """
         return await self._rows(PayloadRow, "doctor_payloads", sample, size)
 
@@ -293,7 +300,7 @@ class DoctorRepository(Repository):
         return {row["status"]: row["seconds"] for row in rows}
 
     async def orphaned_steps(self) -> tuple[int, list[str]]:
-        """Return how many of the first 10,000 stored steps belong to no job, and the first ids of these."""
+        """Return how many of the first 10,000 stored steps belong to no job, and the first of these ids."""
         rows = await self._statements.fetch("doctor_orphaned_steps", MAX_STEPS)
         return (rows[0]["total"] if rows else 0), [row["job_id"] for row in rows]
 
@@ -328,7 +335,10 @@ class DoctorRepository(Repository):
         return [BrokenRow(row["schedule_id"], row["note"]) for row in rows]
 
     async def ahead(self) -> list[AheadRow]:
-        """Return 100 of the first 10,000 schedules whose next fire time a clock gave that was set back."""
+        """Return schedules whose next fire time comes from a clock that was set back.
+
+        At most 100 schedules are returned, among the first 10,000.
+        """
         return await self._rows(AheadRow, "doctor_ahead", self._statements.now, MAX_SCHEDULES)
 
     async def zoned(self) -> list[ZonedRow]:
@@ -339,6 +349,7 @@ class DoctorRepository(Repository):
 def _running_from(row: Any) -> RunningRow:
     values = dict(row)
     buckets = values.pop("run_hist")
+    # A row of another release may have other buckets, which cannot be compared.
     is_known = buckets is not None and len(buckets) == len(Histogram().buckets)
     durations = Histogram(tuple(number or 0 for number in buckets)) if is_known else None
     return RunningRow(**values, durations=durations)

@@ -1,4 +1,4 @@
-"""The database roles besides the owner, and the privileges on the tables that each needs: no others."""
+"""The database roles besides the owner of the tables, and exactly the privileges that each role needs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Role(StrEnum):
     ENQUEUER = "enqueuer"
     """Schedules jobs, with a Scheduler that is never started."""
     SENDER = "sender"
-    """Adds, cancels and signals jobs of named tasks by functions of its own; see `senders`."""
+    """Adds, cancels and signals jobs of certain tasks, by functions that are made for it; see `senders`."""
     EXPORTER = "exporter"
     """Reads the metrics of all workers."""
     VIEWER = "viewer"
     """Reads jobs for people."""
     OPERATOR = "operator"
-    """Acts for people."""
+    """Reads and changes jobs for people."""
     ADMIN = "admin"
-    """Also deletes jobs, and adds and removes schedules."""
+    """Does what an operator does, deletes jobs, and adds and removes schedules."""
 
 
 class Grant(NamedTuple):
@@ -72,7 +72,8 @@ GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {
             ),
         ),
     ),
-    # Its functions have the rights of the owner, so it needs none on the tables.
+    # The functions of this role run with the rights of the owner, so the role itself needs no privileges on
+    # tables.
     Role.SENDER: (),
     Role.EXPORTER: (
         Grant(

@@ -28,7 +28,8 @@ MAX_PARENTS: Final = 100
 MAX_STATISTICS: Final = 5000
 
 MIN_LOCK_S: Final = 1.0
-"""Seconds for which a row has been locked that explain a delay: claims and heartbeats take milliseconds."""
+"""Seconds for which a row must be locked to explain a delay: claims and heartbeats lock it for
+milliseconds."""
 
 _ESTIMATE: Final = re.compile(r"rows=([0-9]+)")
 
@@ -41,7 +42,7 @@ class InspectedJob(NamedTuple):
         task: The name that a worker must claim for it.
         now: The time of the database.
         standby_lag_s: The age of the data of a standby in seconds; None on a primary.
-        has_steps: Whether it is marked: steps or signals may be stored for it.
+        has_steps: Whether steps or signals may be stored for it, since its row is marked.
     """
 
     job: Job
@@ -52,7 +53,7 @@ class InspectedJob(NamedTuple):
 
 
 class LockRow(NamedTuple):
-    """A session that holds a lock which a job needs.
+    """A session that holds a lock that a job needs.
 
     Attributes:
         kind: ``row`` or ``advisory``.
@@ -73,8 +74,8 @@ class QueueRow(NamedTuple):
     """The due jobs that start before a due job.
 
     Attributes:
-        ahead: Their number.
-        outranked_by: The number of those that have a higher priority.
+        ahead: The number of these jobs.
+        outranked_by: The number of these jobs that have a higher priority.
         is_capped: Whether counting stopped, so that there may be more.
     """
 
@@ -100,7 +101,7 @@ class BacklogRow(NamedTuple):
 
 
 class BacklogRows(NamedTuple):
-    """The due jobs by name, that of the oldest job first.
+    """The due jobs by name. The name of the oldest due job comes first.
 
     Attributes:
         rows: At most 500 names.
@@ -122,7 +123,7 @@ class BlockerRow(NamedTuple):
 
 
 class ErrorRow(NamedTuple):
-    """A finished job that has an error, of which this is the start."""
+    """A finished job that has an error. ``error`` is the start of its text."""
 
     job_id: str
     job_name: str
@@ -139,7 +140,7 @@ class LinkedJob:
     job_name: str | None
     """Its name; None if it does not exist."""
     status: JobStatus | None
-    """Its status; None likewise."""
+    """Its status; None if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,9 @@ class StepRow:
     """A step as its row has it.
 
     Attributes:
-        value: Its value as JSON; None for none, and for a large one that was not asked for by its name.
-        size: The bytes of the stored value.
+        value: Its value as JSON. None if it has no value, or if the value is large and was not requested by
+            the name of the step.
+        size: The bytes of the stored value; 0 if there is none.
     """
 
     name: str
@@ -163,12 +165,12 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitRow:
-    """A sleep or a wait of a job, or a signal that came before a wait for it.
+    """A sleep or a wait of a job, or a signal that came before the job waited for it.
 
     Attributes:
-        until: Its end; None for such a signal.
-        since: When it began.
-        is_open: Whether it lasts.
+        until: The end of the sleep or the wait; None for a signal.
+        since: When the sleep or the wait began, or when the signal came.
+        is_open: Whether the sleep or the wait has not ended; False for a signal.
     """
 
     name: str
@@ -199,7 +201,7 @@ class InspectionRepository(Repository):
         return [row[0] for row in await self._statements.fetch("inspect_migrations", limit)]
 
     async def queue(self, job: Job, paused: Collection[str]) -> QueueRow:
-        """Count the due jobs that start before a due job, without those of paused tasks."""
+        """Count the due jobs that start before a due job. Jobs of paused tasks do not count."""
         position = job.priority.db_value, job.execution_time, job.job_id
         rows = await self._statements.fetch(
             "inspect_queue", *position, MAX_QUEUE_ROWS, self._statements.now, list(paused)
@@ -222,16 +224,21 @@ class InspectionRepository(Repository):
         return BacklogRows(rows, is_capped, len(groups) == MAX_GROUPS)
 
     async def expiring(self, names: Collection[str], until: datetime | None) -> tuple[int, bool]:
-        """Count the jobs of some names that expire before an instant unless they start; None for any instant.
+        """Count the jobs of some names that expire before an instant unless they start.
+
+        ``until`` is the instant; None counts all jobs that can expire.
 
         Returns:
-            Their number among the first 50,000 unfinished jobs, and whether others may follow.
+            The number of these jobs among the first 50,000 unfinished ones, and whether there may be more.
         """
         (row,) = await self._statements.fetch("inspect_expiring", list(names), MAX_BACKLOG_ROWS, until)
         return row["jobs"], row["is_capped"]
 
     async def slot_use(self, since: datetime, until: datetime) -> list[tuple[str, float]]:
-        """Return the names whose attempts that ended between two instants took longest, and their seconds."""
+        """Return the names that used slots for most time, and the seconds of each.
+
+        Only attempts that ended between the two instants count.
+        """
         rows = await self._statements.fetch("inspect_slot_use", since, until, MAX_STATISTICS)
         return [(row["job_name"], row["seconds"]) for row in rows]
 
@@ -252,15 +259,16 @@ class InspectionRepository(Repository):
         """Return finished jobs that have an error, the newest first.
 
         Args:
-            before: The instant and the id before which they ended.
-            since: The instant at or after which they ended; None for any.
-            rows: The maximum number of them.
+            before: The end and the id of the last job that was returned before. Jobs before it in the order
+                of the index are returned.
+            since: Only jobs that ended at or after this instant; None for any.
+            rows: The maximum number of jobs.
             on: The connection.
         """
         return await self._rows(ErrorRow, "inspect_errors", rows, *before, since, on=on)
 
     async def blockers(self, job_ids: Collection[str], limit: int) -> list[BlockerRow]:
-        """Return for each job at most so many unfinished jobs that it waits for."""
+        """Return the unfinished jobs that each of these jobs waits for, at most ``limit`` for each."""
         return await self._rows(BlockerRow, "inspect_blockers", list(job_ids), limit)
 
     async def parents(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
@@ -269,7 +277,7 @@ class InspectionRepository(Repository):
         return [(row[0], None if row[1] is None else JobStatus(row[1])) for row in rows]
 
     async def linked_jobs(self, job_id: str, limit: int) -> tuple[list[LinkedJob], list[LinkedJob]]:
-        """Return jobs that a job waits for, and jobs that wait for it: at most so many of each."""
+        """Return jobs that a job waits for, and jobs that wait for it, at most ``limit`` of each."""
         parents: list[LinkedJob] = []
         children: list[LinkedJob] = []
         for row in await self._statements.fetch("inspect_linked_jobs", job_id, limit):
@@ -279,9 +287,9 @@ class InspectionRepository(Repository):
         return parents, children
 
     async def steps(self, job_id: str, name: str | None = None) -> list[StepRow]:
-        """Return the steps of a job, or the one of a name with its whole value.
+        """Return the steps of a job, or only the step of a name with its whole value.
 
-        At most 1,001 are returned: a job has up to 1,000 of its own, and results that were passed to it.
+        At most 1,001 steps are returned, so that a caller who shows 1,000 sees whether there are more.
 
         Raises:
             JobNotFoundError: There is no such job.
@@ -292,5 +300,5 @@ class InspectionRepository(Repository):
         return [StepRow(*row) for row in rows if row["name"] is not None]
 
     async def waits(self, job_id: str) -> list[WaitRow]:
-        """Return what a job waits for that is marked, and signals that came before, at most 100 of them."""
+        """Return what a job with steps waits for, and signals that came before a wait, at most 100 in all."""
         return await self._rows(WaitRow, "inspect_waits", job_id, MAX_WAITS)

@@ -13,7 +13,7 @@ MAX_BLOCKED_ROWS: Final = 20_000
 """Blocked jobs that are counted."""
 
 MAX_BLOCKED_KEYS: Final = 500
-"""Texts of what blocked jobs wait for that are returned."""
+"""The maximum number of different texts in ``blocked_on`` that are returned."""
 
 MAX_STARTS: Final = 10_000
 MAX_LIMIT_KEYS: Final = 1000
@@ -41,8 +41,8 @@ class LimitJobRow:
     """A job that runs within a limit, or waits for it.
 
     Attributes:
-        key: The text of the limit.
-        at: When its attempt was admitted; when it was due, if it waits.
+        key: The text of the limit with its key, as in ``blocked_on``.
+        at: When its attempt was admitted; for a job that waits, when it was due.
     """
 
     key: str
@@ -55,9 +55,10 @@ class TenantRow(NamedTuple):
     """The queue of a tenant.
 
     Attributes:
-        key: The text of the share and the tenant.
-        jobs: The jobs that wait for its turn, as far as they were counted.
-        last_turn_at: When a worker last moved a job of it, within about an hour; None for none.
+        key: The text of the share and the tenant, as in ``blocked_on``.
+        jobs: The jobs that wait for the turn of the tenant, up to the maximum that is counted.
+        last_turn_at: When a worker last moved a job of the tenant; None if that was more than about an hour
+            ago.
     """
 
     key: str
@@ -81,9 +82,10 @@ class LimitReadRepository(Repository):
         return rows[0]["running"], rows[0]["starts"]
 
     async def keys(self, prefix: str) -> tuple[list[str], bool]:
-        """Return limits that begin with a text and have admitted attempts, and whether others may follow.
+        """Return the texts of limits that begin with a prefix and have admitted attempts.
 
-        At most 1,000 limits are read.
+        Returns:
+            The texts, and whether there may be more, because at most 1,000 are read.
         """
         rows = await self._statements.fetch("inspect_limit_keys", prefix, MAX_LIMIT_KEYS)
         keys = [row[0] for row in rows]
@@ -91,28 +93,30 @@ class LimitReadRepository(Repository):
         return [key for key in keys if key.startswith(prefix)], is_capped
 
     async def next_starts(self, limits: Sequence[tuple[str, int, float]]) -> dict[str, datetime]:
-        """Return when full limits admit their next start, by their texts; of several numbers, the latest.
+        """Return when full limits admit their next start, by their texts.
+
+        If a limit is passed with several numbers, its latest time is returned.
 
         Args:
-            limits: The text of each, and how many starts it admits within how many seconds.
+            limits: The text of each limit, the number of starts that it admits, and within how many seconds.
         """
         columns = [list(column) for column in zip(*limits, strict=True)]
         rows = await self._statements.fetch("inspect_next_starts", *columns, MAX_STARTS)
         return {row["key"]: row["at"] for row in sorted(rows, key=lambda row: row["at"])}
 
     async def holders(self, keys: Sequence[str], most: int) -> list[LimitJobRow]:
-        """Return jobs that run within each limit, at most so many, those that run longest first."""
+        """Return the jobs that run longest within each limit, at most ``most`` for each."""
         values = list(keys), most, MAX_STARTS, self._statements.now
         return await self._rows(LimitJobRow, "inspect_limit_holders", *values)
 
     async def queue(self, keys: Sequence[str], most: int) -> list[LimitJobRow]:
-        """Return the jobs that start next within each limit, at most so many."""
+        """Return the jobs that start next within each limit, at most ``most`` for each."""
         return await self._rows(LimitJobRow, "inspect_limit_queue", list(keys), most)
 
     async def tenants(self, keys: Sequence[str]) -> tuple[list[TenantRow], bool]:
-        """Return the queues of tenants, and whether counting some of them stopped.
+        """Return the queues of tenants, and whether counting some of the queues stopped.
 
-        Each tenant has the same part of 20,000 rows.
+        At most 20,000 rows are counted, divided evenly among the tenants.
         """
         most = max(MAX_WAITING_ROWS // max(len(keys), 1), 1)
         rows = await self._rows(TenantRow, "inspect_tenants", list(keys), most)

@@ -14,7 +14,7 @@ from pg_scheduler.schedules.statements import schedule_from
 ScheduleTab: TypeAlias = Literal["all"] | ScheduleState
 
 TABS: Final[tuple[ScheduleTab, ...]] = ("all", *SCHEDULE_STATES)
-"""All schedules, and those in each state, whose numbers add up to that of all."""
+"""All schedules, and the schedules in each state. Each schedule has one state."""
 
 MAX_EXAMINED: Final = 10_000
 """Schedules that a statement examines."""
@@ -25,8 +25,8 @@ class ScheduleFilters(NamedTuple):
 
     Attributes:
         names: Patterns of ``LIKE`` for the names of tasks that are visible; None for all.
-        task: Only those of this task; None for all.
-        text: Only those whose id or task contains this text; None for all.
+        task: Only schedules of this task; None for all.
+        text: Only schedules whose id or task contains this text; None for all.
     """
 
     names: Sequence[str] | None = None
@@ -35,7 +35,10 @@ class ScheduleFilters(NamedTuple):
 
 
 class FoundSchedule(NamedTuple):
-    """A schedule of a list, its state, and who paused it; None if it is not paused, or that is unknown."""
+    """A schedule of a list, and its state.
+
+    ``paused_by`` is the actor who paused it; None if it is not paused, or if the actor is unknown.
+    """
 
     row: ScheduleRow
     state: ScheduleState
@@ -47,7 +50,7 @@ class FoundSchedules(NamedTuple):
 
     Attributes:
         rows: The schedules.
-        last_id: The id after which others were not examined; None if all were.
+        last_id: The id of the last schedule that was examined; None if all schedules were examined.
     """
 
     rows: Sequence[FoundSchedule]
@@ -58,7 +61,7 @@ class ScheduleListRepository(Repository):
     """The statements that read lists of schedules."""
 
     async def count(self, filters: ScheduleFilters) -> tuple[dict[ScheduleTab, int], bool]:
-        """Return the numbers of schedules by state, and whether others were not examined."""
+        """Return the numbers of schedules by state, and whether further schedules were not examined."""
         (row,) = await self._statements.fetch(
             "inspect_schedule_counts", MAX_EXAMINED, *filters, OVERDUE_S, self._statements.now
         )
@@ -67,7 +70,7 @@ class ScheduleListRepository(Repository):
     async def find(
         self, filters: ScheduleFilters, tab: ScheduleTab, after: str | None, limit: int
     ) -> FoundSchedules:
-        """Return schedules of a tab by their ids, those after ``after``."""
+        """Return the schedules of a tab whose ids follow ``after``, in the order of their ids."""
         rows = await self._statements.fetch(
             "inspect_schedule_list",
             MAX_EXAMINED,
@@ -82,6 +85,7 @@ class ScheduleListRepository(Repository):
         for row in rows:
             values = dict(row)
             last_id, paused_by, state = (values.pop(name) for name in ("last_id", "paused_by", "state"))
+            # A row without a schedule only carries the last id that was examined.
             if values["schedule_id"] is not None:
                 schedules.append(FoundSchedule(schedule_from(values), state, paused_by))
         return FoundSchedules(schedules, last_id)

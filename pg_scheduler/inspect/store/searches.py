@@ -131,14 +131,15 @@ class SearchRepository(Repository):
         *,
         on: Connection,
     ) -> Examined:
-        """Examine pending and running jobs of priorities that are not blocked, by their due time.
+        """Examine pending and running jobs of several priorities that are not blocked, by their due time.
 
-        As many rows of each priority are read as there are rows to examine. Else it is as ``waiting()``.
+        To examine n rows, up to n rows of each priority are read. The other parameters are those of
+        ``waiting()``.
         """
         return await self._examine("search_due", (priorities, *after, until), scan, on)
 
     async def blocked(self, after: tuple[str, int, datetime, str], scan: Scan, *, on: Connection) -> Examined:
-        """Examine blocked jobs by what they wait for, priority, due time and id."""
+        """Examine blocked jobs, in the order of what they wait for, priority, due time and id."""
         return await self._examine("search_blocked", after, scan, on)
 
     async def unsuccessful(
@@ -147,8 +148,8 @@ class SearchRepository(Repository):
         """Examine finished jobs that have an error, the newest first.
 
         Args:
-            before: The instant and the id before which the scan starts.
-            since: The instant at which it ends; None for no bound.
+            before: The end and the id before which the scan starts.
+            since: The instant at which the scan ends; None for no bound.
             scan: The conditions and bounds.
             on: The connection of the page.
         """
@@ -157,10 +158,15 @@ class SearchRepository(Repository):
     async def newest(
         self, before: str | None, scan: Scan, *, since: str | None = None, on: Connection
     ) -> Examined:
-        """Examine jobs in the descending order of their ids, before an id and down to another one."""
+        """Examine jobs in the descending order of their ids, before an id and down to another id.
+
+        ``before`` is None to start with the greatest id, and ``since`` is None to go down to the smallest
+        one.
+        """
         return await self._examine("search_newest", (before, since), scan, on)
 
     async def _examine(self, name: str, position: Sequence[object], scan: Scan, on: Connection) -> Examined:
+        """Run a statement of ``searches.sql`` with the bounds and conditions of a scan, at a position."""
         schema = await self._statements.schema(on=on)
         query = load_search(
             schema, name, tuple((condition.name, condition.is_negated) for condition in scan.conditions)
@@ -198,11 +204,12 @@ def _last_parameter(text: str) -> int:
 
 
 def _renumbered(text: str, by: int) -> str:
-    """Return SQL whose parameters have numbers that are greater by this."""
+    """Return SQL in which the number of each parameter is greater by ``by``."""
     return _PARAMETER.sub(lambda match: f"${int(match[1]) + by}", text)
 
 
 def _examined(rows: Sequence[Any], codec: PayloadCodec | None) -> Examined:
+    """Return the result of a statement, whose last row is that of the last job it examined."""
     jobs: list[tuple[Job, int]] = []
     last, count = None, 0
     for row in rows:

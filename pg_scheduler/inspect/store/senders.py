@@ -1,8 +1,8 @@
 """The functions by which a role without privileges on the tables adds, cancels and signals jobs.
 
-They are created for one role, and contain the names that it may use: PostgreSQL checks the right to call
-them, and they check the names. The statements of a signal are those of `Scheduler.signal()`, copied into the
-function.
+The functions are created for one role, and contain the names of tasks and signals that the role may use.
+PostgreSQL checks whether a role may call a function, and the function checks the names. The function for
+signals has copies of the statements of `Scheduler.signal()`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.step_values import MAX_NAME_BYTES, MAX_STEP_BYTES, MAX_STEPS, RESERVED_NAME
 
 MAX_VALUE_BYTES: Final = 1_048_576
-"""The size of a signal's value, as of a Scheduler with default settings."""
+"""The maximum bytes of a signal's value, as for a Scheduler with default settings."""
 
 SENDER_ACTIONS: Final = ("enqueue", "cancel", "signal")
 """The ends of the functions' names, which begin with the name of the role."""
@@ -40,8 +40,10 @@ def sender_script(schema: str, grantee: str, tasks: Sequence[str], signals: Sequ
         >>> 'FUNCTION "jobs"."shop_cancel"' in sender_script("jobs", "shop", ["orders.*"], ["approved"])
         True
     """
-    home = quote_identifier(schema)
-    functions = {action: f"{home}.{quote_identifier(f'{grantee}_{action}')}" for action in SENDER_ACTIONS}
+    quoted_schema = quote_identifier(schema)
+    functions = {
+        action: f"{quoted_schema}.{quote_identifier(f'{grantee}_{action}')}" for action in SENDER_ACTIONS
+    }
     statements = {
         name: load_query(schema, name).text.removesuffix(";")
         for name in ("store_signal", "find_signal", "wake_signalled")
@@ -50,9 +52,9 @@ def sender_script(schema: str, grantee: str, tasks: Sequence[str], signals: Sequ
     values = {
         **functions,
         **statements,
-        "schema": f"{home}.",
-        "jobs_table": _literal(f"{home}.scheduled_jobs"),
-        "home": home,
+        "schema": f"{quoted_schema}.",
+        "jobs_table": _literal(f"{quoted_schema}.scheduled_jobs"),
+        "home": quoted_schema,
         "grantee": quote_identifier(grantee),
         "channel": channel_of(schema),
         "tasks": _patterns(tasks),
@@ -65,13 +67,14 @@ def sender_script(schema: str, grantee: str, tasks: Sequence[str], signals: Sequ
         "max_bytes": str(MAX_STEP_BYTES),
     }
     lines = files(__package__).joinpath("senders.sql").read_text(encoding="utf-8").splitlines(keepends=True)
+    # The comments of the file are for readers of this library.
     template = "".join(line for line in lines if not line.startswith("--"))
     script = re.sub(r"\{(\w+)\}", lambda place: values[place[1]], template)
     return f"BEGIN;\n\n{script}\nCOMMIT;\n"
 
 
 def _patterns(names: Sequence[str]) -> str:
-    """Return an array of patterns of LIKE."""
+    """Return an array of patterns of LIKE, as SQL."""
     for name in names:
         if not name or not is_storable(name):
             raise ConfigurationError(
@@ -83,6 +86,7 @@ def _patterns(names: Sequence[str]) -> str:
 
 def _literal(text: str) -> str:
     """Return a text as a literal that may stand in the body of a function."""
-    # A dollar sign could end the body. The form with E means the same under every setting of the server.
+    # A dollar sign could end the body of the function. A literal with E does not depend on a setting of the
+    # server.
     quoted = text.replace("\\", "\\\\").replace("'", "''").replace("$", "\\044")
     return f"E'{quoted}'"

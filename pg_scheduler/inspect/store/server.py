@@ -28,14 +28,21 @@ _NOTIFY: Final = "SELECT pg_catalog.pg_notify($1, 'doctor')"
 
 
 class Ping(NamedTuple):
-    """A round trip: its seconds, and how many seconds the clock of this machine is ahead of the server's."""
+    """A round trip in seconds, and the seconds by which this machine's clock is ahead of the server's."""
 
     seconds: float
     ahead_s: float
 
 
 class RoleRow(NamedTuple):
-    """The role of the session, its database, whether it may see what other roles do, and everything else."""
+    """The role of the session.
+
+    Attributes:
+        name: The name of the role.
+        database: The database of the session.
+        sees_all: Whether the role may see the activity of other roles.
+        is_superuser: Whether the role is a superuser.
+    """
 
     name: str
     database: str
@@ -47,9 +54,9 @@ class RightsRow(NamedTuple):
     """The rights of the role on a table.
 
     Attributes:
-        is_owned: Whether it has the rights of its owner.
-        may_create: Whether it may create objects in its schema.
-        privileges: Its privileges; none without the use of the schema.
+        is_owned: Whether the role has the rights of the owner of the table.
+        may_create: Whether the role may create objects in the schema of the table.
+        privileges: The privileges of the role on the table; none if it may not use the schema.
     """
 
     table: str
@@ -63,11 +70,11 @@ class HolderRow(NamedTuple):
 
     Attributes:
         kind: ``transaction``, ``prepared``, ``slot``, ``inactive slot`` or ``standby``.
-        subject: A process id, a name of a prepared transaction or of a slot.
-        application: The application name of a session, the owner of a prepared transaction.
+        subject: The process id, or the name of the prepared transaction or the slot.
+        application: The application name of the session, or the owner of the prepared transaction.
         seconds: Its age; None if that is unknown.
-        transactions: How many transactions have begun since.
-        statement: The start of its statement, or of its last one.
+        transactions: How many transactions have begun since then.
+        statement: The start of its present or last statement; None if it has none, or if that is not visible.
     """
 
     kind: str
@@ -87,7 +94,9 @@ class ConnectionRow(NamedTuple):
 
 
 ONLY_SESSION_S: Final = 1.0
-"""Seconds after which a connection counts as waiting for the session that another one has from a pooler."""
+"""Seconds without a response after which a connection seems to wait for the only session of a pooler.
+
+Another connection uses this session in a transaction then."""
 
 
 class ServerRepository(Repository):
@@ -96,8 +105,9 @@ class ServerRepository(Repository):
     async def ping(self) -> Ping:
         """Return the fastest of five round trips, which measures the clocks best.
 
-        The statement is prepared before: a pool without a cache of statements would send each one twice. The
-        transaction keeps the session of a pooler, which has it.
+        The statement is prepared once, because a pool without a cache of statements would need two round
+        trips each time. All run in one transaction, because a pooler could use another session for the next
+        transaction, which does not have the prepared statement.
         """
         pings, timeout_s = [], self._statements.call_timeout_s
         async with (
@@ -119,12 +129,12 @@ class ServerRepository(Repository):
         return RoleRow(*row)
 
     async def rights(self, tables: Sequence[str]) -> list[RightsRow]:
-        """Return what this role may do with those of the tables that exist."""
+        """Return what this role may do with these tables. A table that does not exist is left out."""
         schema = await self._statements.schema()
         return await self._rows(RightsRow, "server_rights", schema, list(tables), list(PRIVILEGES))
 
     async def holders(self) -> list[HolderRow]:
-        """Return 100 transactions, slots and standbys that keep dead rows of this database."""
+        """Return at most 100 transactions, slots and standbys that keep dead rows of this database."""
         return await self._rows(HolderRow, "server_holders", MAX_HOLDERS)
 
     async def notification_queue(self) -> float:
@@ -142,11 +152,13 @@ class ServerRepository(Repository):
     async def changes_session(self) -> bool | None:
         """Return whether the pool leads to a pooler in transaction mode; None if it has a single connection.
 
-        While a second connection is in a transaction, the first one gets another session from such a pooler.
-        It gets none while the second one has the only session of the pooler, which both have had then.
+        While a second connection is in a transaction, such a pooler gives the first connection another
+        session. If the pooler has a single session, the first connection gets none until that transaction
+        ends.
 
         Raises:
-            ConfigurationError: Its prepared statement does not exist in that session.
+            ConfigurationError: The prepared statement of the first connection does not exist in its new
+                session.
             DatabaseUnavailableError: The second connection gets no session in time.
         """
         connections = self._statements.connections
@@ -161,13 +173,14 @@ class ServerRepository(Repository):
                     return await _has_changed(first, first_process_id, second, timeout_s)
 
     async def receives_notification(self, timeout_s: float) -> bool | None:
-        """Send a notification on a channel of its own; return whether it arrives within the time.
+        """Send a notification on a new channel, and return whether it arrives within this time.
 
-        The connection that listens is the one that a worker would use: to the direct DSN, or of the pool.
-        None if the pool has a single connection and there is no direct DSN.
+        The connection that listens comes from where a worker would take it: from the direct DSN, or without
+        one from the pool. The result is None if that is a pool with a single connection, which cannot also
+        send.
 
         Raises:
-            DatabaseUnavailableError: The second connection gets no session in time.
+            DatabaseUnavailableError: The connection that sends gets no session in time.
         """
         connections = self._statements.connections
         if not connections.can_hold_a_lock:
@@ -196,7 +209,8 @@ class ServerRepository(Repository):
 async def _has_changed(
     first: Connection, previous_process_id: int, second: Connection, timeout_s: float
 ) -> bool:
-    """Return whether the session of a connection changes while the second one is in a transaction."""
+    """Return whether the first connection's session changes while the second is in a transaction."""
+    # If the second connection has the session that the first one had, the pooler may have no other session.
     is_shared = await second.fetchval(_PROCESS_ID, timeout=timeout_s) == previous_process_id
     try:
         process_id = await first.fetchval(_PROCESS_ID, timeout=ONLY_SESSION_S if is_shared else timeout_s)
@@ -209,7 +223,7 @@ async def _has_changed(
 
 
 async def _forget(listener: Connection, channel: str, receive: Callable[..., None], timeout_s: float) -> None:
-    """Stop listening, on a connection that goes back to its pool."""
+    """Stop listening before the connection goes back to its pool. Terminate it if that fails."""
     try:
         with translated():
             await asyncio.wait_for(listener.remove_listener(channel, receive), timeout_s)

@@ -13,13 +13,13 @@ from pg_scheduler.base.figures import BOUNDS, OUTCOMES, Histogram, JobFigures
 from pg_scheduler.database.statements import Repository
 
 SPANS_S: Final = (60, 600, 3600)
-"""The spans of rows, in seconds; the vacuum merges each into the next."""
+"""The spans of rows, in seconds. The vacuum merges old rows of each span into rows of the next one."""
 
 PAGE_SIZE: Final = 250
-"""Rows that are read at a time: to decode their histograms takes the event loop 40 us each."""
+"""Rows that are read at a time. The event loop needs 40 us to decode the histograms of one row."""
 
 SUM_SIZE: Final = 8000
-"""Rows that the server adds up at a time: it takes up to 10 us each."""
+"""Rows that the server adds up at a time. It needs up to 10 us for each."""
 
 N = TypeVar("N", bound=float)
 
@@ -58,13 +58,15 @@ class StatisticsReadRepository(Repository):
     """The statements that read statistics of jobs."""
 
     async def read(self, seconds: float, names: Sequence[str] | None, limit: int) -> StatisticsPage:
-        """Return the newest statistics, also of the span in which the period begins.
+        """Return the newest statistics of a period, including the whole row in which the period begins.
 
         Args:
             seconds: The length of the period in seconds, which ends now.
             names: Only these job names; None for all.
-            limit: The maximum number of rows that are read of each span.
+            limit: The maximum number of rows of each span that are read.
         """
+        # Each page of a span continues after the last row of the page before. A page without rows has one
+        # record, with the time only.
         rows: list[StatisticsRow] = []
         records: Sequence[asyncpg.Record] = ()
         is_complete = True
@@ -91,13 +93,14 @@ class StatisticsReadRepository(Repository):
     async def add_up(
         self, seconds: float, width: timedelta, patterns: Sequence[str] | None, limit: int
     ) -> StatisticsPage:
-        """Return the newest statistics of all names together by intervals, without a name.
+        """Return the newest statistics of all names together, by intervals. The rows have no name.
 
         Args:
-            seconds: The length of the period in seconds. The span in which it begins is added as a whole.
-            width: The length of the intervals, which divide the Unix epoch.
-            patterns: Only names like one of these; None for all.
-            limit: The maximum number of rows that are added up of each span.
+            seconds: The length of the period in seconds. The row in which the period begins is added as a
+                whole.
+            width: The length of the intervals, which are counted from the Unix epoch on.
+            patterns: Only names that match one of these patterns of LIKE; None for all.
+            limit: The maximum number of rows of each span that are added up.
         """
         parts = defaultdict[datetime, list[JobFigures]](list)
         records: Sequence[asyncpg.Record] = ()
@@ -138,9 +141,10 @@ class StatisticsReadRepository(Repository):
 
 
 def figures_of(row: asyncpg.Record) -> JobFigures:
-    """Return the figures of a row, as many as this release has.
+    """Return the figures of a row, with as many numbers as this release has.
 
-    Its arrays may be longer if a later release wrote it, and shorter if an earlier release or a person did.
+    The arrays of the row are longer if a later release wrote it, and may be shorter if an earlier release or
+    a person did.
     """
     buckets = len(BOUNDS) + 1
     scheduled, started, *ended = _fitted(row["counts"], 2 + len(OUTCOMES), 0)
@@ -155,6 +159,6 @@ def figures_of(row: asyncpg.Record) -> JobFigures:
 
 
 def _fitted(values: Sequence[N | None], length: int, zero: N) -> tuple[N, ...]:
-    """Return so many elements, with zero for each that is missing."""
+    """Return ``length`` elements, with zero for each element that is missing or NULL."""
     numbers = [zero if value is None else value for value in values[:length]]
     return (*numbers, *[zero] * (length - len(numbers)))

@@ -21,7 +21,7 @@ from pg_scheduler.scheduler.store import Store
 
 
 class InspectionStore:
-    """The statements for people, and those of the scheduler that people use too."""
+    """The repositories for people, and the repositories of the scheduler that people use too."""
 
     def __init__(self, store: Store) -> None:
         self.statements: Final = store.statements

@@ -25,14 +25,14 @@ class InspectedWorker:
 
     Attributes:
         slots: The number of its slots.
-        running_jobs: Jobs that ran at its last heartbeat.
+        running_jobs: The number of jobs that ran at its last heartbeat.
         is_alive: Whether its lease is valid.
         claims_jobs: Whether its role runs jobs.
         is_draining: Whether it claims no more jobs, or has shut down.
         names: The names that it claims; None if it does not report them.
-        aliases: Other names of tasks that it claims, with the names of those tasks.
+        aliases: The task of each other name that it claims.
         health: Its report about itself.
-        reclaim_at: When its jobs are reclaimed at the latest; None at the end of its lease.
+        reclaim_at: When its jobs are reclaimed at the latest; None if that is at the end of its lease.
     """
 
     worker_id: str
@@ -53,9 +53,9 @@ class SlotsRow(NamedTuple):
     """The slots of a worker that are in use now, which is later than its last heartbeat.
 
     Attributes:
-        running: The attempts that run.
-        waiting: Those of them that wait for children in memory.
-        has_parent: Whether one of these waits for the child that is explained.
+        running: The number of attempts that run.
+        waiting: How many of these attempts wait for children in memory.
+        has_parent: Whether one of the waiting attempts waits for the job that is explained.
     """
 
     worker_id: str | None
@@ -65,12 +65,12 @@ class SlotsRow(NamedTuple):
 
 
 class AttemptRow(NamedTuple):
-    """The last attempt of a job, and the JSON of those before it that did not simply complete.
+    """The last attempt of a job, with the history of the job.
 
     Attributes:
-        started_at: When it started; None if that is unknown.
-        finished_at: When its job ended; None while it runs.
-        history: The ``errors`` of its row by the same worker; None for none.
+        started_at: When the attempt started; None if that is unknown.
+        finished_at: When the job ended; None while the attempt runs.
+        history: The entries of ``errors`` by the same worker, as JSON; None if there are none.
     """
 
     job_id: str
@@ -84,7 +84,7 @@ class AttemptRow(NamedTuple):
 
 
 class IdRange(NamedTuple):
-    """Ids from ``low`` on and before ``high``, of which at most so many are examined, the greatest first."""
+    """Ids from ``low`` on and before ``high``. At most ``most`` of them are examined, the greatest first."""
 
     low: str
     high: str
@@ -104,22 +104,26 @@ class WorkerReadRepository(Repository):
         return await self._rows(AttemptRow, "inspect_running_attempts", MAX_DUE, self._statements.now)
 
     async def slots(self, job_id: str) -> list[SlotsRow]:
-        """Return the slots of workers that are in use, and which jobs wait for a job in them."""
+        """Return how many slots of each worker are in use, and whether one has the parent of a job."""
         return await self._rows(SlotsRow, "inspect_slots", MAX_DUE, self._statements.now, job_id)
 
     async def unsuccessful(self, worker_id: str, since: datetime) -> list[AttemptRow]:
-        """Return the last attempts by a worker of jobs that ended with an error since then."""
+        """Return the last attempts, by a worker, of jobs that ended with an error since an instant."""
         return await self._rows(
             AttemptRow, "inspect_unsuccessful_attempts", worker_id, since, MAX_UNSUCCESSFUL
         )
 
     async def completed(self, worker_id: str, since: datetime, ranges: Sequence[IdRange]) -> list[AttemptRow]:
-        """Return the last attempts by a worker of jobs of some ids that completed since then."""
+        """Return the last attempts, by a worker, of jobs that completed since an instant.
+
+        Only jobs with ids in the ranges are examined.
+        """
         columns = [list(column) for column in zip(*ranges, strict=True)]
         return await self._rows(AttemptRow, "inspect_completed_attempts", worker_id, since, *columns)
 
 
 def _worker_from(row: Any) -> InspectedWorker:
+    """Return the worker of a row. Its JSON may be that of another release, so it is examined."""
     values = dict(row)
     names = reported_names(values.pop("names"))
     return InspectedWorker(
