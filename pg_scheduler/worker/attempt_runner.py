@@ -1,7 +1,8 @@
 """Run one attempt: find its function, decode its arguments, and call it within its time limit.
 
-Coroutine functions run in the task of the attempt, all others in the executor that they name. A full executor
-makes a claimed attempt wait for room in it. Its timeout begins with its code.
+Coroutine functions run in the task of the attempt, all others in the executor that they name. A claimed
+attempt waits while its executor is full. The timeout of the attempt does not count this wait, because it
+begins with the code of the job.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ RETURNED: Final = ReturnResult()
 class LockPause:
     """Pauses attempts that found no connection for their advisory lock: one backoff for all of a worker.
 
-    Such a job is released. Without a pause it would be claimed again at once while the server rejects new
-    connections, since the claims use a connection that exists.
+    After the pause the job of such an attempt is released. Without the pause the worker would claim the job
+    again at once, because claims use a connection that is open, while the server rejects new ones.
     """
 
     def __init__(self) -> None:
@@ -89,6 +90,7 @@ class LockPause:
         self._is_outage = False
 
     def _report(self, fault: DatabaseUnavailableError, seconds: float, now: float) -> None:
+        """Log the outage from time to time; the first record is an ERROR if the server refused to connect."""
         if self._is_outage and now < self._report_at:
             return
         is_error = isinstance(fault, ConnectionRejectedError) and not self._is_outage
@@ -155,7 +157,7 @@ class AttemptRunner:
         return return_result(claim, value)
 
     async def run_under_lock(self, attempt: Attempt, key: int) -> Result:
-        """Run an attempt while no other one has its advisory lock; skip it if one has.
+        """Run an attempt while it holds its advisory lock; skip the attempt if another one holds the lock.
 
         An attempt that loses its lock continues: what it has done could not be undone.
         """
@@ -165,7 +167,8 @@ class AttemptRunner:
                 self._lock_pause.reset()
                 result = await self.run(attempt) if has_lock else SkippedResult(LOCK_TAKEN)
         except DatabaseUnavailableError as fault:
-            # Only the release of the lock failed if the code has ended. The lock ends with its session.
+            # With a result, the attempt has ended, and only the release of its lock failed. The server frees
+            # the lock at the end of the session.
             if result is not None:
                 return result
             await self._lock_pause.wait(fault)
@@ -183,6 +186,8 @@ class AttemptRunner:
     @staticmethod
     def time_out(attempt: Attempt) -> None:
         """Interrupt an attempt whose time limit has expired."""
+        # A function that only waits for steps is suspended instead. Tasks or threads that it has begun kept
+        # the attempt in memory until now.
         if attempt.steps is not None and attempt.steps.suspend_at_timeout():
             return
         attempt.has_timed_out = True
@@ -226,7 +231,8 @@ class AttemptRunner:
         )
         cancellation.set(call)
         running = self._enter(attempt, AttemptInThread(attempt))
-        # The first reader finds the job by its context, and an executor may read it in another one.
+        # The first use of "call.job" finds the job by the current context, and remembers it. An executor may
+        # use "call.job" in another context, so the first use is here.
         _ = call.job
         result: Result
         try:
@@ -242,7 +248,8 @@ class AttemptRunner:
         finally:
             self._leave(attempt, running)
         call._end()  # noqa: SLF001 - not for executors and middleware
-        # The function may have returned or raised after it saw the flag. Neither is the result then.
+        # A function that saw its cancellation may have returned or raised because of it. So neither the value
+        # nor the error is the result of a cancelled call.
         if call.was_cancelled:
             return stopped_result(attempt)
         return result
@@ -273,8 +280,8 @@ class AttemptRunner:
         claim = attempt.claim
         if attempt.steps is not None:
             attempt.steps.close()
-        # Otherwise the context of the task, the attempt and its task would refer to each other in a circle,
-        # which only the garbage collector frees.
+        # The context of the task keeps a copy that does not refer to the attempt. With that reference, the
+        # context, the attempt and its task would form a circle, which only the garbage collector frees.
         current.set(running.without_attempt())
         if attempt.measured_for and self._meter is not None:
             seconds = monotonic() - attempt.measured_from
@@ -284,7 +291,7 @@ class AttemptRunner:
 
 
 def return_result(claim: Claim, value: object) -> ReturnResult:
-    """Return the result of an attempt whose function returned a value, which most jobs do not keep."""
+    """Return the result of an attempt whose function returned a value; ``RETURNED`` if nothing keeps it."""
     return RETURNED if claim.options is None or _completes_plainly(claim.options) else ReturnResult(value)
 
 
@@ -302,8 +309,8 @@ def report_lock_loss(claim: Claim) -> None:
 def _completes_plainly(options: str) -> bool:
     """Return whether a job with these options, such as one of a schedule, completes as a plain job does.
 
-    It keeps no result, and has no steps. The JSON is searched as text, without parsing: where one of the two
-    words occurs elsewhere in it, the job takes the longer way to the same end.
+    Such a job keeps no result, and has no steps. The JSON is searched as text, without parsing. If one of the
+    two words occurs elsewhere in the JSON, the job only takes a longer way to the same outcome.
     """
     return "keep_result" not in options and MARK not in options
 
@@ -312,7 +319,7 @@ def error_result(attempt: Attempt, error: BaseException) -> ErrorResult:
     """Return the result of an attempt whose code raised an exception.
 
     Raises:
-        BaseException: The exception, if it came from outside of that code.
+        BaseException: The exception itself, if it came from outside of the code, such as a cancellation.
     """
     if attempt.is_stopped_by(error):
         raise error

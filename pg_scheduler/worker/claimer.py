@@ -25,8 +25,8 @@ from pg_scheduler.worker.pacing import ClaimSize, Pacing
 from pg_scheduler.worker.service import NEVER, Service
 
 ISOLATED_FROM: Final = 2
-"""The number of crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After one
-death of their worker, jobs run again together: it may have been the machine."""
+"""The number of crashes from which a job counts as crashed, unless ``max_crashes`` requires 1. After a single
+death of their worker, its jobs still run together again, because the machine may have been the cause."""
 
 COUNT_INTERVAL_S: Final = 1.0
 """Seconds between two claims that count the index entries that they read: a count costs a 20th of a claim."""
@@ -44,11 +44,11 @@ class Claimer(Service):
 
     name: ClassVar[str] = "claimer"
     yields_between_passes: ClassVar[bool] = False
-    """While slots are free for as many jobs again, the next claim is sent before the jobs of this one run:
-    the database works while they do."""
+    """After a full claim, if as many slots are free again, the next claim is sent before the jobs of this one
+    start. So the database and the jobs work at the same time."""
     max_failed_claims = 5
-    """Claims in succession that may fail by an error that no row was found to cause. Another worker may have
-    locked that row to quarantine it."""
+    """How many claims in succession may fail although no row is found that causes the error. Another worker
+    may have locked such a row in order to quarantine it."""
 
     def __init__(self, node: Node, executor: Executor, admission: LimitedClaims) -> None:
         super().__init__(node.events)
@@ -103,6 +103,7 @@ class Claimer(Service):
             if self._has_stopped:
                 return NEVER
             if not self._lease.is_trusted:  # other workers could get the jobs while they run here
+                # No claim takes the completions along now, so the completer has to write them.
                 self._result_buffer.claims_follow = False
                 self._signals.results_waiting()
                 self._signals.lease_suspect()
@@ -136,7 +137,10 @@ class Claimer(Service):
             self._signals.results_waiting()
 
     def announce(self, due: datetime | None = None) -> None:
-        """Claim a job that is due at this time, which may precede the cursor; None if it is unknown."""
+        """Claim soon, because a job was announced that is due at this time; None if the time is unknown.
+
+        The job may precede the cursor, so the cursor moves back.
+        """
         if due is not None:
             self.cursor.return_to(due)
         # While the cursor is kept, the head scanner searches for a job whose due time is unknown.
@@ -159,7 +163,7 @@ class Claimer(Service):
         """Claim jobs and start them, if slots are free; return the seconds until the next claim."""
         limit = min(self._executor.room, self._size.limit)
         if limit == 0:
-            if self._result_buffer.has_results:  # more jobs run than there are slots: no claim follows
+            if self._result_buffer.has_results:  # no claim follows that would take them along
                 self._signals.results_waiting()
             return self._polling.semaphore_full_interval
         if self._may_have_unacknowledged:
@@ -182,11 +186,12 @@ class Claimer(Service):
         # After a full claim, the next one follows as soon as a slot is free, and takes completions along.
         self._result_buffer.claims_follow = is_full and self.is_running
         if trusted_until < time.monotonic():
-            # The event loop was blocked while the answer waited: other workers may have the jobs by now.
+            # The event loop was blocked after the answer had come: other workers may have the jobs by now.
             for job in answer.jobs:
                 self._result_buffer.put(job, RELEASE)
         elif answer.jobs:
-            # A small claim would follow, and jobs that never wait free their slots for a larger one.
+            # If few slots are free, the next claim would be small. So the jobs start before it: those that
+            # never wait end at once, and free their slots for a larger claim.
             await self._submit(answer.jobs, starts_now=not is_full or self._executor.free < 2 * limit)
         if claims:
             self._pacing.reset_polls()
@@ -197,6 +202,8 @@ class Claimer(Service):
         if not is_done or answer.crashed is not None:
             return 0
         delay = self._next_delay(sent_at, answer.due_in)
+        # This claim left out crashed jobs, because one was in flight. If that job has ended, the next crashed
+        # job follows at once, or soon if the result of the last one is not yet written.
         if had_crashed_job and not self._in_flight.runs_crashed_job:
             return min(delay, self._polling.min_interval) if self._in_flight.has_crashed_job else 0
         return delay
@@ -209,12 +216,15 @@ class Claimer(Service):
             self._signals.shared_claimed()
         self._executor.submit_all(unlimited_jobs, soon=not starts_now)
         if not self._signals.notifications_up.is_set:
-            self._signals.heartbeat_requested()  # heartbeats find out which jobs are cancelled
+            self._signals.heartbeat_requested()  # only heartbeats find out then which jobs are cancelled
         if starts_now:
             await asyncio.sleep(0)  # the jobs start before this pass ends
 
     def _begin(self, names: Sequence[str], *, has_crashed_job: bool) -> ClaimPosition:
-        """Return where the next claim begins: at the start if it looks for jobs that the last one left."""
+        """Return where the next claim begins: at the start if earlier claims left out jobs that it may claim.
+
+        Those are jobs of names that are new, and crashed jobs.
+        """
         has_changed = names is not self._searched_names
         if has_changed and self._searched_names:  # a module was imported: its schedules may be due
             self._signals.schedules_changed()
@@ -250,6 +260,7 @@ class Claimer(Service):
                 self._count_at = sent_at + COUNT_INTERVAL_S
             return await self._exchange(names, limit, since, crashed=crashed, counts=counts)
         except BaseException:  # whatever it was: results do not wait for the next claim
+            # The claim may be committed, although its answer did not come.
             self._may_have_unacknowledged = True
             self._result_buffer.claims_follow = False
             raise
@@ -280,7 +291,7 @@ class Claimer(Service):
         for expired in answer.expired:
             self._events.publish(JobExpired(expired.job_id, expired.job_name, expired.attempt))
         if answer.crashed is not None:
-            # There is none if it has expired.
+            # If the crashed job has expired, no claim has its id.
             crashed_claims = (job for job in answer.jobs if job.job_id == answer.crashed)
             self._in_flight.crashed_claim = next(crashed_claims, None)
         return answer
@@ -302,7 +313,8 @@ class Claimer(Service):
             return is_at_start
         if answer.at is not None and answer.crashed is None:
             due_in = answer.due_in or 0.0
-            # A due job that is left is locked, or this worker's lease has expired: mostly for moments.
+            # A due job that the claim left is locked, or this worker's lease has expired. Both mostly end
+            # soon, so the cursor stays before that job until the job is "max_age_s" late.
             left_s = due_in if -self.cursor.max_age_s < due_in < 0 else 0.0
             self.cursor.pass_until(
                 answer.at + timedelta(seconds=left_s), is_notified=self._signals.notifications_up.is_set
@@ -310,9 +322,9 @@ class Claimer(Service):
         return True
 
     def _start_over(self) -> None:
-        """Let the next claim begin at the start of the index, by the statement that leaves out no job.
+        """Let the next claim be an exchange from the start of the index, which also claims crashed jobs.
 
-        The claim also counts the entries that it reads: there may be many.
+        The claim also counts the index entries that it reads, because there may be many.
         """
         self._exchange_at = self._count_at = 0.0
         self.cursor.reset()
@@ -320,11 +332,11 @@ class Claimer(Service):
     async def _release_unacknowledged(self) -> None:
         """Release jobs of a claim whose response was lost, before their lease expires."""
         attempts = self._in_flight.unreported()
-        # Before the statement, since an attempt that is lost meanwhile sets it again.
+        # The flag is cleared before the statement, because an attempt that is lost meanwhile sets it again.
         self._may_have_unacknowledged = False
         try:
             job_ids = await self._claims.release_unacknowledged(self._worker_id, attempts)
-        except BaseException:  # whatever it was, they may not be released
+        except BaseException:  # whatever it was, the jobs may not be released
             self._may_have_unacknowledged = True
             raise
         if job_ids:
@@ -356,7 +368,8 @@ class Claimer(Service):
     async def _leave_out_waiting(self) -> bool:
         """Leave out the due jobs for which a trigger waits for a lock, and return whether there were any.
 
-        Claims skip locked rows, so one that met a lock met that of a trigger, or of the whole table.
+        Claims skip locked rows. So a claim that waits for a lock waits for one of a trigger, or for one of
+        the whole table.
         """
         if self._refused_claims.is_full:
             return False
@@ -370,8 +383,8 @@ class Claimer(Service):
     async def _quarantine_oversized(self) -> None:
         """Fail the due jobs that are too large to be read in time, after a claim that timed out.
 
-        The server may commit that claim nevertheless, since it takes longer to send such a row than to read
-        it: then the row is released, and found again.
+        The server may have committed that claim nevertheless, because to send such a row takes longer than to
+        claim it. So the row is released first, and then the search finds it.
         """
         self._start_over()
         if self._may_have_unacknowledged:
@@ -387,6 +400,12 @@ class Claimer(Service):
         self._may_have_unacknowledged |= are_left
 
     def _next_delay(self, sent_at: float, due_in: float | None) -> float:
+        """Return the seconds until the next claim, and note when the next job is due.
+
+        Args:
+            sent_at: When the last claim was sent, by the monotonic clock.
+            due_in: Seconds from then until the next job is due; None if the claim found no such job.
+        """
         self.next_due_at = None if due_in is None else sent_at + due_in
         # A job that is left out is not part of due_in, and nothing else announces the end of its pause.
         poll = min(self._pacing.next_poll(), self._refused_claims.ends_in)

@@ -38,16 +38,18 @@ UNREADABLE: Final = "the row of this job cannot be read ({}); cancel or delete i
 MAX_ROW_BYTES: Final = 2**24 + 2**17
 """The limits of the table for arguments and names. Rows of earlier releases may exceed them."""
 MAX_WAITS_OF_NAME: Final = 3
-"""The jobs of one name whose claims may wait for a lock of a trigger, before its others count as waiting."""
+"""How many jobs of one name a search tries whose claims wait for a lock of a trigger. Then all other jobs of
+that name count as waiting too."""
 
 MAX_WAITS: Final = 10
-"""The same of all names, before a search for such jobs ends: it locks the rows of due jobs meanwhile."""
+"""How many such jobs of all names a search tries. Then it ends, because it locks the rows of due jobs."""
 
 MAX_WAITING: Final = 300
 """The other jobs of such names that one search returns at most."""
 
 START_ORDER: Final = attrgetter("priority", "execution_time", "job_id")
-"""The order in which jobs start. The rows of a claim have none. Ids compare byte by byte, as in the index."""
+"""The order in which jobs start. The statement of a claim returns its rows in no order. Ids compare byte by
+byte, as in the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class ClaimRepository:
             completed: Claims of one attempt number that completed, each job once.
             keep: Whether to keep the rows of completed jobs; otherwise they are deleted.
             since: Where the search for due jobs begins.
-            after: The ids to begin at, of those instants.
+            after: For each priority, the id at which it begins, among the jobs due at that instant.
             crashed: Whether to claim a crashed job. One statement claims at most one such job.
             isolated_from: The number of workers that died under a job that counts as crashed.
             counts: Whether to count the index entries that it reads.
@@ -173,6 +175,8 @@ class ClaimRepository:
         except DatabaseUnavailableError as fault:
             if not (ids and is_lock_timeout(fault)):
                 raise
+            # A trigger made a completion or a claim wait for a lock. The completions are written first, and
+            # then the claim is sent without them.
             locked = await self.complete(worker_id, completed, keep=keep)
             rows = await self._statements.fetch(
                 "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out
@@ -180,7 +184,8 @@ class ClaimRepository:
         except REFUSALS as error:
             if not (ids and is_refusal(error)):
                 raise
-            # A completion or a claim: the claim is refused again if it was that one.
+            # The table refuses a completion or a claim. So the claim is sent without the completions, and it
+            # fails again if it is what the table refuses.
             locked = {*ids}
             rows = await self._statements.fetch(
                 "exchange_jobs", *claim_args, [], 0, *options, left_out=left_out
@@ -220,7 +225,7 @@ class ClaimRepository:
         Args:
             names: The names of jobs that the worker can run.
             since: Where claims begin.
-            after: The ids that claims begin at, of those instants.
+            after: For each priority, the id at which claims begin, among the jobs due at that instant.
             crashed: Whether to find crashed jobs too.
             isolated_from: The number of workers that died under a job that counts as crashed.
         """
@@ -277,7 +282,7 @@ class ClaimRepository:
     async def claim_next(
         self, worker_id: str, names: Sequence[str], only: Collection[str] | None
     ) -> tuple[Claim, bool] | None:
-        """Claim the first due job for a test kit, and return it with whether it has expired instead.
+        """Claim or expire the first due job for a test kit; return the job and whether it has expired.
 
         Args:
             worker_id: Written into the row.
@@ -294,9 +299,12 @@ class ClaimRepository:
         return Claim._make(values), has_expired
 
     async def explain_expiry(self, worker_id: str, names: Sequence[str], expired: Iterable[Claim]) -> None:
-        """Write why jobs expired that an exchange of this worker has just found, with these names.
+        """Write why jobs expired, and apply the consequences of their end.
 
-        The consequences of their end follow.
+        Args:
+            worker_id: The worker whose exchange has just found the jobs.
+            names: The names of jobs that the exchange could claim.
+            expired: The jobs.
         """
         ids = [claim.job_id for claim in expired]
         rows = await self._statements.fetch("explain_expiry", worker_id, names, ids, self._statements.now)
@@ -319,7 +327,8 @@ class ClaimRepository:
         except DatabaseUnavailableError as fault:
             if not is_lock_timeout(fault):
                 raise
-            # The lock is that of a trigger, unless it is one of the whole table, which raises here.
+            # The lock is one of a trigger or of the whole table, because the statement skips locked rows. If
+            # the whole table is locked, the statement below raises the error.
             async with self._statements.transaction(lock_timeout_ms=DIVIDED_LOCK_TIMEOUT_MS) as transaction:
                 await self._statements.execute("lock_for_claims", on=transaction.connection)
             return {*ids}
@@ -336,9 +345,10 @@ class ClaimRepository:
     ) -> Quarantine:
         """Fail the due jobs whose rows cannot be read, such as arguments of more than 1 GB as text.
 
-        Jobs whose claim a trigger or a constraint of the application refuses stay as they are, since it may
-        be corrected: they are returned, for the worker to leave them out. So are those for which a trigger
-        waits for a lock of another transaction, and other due jobs of a name that has several of them.
+        A trigger or a constraint of the application may refuse the claim of a job. Such a job stays as it is,
+        because the trigger may be corrected, and is returned, so that the worker leaves it out. Two other
+        kinds of jobs are returned too: jobs for which a trigger waits for a lock of another transaction, and
+        the other due jobs of a name that has several of those.
 
         Args:
             worker_id: The worker.
@@ -383,7 +393,10 @@ class ClaimRepository:
         return quarantine
 
     async def _examine(self, worker_id: str, job_id: str, transaction: Transaction) -> list[UnreadableJob]:
-        """Fail a due job if its row cannot be read; raise the error if the table refuses its claim."""
+        """Fail a due job if its row cannot be read, and return it; an empty list if its row can be read.
+
+        Raise the error if the table refuses the claim of the job.
+        """
         error = await self._reading_error(job_id, transaction.connection)
         if error is None:
             await self._try_claim(worker_id, job_id, transaction)
@@ -440,6 +453,7 @@ class ClaimRepository:
         return [UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error) for row in rows]
 
     async def _reading_error(self, job_id: str, connection: Connection) -> Exception | None:
+        """Return the error with which the row of a job cannot be read; None if it can be read."""
         try:
             async with transact(connection, self._statements.call_timeout_s):
                 await self._statements.fetch("pending_claim", job_id, on=connection)

@@ -3,13 +3,15 @@
 A batch contains the outcomes that arrived while the previous one was written, so a single outcome is written
 at once and many are written in large statements. While too many outcomes are not written, no job is claimed.
 
-Nearly all outcomes are plain completions, which ``ClaimRepository`` writes: ``exchange()`` in the statement
-of a claim, while one claim follows another, else ``complete()``. All other outcomes, and the completions that
-these refuse, go through ``ResultRepository`` in ``outcome_statements.py``.
+Nearly all outcomes are plain completions, which ``ClaimRepository`` writes. While one claim follows another,
+``exchange()`` writes them in the statement of a claim; at other times ``complete()`` does. All other
+outcomes, and the completions that these two methods refuse, go through ``ResultRepository`` in
+``outcome_statements.py``.
 
-No outcome waits for a lock of the application that concerns another one. A batch that meets a lock for longer
-than ``LOCK_TIMEOUT_MS`` leaves out what ``lock_settled`` finds locked; ``late_outcomes`` has it from then on.
-If many wait, those of which only consequences meet a lock are written without them.
+No outcome waits for a lock of the application that concerns another outcome. A batch that waits for a lock
+for longer than ``LOCK_TIMEOUT_MS`` leaves out the outcomes whose rows ``lock_settled`` finds locked;
+``late_outcomes`` holds these from then on. If many of them wait, an outcome is written without its
+consequences, if only rows that the consequences change are locked.
 """
 
 from __future__ import annotations
@@ -95,6 +97,7 @@ class Completer(Service):
         await self._progress.write_last(claim for claim, _ in batch.outcomes)
         if any(outcome.after_crashes for _, outcome in batch.outcomes):
             batch.outcomes = await self._store.results.count_crashes(batch.outcomes)
+        # The failures among late outcomes were announced at their first attempt to be written.
         if batch.last_group is None:
             self._announce_failures(batch.outcomes)
         try:
@@ -115,11 +118,17 @@ class Completer(Service):
             due_at = _due(written, self._store.statements.server_now)
             if any(outcome.make_event is JobReleased for _, outcome in written):
                 self._signals.jobs_released(due_at)
-            # Also if all have ended: without LISTEN, nothing else announces a replacement that was applied.
+            # The signal is sent even if all of the jobs have ended. A replacement may have taken the row of
+            # one, and without LISTEN nothing else announces it to this worker.
             self._signals.due(due_at)
 
     async def _settle(self, batch: OutcomeBatch) -> None:
-        """Write outcomes together, or if rows are locked, those whose rows are not."""
+        """Write outcomes together; if rows are locked, write only the outcomes whose rows are free.
+
+        The others are postponed.
+
+        Late outcomes have failed together with others before, so only those whose rows are free are written.
+        """
         repository, buffer = self._store.results, self._result_buffer
         deleted = None if buffer.keeps_completed else buffer.deleted
         with_consequences = self._with_consequences
@@ -172,9 +181,12 @@ class Completer(Service):
             )
 
     async def _substitute(self, batch: OutcomeBatch, refusal: Exception) -> None:
-        """Write something else for an attempt whose outcome the table refuses, or let it wait for long."""
+        """Write something else for an attempt whose outcome the table refuses.
+
+        If the table refuses that too, or if the refusal may pass, the outcome waits for ``REFUSED_PAUSE_S``.
+        """
         ((claim, outcome),) = batch.outcomes
-        if is_transient(refusal):  # as of another server that a trigger calls
+        if is_transient(refusal):  # such as an outage of another server that a trigger calls
             self._divide(batch, pause_s=REFUSED_PAUSE_S)
             effect = "it waits, because the SQLSTATE is one of an outage"
             self._publish_refusal(claim, describe(refusal)[:MAX_REFUSAL_LENGTH], effect)
@@ -216,7 +228,7 @@ class Completer(Service):
         self._events.publish(OutcomeRefused(*event_args, error=error, effect=effect))
 
     async def _report_late(self) -> None:
-        """Publish for which sessions outcomes have waited for some seconds, from time to time."""
+        """Publish, from time to time, which sessions hold the locks for which outcomes wait for long."""
         now, late = time.monotonic(), self._result_buffer.late
         oldest = late.oldest_locked()
         if oldest is None or now < oldest.since + self.report_after_s or now < self._report_at:
@@ -260,12 +272,14 @@ class Completer(Service):
                 delay = min(await self.run_once(), delay)
             except DatabaseUnavailableError as error:
                 fault = error
-            # Outcomes that were not tried yet get their turn. There is an end of them, but not of late ones.
+            # Outcomes that were not tried yet are tried, even after the deadline: their number is limited,
+            # while late outcomes could be tried without end.
             if fault is None and (self._result_buffer.has_new or not self._result_buffer.late.groups):
                 continue
             is_over = time.monotonic() >= deadline or (delay > 0 and not self._with_consequences)
             if is_over and fault is None and self._with_consequences:
-                # The job does not run again if its row is free and only those of others are locked.
+                # Late outcomes get last turns without their consequences. So a job whose own row is free does
+                # not run again, even if rows are locked that its consequences change.
                 self._with_consequences = False
                 deadline = time.monotonic() + LAST_TURNS_S
                 self._result_buffer.late.hurry()
@@ -296,9 +310,10 @@ class Completer(Service):
 
 
 def _due(outcomes: Iterable[tuple[Claim, Outcome]], now: datetime) -> datetime:
-    """Return when the first job is due that is pending again: at its old time, or later than now. Else now.
+    """Return the earliest due time of the jobs that are pending again at their old time, else now.
 
-    A replacement has a notification of its own.
+    The other jobs that are pending again are due later than now, after a delay or as suspended jobs. A
+    replacement has a notification of its own.
     """
     times = (
         claim.execution_time

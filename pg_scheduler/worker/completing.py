@@ -5,9 +5,10 @@ fenced like every outcome, and committed with what the block has written. From t
 answer of the commit nothing stops the attempt: its outcome would be unknown. Afterwards the job has ended,
 and no outcome follows.
 
-The commit of a caller is not seen. So in its transaction the attempt keeps its lease and is not revoked until
-its function ends. Then the database is asked whether that transaction was committed. If it was rolled back,
-the outcome of the function follows, and what it returned completes the job.
+The code may also pass a connection with a transaction of its own. The library does not see when the code
+commits that transaction. So after the block the attempt keeps its lease, and is not revoked until its
+function ends. Then the database is asked whether the transaction was committed. If it was rolled back, the
+outcome of the function follows, and what the function returned completes the job.
 """
 
 from __future__ import annotations
@@ -101,14 +102,14 @@ class Completions:
         *,
         is_own: bool,
     ) -> bool:
-        """Write the completion; return whether nothing followed from it.
+        """Write the completion; return whether the end of the job has no consequences.
 
         Args:
             attempt: The attempt.
             completion: Its completion.
             transaction: The transaction.
             first_transaction: The open transaction at the begin of the block.
-            is_own: Whether the transaction ends with this.
+            is_own: Whether the block opened the transaction, so that it ends with this write.
         """
         claim = attempt.claim
         completion.deadline = asyncio.get_running_loop().time() + self._statements.call_timeout_s
@@ -152,7 +153,8 @@ class Completions:
         self, attempt: Attempt, completion: Completion, transaction: Transaction, *, is_plain: bool
     ) -> None:
         """Report a job whose completion is committed."""
-        # The function may have returned before the block ended. Then the outcome of the attempt reports it.
+        # The function may have returned during the commit of a block in another task. Then the outcome of the
+        # attempt reports the end of the job.
         is_reported = attempt.completion is not completion
         _stop_writing(attempt, completion, end=End.WRITTEN)
         if attempt.call is not None:
@@ -171,7 +173,7 @@ def begin(attempt: Attempt) -> Completion:
     """Open the block of an attempt.
 
     Raises:
-        RuntimeError: It has another one.
+        RuntimeError: The attempt has another block, which is open or has completed the job.
     """
     # After a commit that failed or was not answered, the code may open another block.
     if attempt.completion is not None and attempt.completion.fault is None:
@@ -185,14 +187,17 @@ def begin(attempt: Attempt) -> Completion:
 
 
 def _open_transaction(connection: Connection) -> object:
-    """Return the open transaction of a connection, or something false."""
+    """Return the open transaction of a connection, to compare it with a later one.
+
+    None if the library of the connection does not tell which transaction is open; False if none is.
+    """
     read = transaction_of(connection)
     with translated():
         return None if read is None else read()
 
 
 def _stop_writing(attempt: Attempt, completion: Completion, *, end: End | None) -> None:
-    """Note the answer of the database, and stop the attempt now if anything was to stop it meanwhile."""
+    """Note that the write has ended; stop the attempt if an interruption has waited for that."""
     completion.end = end
     timer, completion.interruption = completion.interruption, None
     if timer is not None:

@@ -7,8 +7,9 @@ that one ended.
 
 Once a claim from the start has read many entries, the position is kept:
 
-- A full claim moves it behind the claimed jobs, any other claim to a moment before its own time: nothing
-  earlier is left to claim. A job that was locked then delays that until it is ``max_age_s`` late.
+- A full claim moves the position behind the claimed jobs. Any other claim moves it to a moment before the
+  time of the claim, because nothing earlier is left to claim. If the claim left a due job that was locked,
+  the position stays before that job until the job is ``max_age_s`` late.
 - A notification has the due time of the job that it announces. The position moves back to it.
 - ``HeadScanner`` searches from the start of the index for jobs that nothing announced, and announces them. It
   also finds out when claims may begin at the start again.
@@ -30,13 +31,15 @@ MAX_AGE_S: Final = 2.0
 """Seconds for which a job without a notification may be overlooked under load."""
 
 MANY_ENTRIES: Final = 2000
-"""The index entries of jobs that were not claimed, up to which every claim may read them: 1 ms or 2."""
+"""The number of entries of unclaimed jobs up to which every claim begins at the start of the index. To read
+so many takes 1 ms or 2."""
 
 MARGIN: Final = timedelta(seconds=0.25)
-"""How long before a claim a job may be due whose insert was not committed by then, or not announced yet."""
+"""How far the position stays behind the time of a claim. A job that was due before that time may have been
+inserted by a transaction that was not yet committed, or not yet announced."""
 
 MARGIN_WITHOUT_NOTIFICATIONS: Final = timedelta(seconds=1)
-"""The same while nothing is announced by other processes, whose clocks may differ."""
+"""The same while no notifications arrive. The clocks of other processes, which insert jobs, may differ."""
 
 PAUSE_RATIO: Final = 4
 """The least pause after a search, as a multiple of its duration."""
@@ -97,7 +100,7 @@ class ClaimCursor:
         self._since, self.after = since, after
 
     def pass_until(self, instant: datetime, *, is_notified: bool) -> None:
-        """Continue shortly before this instant, since a claim has found nothing earlier to be left."""
+        """Continue shortly before this instant, since a claim has left no earlier job."""
         margin = MARGIN if is_notified else MARGIN_WITHOUT_NOTIFICATIONS
         self._since, self.after = (instant - margin,) * len(FROM_THE_START), NO_IDS
 
@@ -163,6 +166,7 @@ class HeadScanner(Service):
             self._pause_s = PAUSE_RATIO * (self._ended_at - began)
         if overlooked.due is not None:
             self._signals.due(overlooked.due)
+        # Few entries are left at the start of the index, so claims may begin there again.
         elif not self._cursor.is_crowded(overlooked.read):
             self._cursor.reset()
         return max(self._pause_s, self._cursor.max_age_s)

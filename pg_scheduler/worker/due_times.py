@@ -44,14 +44,14 @@ class DueTimeCorrector(Service):
         self.wake()
 
     async def run_once(self) -> float:
-        """Correct a batch of due times; return 0 if there may be more, else when what is left has a turn."""
+        """Correct a batch of due times; return the seconds until the next pass, 0 if there may be more."""
         if not self._must_correct:
             return NEVER
         self._must_correct = False
         try:
             corrected = await self._jobs.correct_due_times(self.batch_size)
             uncorrected = None if corrected else await self._jobs.find_uncorrected()
-        except BaseException:  # whatever it was, some may not be corrected
+        except BaseException:  # whatever it was, some due times may not be corrected
             self._must_correct = True
             raise
         if uncorrected is None:
@@ -66,6 +66,7 @@ class DueTimeCorrector(Service):
             return 0
         if self._first_xid is None:
             self._first_xid = uncorrected.newest
+        # A transaction that was open at the first pass may still commit due times that have to be corrected.
         if not (uncorrected.is_left or uncorrected.is_open or uncorrected.oldest < self._first_xid):
             return NEVER
         self._must_correct = True

@@ -6,7 +6,7 @@ The life of an attempt, in the order of its methods:
 2. ``_begin()`` makes its task, which is ``_run()``.
 3. ``AttemptRunner.run()`` finds the function, decodes the arguments, makes the attempt the current job,
    and calls the function. It returns a result: how the code ended.
-4. ``_run()`` replaces that if the attempt suspended itself, or if a step raised SystemExit.
+4. ``_run()`` replaces the result if the attempt suspended itself, or if a step raised SystemExit.
 5. ``_end()`` frees the slot, and drops the result if the row belongs to another worker by now.
 6. ``_put()`` decides the outcome, which is the change of the row, and hands it over to the completer.
 
@@ -142,7 +142,7 @@ class Executor:
         await self._end(attempt, UnrunnableResult(error))
 
     def withdraw(self, attempt: Attempt) -> bool:
-        """Free the slot of an attempt that has no outcome; return whether it had one."""
+        """Free the slot of an attempt that has no outcome; return whether the attempt had a slot."""
         if not self._has(attempt):
             return False  # replaced by a new attempt
         was_full = len(self._attempts) >= self._slots
@@ -152,8 +152,8 @@ class Executor:
 
     def take_slot(self, claim: Claim, measured_for: int = 0) -> Attempt:
         """Reserve a slot for a claimed job."""
-        # If there is an older attempt, this worker lost the job and has claimed it again, before a heartbeat
-        # noticed that.
+        # With an older attempt of the job, this worker lost the job and has claimed it again, before a
+        # heartbeat noticed the loss.
         if older_attempt := self._attempts.get(claim.job_id):
             if older_attempt.end is None:
                 older_attempt.revoke(Revocation.LOST)
@@ -211,7 +211,8 @@ class Executor:
                 if any(attempt.end is End.WRITING for attempt in attempts):
                     grace += self._call_timeout
                 await asyncio.wait(pending, timeout=grace)
-        # Another worker must not run a job whose code runs here, in a thread or ignoring its cancellation.
+        # Another worker must not run a job whose code still runs here, in a thread or because the code
+        # ignores its cancellation. So the job of such an attempt is not released.
         for attempt in list(self._attempts.values()):
             if attempt.task and attempt.is_unstoppable:
                 attempt.task.cancel()
@@ -258,6 +259,7 @@ class Executor:
         return {task for task in tasks if not task.done()}
 
     async def _run(self, attempt: Attempt) -> None:
+        """Run an attempt, and end it with its result."""
         attempt.has_begun = True
         if kept_log.is_used:
             attempt.log = kept_log.begin()
@@ -274,7 +276,8 @@ class Executor:
                     self.in_flight.leave(attempt)
                     return
                 result = self._cancelled(attempt, error)
-            # These two take precedence, whatever the function made of the exception by which they ended it.
+            # An exit or a suspension has ended the function by an exception. Each takes precedence over what
+            # the function made of that exception.
             if attempt.exit_error is not None:
                 result = ErrorResult(attempt.exit_error)
             elif attempt.steps is not None and attempt.steps.suspensions:
@@ -296,7 +299,7 @@ class Executor:
             result = final_result
         job_id = attempt.claim.job_id
         revocation = attempt.revocation
-        # Then the row of the job is no longer this worker's, so it must not write the outcome.
+        # The row of a cancelled or lost job is no longer this worker's, so it must not write the outcome.
         has_lost_row = revocation is Revocation.CANCELLED or revocation is Revocation.LOST
         if has_lost_row:
             self._events.publish(_event_of_revocation(attempt))
@@ -308,6 +311,7 @@ class Executor:
         if revocation is Revocation.LOST:
             self._signals.attempt_lost()
         try:
+            # Consequences of a job may wait until this attempt of it has ended. REVOKED reports that end.
             if has_lost_row and attempt.is_awaited:
                 self._result_buffer.put(attempt.claim, REVOKED)
             elif not has_lost_row:
@@ -320,7 +324,10 @@ class Executor:
     async def _end_completion(
         self, attempt: Attempt, completion: Completion, result: Result
     ) -> Result | None:
-        """End an attempt whose code has used completing(); return a result that is left to write."""
+        """End an attempt whose code has used completing(); return the result to write, None if none is left.
+
+        None is left if the code has completed the job, or if a newer attempt of the job has its place.
+        """
         claim = attempt.claim
         if completion.find_end is not None:
             await completion.find_end()
@@ -358,6 +365,7 @@ class Executor:
             self._signals.crashed_job_ended()
 
     def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
+        """Return the result of an attempt whose task ended by a cancellation."""
         if attempt.has_timed_out or attempt.revocation is not None:
             return stopped_result(attempt)
         if self._completer.is_cancelled:  # asyncio.run() cancels all tasks at its end
@@ -375,11 +383,12 @@ class Executor:
             self._result_buffer.put_completed(claim)
             return
         outcome = self._outcome_of(claim, result, has_stored=has_stored)
-        # The completer deletes the steps of a job with its row.
+        # Only the completer deletes the steps of a job with its row. So a job that may have steps is kept
+        # apart from the completions that a claim writes.
         self._result_buffer.put(claim, outcome, apart=apart or version_of(claim.options) is not None)
 
     def _outcome_of(self, claim: Claim, result: Result, *, has_stored: bool) -> Outcome:
-        """Return the outcome of an attempt. One that stored a step has all retries of its job again."""
+        """Return the outcome of an attempt. If the attempt stored a step, its job has all retries again."""
         task = self._tasks.resolve(claim.function)
         if isinstance(result, ReturnResult) and task is not None and task.typed is not None:
             result = _in_stored_form(claim, task, result)
@@ -420,7 +429,10 @@ def _advisory_lock_of(claim: Claim) -> int | None:
 
 
 def _in_stored_form(claim: Claim, task: Task, result: ReturnResult) -> ReturnResult:
-    """Return the result of a typed task with its value as it is stored. Processes return that form."""
+    """Return the result of a typed task with its value in the form in which it is stored.
+
+    A child process returns that form already. If the job does not keep its result, no form is needed.
+    """
     if task.executor == PROCESS or keep_seconds(claim.options) is None:
         return result
     return ReturnResult(task.form_of_result(result.value))

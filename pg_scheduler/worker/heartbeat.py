@@ -1,7 +1,7 @@
 """Renew the worker's lease, and stop attempts that this worker must not continue.
 
-The answer of a heartbeat names the jobs that the worker no longer holds: cancelled on any node, or lost. All
-are lost without a lease.
+The answer of a heartbeat names the jobs that the worker no longer holds, because a caller cancelled them on
+any node, or because they are lost. Without a lease, the worker has lost all of its jobs.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Heartbeat(Service):
         """Register the worker, and name the services that share names of tasks with it."""
         await self._register()
         settings = ReportedSettings(self._reporter.worker.settings)
-        # A service may have many workers. One of those with the same code stands for it.
+        # A service may have many workers. The record names one of the workers that have the same code.
         reported_codes: list[Mapping[str, Mapping[str, str]]] = []
         for other in await self._workers.list_workers():
             other_settings = ReportedSettings(other.settings)
@@ -129,6 +129,7 @@ class Heartbeat(Service):
             self._clock.compare(answer.now, requested_at)
             self._statements.clock_offset_s = self._clock.correction_s
         interval = self._lease.renewal_interval
+        # The row of this worker is gone, as after other workers declared it dead.
         if not answer.alive:
             self._revoke_all()
             await self._identity.guard_again(self._on_copy)
@@ -138,6 +139,7 @@ class Heartbeat(Service):
         self._renewed(requested_at)
         self._note_obstacle(answer.obstacle)
         has_new_state = self._reporter.obey(answer.wanted)
+        # An answer with an obstacle does not have the subscriptions.
         subscriptions = (kind for kind in answer.subscriptions if kind is not None)
         if answer.obstacle is None and self._audience.update(subscriptions):
             self._signals.subscriptions_changed()
@@ -150,7 +152,10 @@ class Heartbeat(Service):
         return interval
 
     def _note_obstacle(self, obstacle: Exception | None) -> None:
-        """Log why the leases of jobs are not renewed, from time to time; wake all services when they are."""
+        """Log, from time to time, what keeps the leases of jobs from being renewed; None if they are renewed.
+
+        When they are renewed again, wake the services that wait for the database.
+        """
         if obstacle is None:
             if self.outage is not None or self._reported_obstacle_at is not None:
                 self._signals.database_up()
@@ -169,7 +174,7 @@ class Heartbeat(Service):
             )
 
     async def drain(self) -> None:
-        """Delete the worker's row, or mark it if jobs run on, so that they are not yet released."""
+        """Delete the worker's row; mark it if jobs run on, so that other workers do not take them yet."""
         if self._expiry:
             self._expiry.cancel()
         try:
@@ -213,7 +218,8 @@ class Heartbeat(Service):
     def _set_timer(self) -> None:
         if self._expiry:
             self._expiry.cancel()
-        # A heartbeat without an answer fails late. The jobs must not run that long.
+        # A heartbeat without an answer fails only at its own time limit. The timer stops the jobs before
+        # that, as soon as the lease is no longer trusted.
         remaining_s = self._lease.trusted_until - time.monotonic()
         self._expiry = asyncio.get_running_loop().call_later(remaining_s, self._expired)
 
@@ -225,9 +231,10 @@ class Heartbeat(Service):
             self._lose()
 
     def _lose(self) -> None:
-        """Revoke every attempt, unless the liveness lock may have extended the lease: then renew it first.
+        """Revoke every attempt, because the lease is no longer trusted.
 
-        After a known outage it cannot: the lock may have been freed.
+        If the liveness lock may have extended the lease, make a heartbeat first, which decides. During an
+        outage of the database, do not rely on the lock, because the server may have freed it.
         """
         if self._is_confirming:
             return

@@ -52,7 +52,8 @@ class Completion:
         end: None until the block of the transaction ends.
         value: The value to keep.
         deadline: Until when an interruption waits for the write, by the clock of the event loop.
-        find_end: Finds out whether the caller has committed it, and notes that; None in other transactions.
+        find_end: Finds out whether the code has committed its own transaction, and notes the end of the job;
+            None if the block opened the transaction, or has not ended.
         fault: The error that came instead of an answer to the commit, which may have succeeded; None if there
             was an answer, or no commit.
         interruption: Interrupts the attempt at the deadline; None if nothing has tried to.
@@ -75,7 +76,7 @@ class OpenSteps(Steps):
     @property
     @abstractmethod
     def suspensions(self) -> tuple[Suspension, ...]:
-        """Why the attempt ends before its function, the earliest first; empty unless it does."""
+        """What a suspended attempt waits for, the earliest end first; empty if it is not suspended."""
 
     @property
     @abstractmethod
@@ -88,7 +89,10 @@ class OpenSteps(Steps):
 
     @abstractmethod
     def suspend_at_timeout(self) -> bool:
-        """Suspend the attempt if its function only waits, while tasks or threads that it has begun work."""
+        """Suspend the attempt if its function only waits for steps; return whether it is suspended.
+
+        Tasks or threads that the function has begun may still work. They have kept the attempt in memory.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -97,7 +101,10 @@ class OpenSteps(Steps):
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """Makes what the code of attempts stores by while they run, for all attempts of a worker."""
+    """Makes the objects by which the code of an attempt completes its job, and stores steps, while it runs.
+
+    All attempts of a worker share it.
+    """
 
     new_completion: Callable[[Attempt, object], AbstractAsyncContextManager[Any]]
     """Makes the block in which an attempt completes its job, for a connection of its code or None."""
@@ -109,16 +116,16 @@ class Attempt:
     """One attempt that runs in this process.
 
     Attributes:
-        completion: That of its job in a transaction of its code, if its block is open, or has ended and its
-            commit may have succeeded; else None.
+        completion: The completion of the job in a transaction of its code. It is set while the block is open,
+            and after the block if its commit may have succeeded; else None.
         log: The last lines that it logged; None if they are not kept.
         is_awaited: Whether consequences of the job, which was ended, wait for the end of the attempt.
         measured_for: How many attempts its duration stands for in the statistics; 0 if it is not measured.
         measured_from: When its code began, by the monotonic clock; 0 if its duration is not measured.
-        durability: Makes what its code stores by while it runs; set before its code.
+        durability: Makes its completion and its steps; set before its code begins.
         steps: Its durable steps; None until its code asks for them.
-        exit_error: The SystemExit or KeyboardInterrupt of a step in another task of it, which ends it; else
-            None.
+        exit_error: The SystemExit or KeyboardInterrupt that a step raised in another task of the attempt, and
+            that ends the attempt; else None.
     """
 
     __slots__ = (
@@ -161,11 +168,11 @@ class Attempt:
         return None if completion is None else completion.end
 
     def completing(self, connection: object) -> AbstractAsyncContextManager[Any]:
-        """Return the block whose end completes the job, to its own code."""
+        """Return the block whose end completes the job; called by the code of the job."""
         return self.durability.new_completion(self, connection)
 
     def set_result(self, value: object) -> None:
-        """Set the value that the completion keeps, for its own code."""
+        """Set the value that the completion keeps; called by the code of the job."""
         completion = self.completion
         if completion is None or completion.end is not None or completion.fault is not None:
             raise RuntimeError(
@@ -175,11 +182,11 @@ class Attempt:
         completion.value = value
 
     def predecessors(self) -> AsyncIterator[JobResult]:
-        """Yield the results that were passed to its job, to its own code."""
+        """Yield the results that were passed to the job; called by the code of the job."""
         return self.open_steps().predecessors()
 
     def open_steps(self) -> OpenSteps:
-        """Return its durable steps, to its own code."""
+        """Return the durable steps; called by the code of the job."""
         if self.steps is None:
             self.steps = self.durability.new_steps(self)
         return self.steps
@@ -187,7 +194,8 @@ class Attempt:
     def revoke(self, reason: Revocation) -> None:
         """Stop the attempt. A second call does not change the reason.
 
-        Once its code writes the completion, the answer of the database decides whether the job was lost.
+        Once its code writes the completion, only a shutdown stops the attempt: the answer of the database
+        decides whether the job was lost.
         """
         if self.revocation is None and (self.end is None or reason is Revocation.SHUTDOWN):
             self.revocation = reason
@@ -197,12 +205,19 @@ class Attempt:
                 self.interrupt()
 
     def exit(self, error: BaseException) -> None:
-        """End the attempt by an error that asyncio would raise in the event loop, and so in the worker."""
+        """End the attempt by a SystemExit or KeyboardInterrupt of another task of the job.
+
+        If that task raised the error itself, asyncio would raise it in the event loop too, and end the
+        worker.
+        """
         self.exit_error = self.exit_error or error
         self.interrupt()
 
     def interrupt(self) -> None:
-        """Cancel the task, or the call that it waits for; later if its code writes the completion now."""
+        """Cancel the task, or the call that it waits for.
+
+        While its code writes the completion, the cancellation waits until the deadline of that write.
+        """
         completion = self.completion
         if completion is not None and completion.end is End.WRITING:
             loop = asyncio.get_running_loop()
@@ -220,9 +235,10 @@ class Attempt:
             self.task.cancel()
 
     def is_stopped_by(self, error: BaseException) -> bool:
-        """Return whether an exception that ends its code came from outside: any other one is its result.
+        """Return whether an exception that ended the code came from outside of the code.
 
-        GeneratorExit does so only if Python closes the coroutine of the attempt, which no task steps then.
+        Any other exception is the result of the attempt. A GeneratorExit comes from outside only if Python
+        closes the coroutine of the attempt. No task runs that coroutine at such a moment.
         """
         if is_a(error, GeneratorExit):
             return not self.is_stepped
@@ -257,7 +273,7 @@ class InFlight:
         self.attempts: Final[dict[str, Attempt]] = {}
         """Running attempts by job id. Only the executor adds and removes them."""
         self.outlived: Final[set[Attempt]] = set()
-        """Attempts that have written the completion of their job, and whose job runs here again."""
+        """Attempts that have written the completion of their job and still run, while it runs here again."""
         self.crashed_claim: Claim | None = None
         """The last claim of a crashed job, which runs alone among its kind; see ``exchange_jobs``."""
         self.unwritten: Final = unwritten
@@ -272,7 +288,7 @@ class InFlight:
 
     @property
     def has_crashed_job(self) -> bool:
-        """Whether such a job runs, or its result is not yet written."""
+        """Whether a crashed job runs, or its result is not yet written."""
         claim = self.crashed_claim
         if claim is None:
             return False
@@ -293,7 +309,7 @@ class InFlight:
         }
 
     def leave(self, attempt: Attempt) -> None:
-        """Keep an attempt in flight that could not be stopped, at the end of the executor."""
+        """Keep an attempt in flight that could not be stopped, and runs on after the end of the executor."""
         self._left_attempts[attempt.claim.job_id] = attempt
         self.attempts.pop(attempt.claim.job_id, None)
 
@@ -311,7 +327,7 @@ class InFlight:
 
     def unreported(self) -> dict[str, int]:
         """Return the attempt numbers of attempts that run and of results whose write is not confirmed."""
-        # Before the unwritten results: an attempt that ends in between is in both then, and not in neither.
+        # The running attempts are read first. So an attempt that ends in between is in both, not in neither.
         held = self.held()
         return self.unwritten() | held
 

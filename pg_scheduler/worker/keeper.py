@@ -96,8 +96,9 @@ class LeaseKeeper:
             self._is_stopping = False
             self._ready, self._ended = asyncio.Event(), asyncio.Event()
             self._watchdog.start()
-            # A daemon must not keep a process alive whose event loop ended without a shutdown.
-            # It gets its events as arguments: when it sets the last one, the next thread may have others.
+            # The thread is a daemon, because it must not keep a process alive whose event loop ended without
+            # a shutdown. It gets the two events as arguments, because another start may have replaced them
+            # when the thread sets the last one.
             self._thread = threading.Thread(
                 target=self._main, args=(self._ready, self._ended), name="pg_scheduler keeper", daemon=True
             )
@@ -137,6 +138,7 @@ class LeaseKeeper:
             self._call_in_loop(ended.set)
 
     async def _keep(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
+        """Poll until the keeper is stopped. If the event loop ends before, or attempts run on, linger."""
         self._task = asyncio.current_task()
         try:
             while not self._is_stopping and self._watchdog.ping():
@@ -192,11 +194,11 @@ class LeaseKeeper:
         return time.monotonic() > renewed_at + intervals * self._lease.renewal_interval
 
     async def _renew_for_loop(self) -> None:
-        """Renew the lease; keep a connection whose answer takes too long.
+        """Renew the lease in place of an overdue heartbeat; keep the connection if the answer takes too long.
 
-        The server may be as slow for the heartbeat. Without the connection there would be no liveness lock,
-        and other workers would take the jobs although this process lives. TCP keepalives end a connection
-        that leads nowhere.
+        The server may be just as slow for the heartbeat. Without the connection there would be no liveness
+        lock, and other workers would take the jobs although this process lives. If the connection is broken,
+        TCP keepalives end it.
         """
         try:
             await self._renew()
@@ -218,12 +220,13 @@ class LeaseKeeper:
             self._call_in_loop(
                 partial(logger.warning, NO_LOCK, extra=record_fields(worker_id=self._connection.worker_id))
             )
-        self._call_in_loop(self._signals.database_up)  # after an outage, it is the first to notice
+        # After an outage, the keeper is the first part of the worker that notices that the database is up.
+        self._call_in_loop(self._signals.database_up)
         self._call_in_loop(self._events.publish, KeeperConnected(has_lock=self._connection.key is not None))
 
     async def _renew(self) -> None:
         self._renewed_at = requested_at = time.monotonic()
-        # Before the unwritten results: an attempt that ends in between is in both then, and not in neither.
+        # The running attempts are read first. So an attempt that ends in between is in both, not in neither.
         held = self._in_flight.held()
         unwritten = self._in_flight.unwritten()
         lease = self._lease
@@ -256,7 +259,10 @@ class LeaseKeeper:
                 await self._disconnect()
 
     async def _lose(self, error: Exception) -> None:
-        """Close the connection after an error, connect again after a delay, and publish the first loss."""
+        """Close the connection after an error, and let a later poll connect again.
+
+        The loss is published once, until a connection is open again.
+        """
         await self._disconnect()
         is_transient = isinstance(error, DatabaseUnavailableError)
         delay = self.reconnect_delay_s if is_transient else self.refused_delay_s

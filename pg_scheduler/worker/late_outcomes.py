@@ -2,15 +2,16 @@
 
 An open transaction of the application may hold the row of a job, of a job that waits for it, or of its
 schedule, and the table may refuse a row. The batch is then divided. A group whose rows are locked waits for a
-moment before its next turn. Another group that failed is halved until the outcome is alone that caused it.
-Meanwhile all other outcomes are written.
+moment before its next turn. A group that failed for another reason is halved until the outcome that caused
+the failure is alone. Meanwhile all other outcomes are written.
 
 An outcome that failed alone has turns of its own from then on: together with others it would fail again, and
 they would be divided again, without an end.
 
-Late outcomes count towards the capacity of the result buffer, and thousands of jobs may precede one whose row
-is locked. So where only rows are locked that its consequences change, an outcome that waits with many others
-is written without them. The deadline scanner applies them when the lock is released.
+Late outcomes count towards the capacity of the result buffer, and one job whose row is locked may wait for
+thousands of other jobs. So an outcome that waits with many others is written without its consequences, if
+only rows that the consequences change are locked. The deadline scanner applies them when the lock is
+released.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ LONGEST_PAUSE_S: Final = 1.0
 """The longest pause between two turns."""
 
 LONE_TURNS_PER_S: Final = 20
-"""Turns of outcomes that are tried alone, together, so that thousands of them keep no connection busy."""
+"""How many turns a second all outcomes that are tried alone have together, so that thousands of them keep no
+connection busy."""
 
 MAX_WAITING: Final = 500
-"""Late outcomes up to which each waits until its consequences can be applied too; a quarter of the capacity
-of the result buffer."""
+"""The number of late outcomes up to which each of them waits until its consequences can be applied too; a
+quarter of the capacity of the result buffer."""
 
 
 @dataclass(eq=False, slots=True)
@@ -46,7 +48,7 @@ class LateGroup:
 
     Attributes:
         outcomes: The attempts with their outcomes.
-        since: When they were to be written first, by the monotonic clock.
+        since: When they were first tried, by the monotonic clock.
         due_at: When their next turn is, by the same clock.
         pause_s: The pause before that turn; 0 for a part of a group that is being divided.
         with_consequences: Whether that turn applies their consequences too.
@@ -73,7 +75,7 @@ class LateGroup:
         return self.pause_s > 0 and not self.is_alone
 
     def may_leave_consequences(self, late_count: int) -> bool:
-        """Return whether its outcomes are written without their consequences, if rows of those are locked.
+        """Return whether its outcomes have a turn without their consequences, if rows of these are locked.
 
         Args:
             late_count: How many outcomes are late, of all groups.
@@ -116,7 +118,7 @@ class LateOutcomes:
         pause_s: float | None = None,
         is_alone: bool = False,
     ) -> None:
-        """Let outcomes wait whose rows are locked, longer than before.
+        """Let outcomes wait that meet a lock or that the table refuses, longer than before their last turn.
 
         Args:
             outcomes: The outcomes.

@@ -72,7 +72,10 @@ class Lease:
             self.renewals += 1
 
     def lock_taken(self, key: int | None, *, proves_life: bool) -> None:
-        """Record the liveness lock, and whether the server frees it soon after this process is cut off."""
+        """Record the key of the liveness lock, None if there is none, and whether the lock extends the lease.
+
+        It does if it ``proves_life``: the server frees it soon after this process is cut off.
+        """
         self.liveness_key = key
         extends = key is not None and proves_life and self._longest_extension_s > 0
         self.extension_s = self._longest_extension_s if extends else None
@@ -89,8 +92,8 @@ class Lease:
 class ServerClock:
     """Compare the server's clock with those of this host, by the times that heartbeats and claims return.
 
-    Sleeps are measured by the monotonic clock of this process. One that ends at a time of the server is wrong
-    once the server's clock has been set.
+    The clock of this host and its monotonic clock are both compared. The worker sleeps by the monotonic
+    clock, so a sleep that is to end at a time of the server becomes wrong when the server's clock is set.
     """
 
     __slots__ = (
@@ -144,7 +147,8 @@ class ServerClock:
         """Measure by how much the clock of this host differs, from a time of the server as in ``read()``.
 
         The server is taken to have read its clock in the middle of the round trip, so the result is wrong by
-        half of that at most. The log has a record when the difference becomes too large, and when it ends.
+        half of that at most. The log has a record when the difference becomes too large, and when it is small
+        again.
         """
         error = (time.monotonic() - requested_at) / 2
         self.offset_s = offset = time.time() - error - now.timestamp()

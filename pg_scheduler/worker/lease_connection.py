@@ -5,8 +5,8 @@ lock of its session, whose key is in the worker's row. If another session can ta
 ended. Each connection has a key of its own, so a half-open one that still holds its lock blocks no other.
 
 TCP keepalives end the session within some 20 seconds of the loss of the process's machine. Their answers come
-from the kernel, so they also prove that a process lives that does nothing else; through a proxy, they prove
-only that the proxy lives.
+from the kernel, so they prove that the process lives even if the process itself does nothing. Through a
+proxy, they prove only that the proxy lives.
 """
 
 from __future__ import annotations

@@ -124,7 +124,10 @@ class UnknownZones:
 
 
 class Audience:
-    """Names of event classes: the heartbeat reads them, and the relay sends such events."""
+    """The names of the event classes that other workers want, as the last heartbeat read them.
+
+    The relay sends events of these classes to the other workers.
+    """
 
     __slots__ = ("kinds",)
 

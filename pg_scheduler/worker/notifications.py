@@ -3,7 +3,8 @@
 A LISTEN connection can stop receiving without an error: behind PgBouncer in transaction mode it listens on a
 server connection that others use, and a half-open one waits without end. So the listener does not listen
 behind a pooler, and each new connection must receive a notification of its own first. Then other services
-share it, whose answers show that it works; without answers for a while, the listener requests one.
+share the connection, and the answers to their statements show that it works. If there is no answer for a
+while, the listener makes a query itself.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Listener(Service):
     probe_timeout_s = 5.0
     """Seconds in which a new connection must receive a notification of its own."""
     retry_interval_s = 60.0
-    """Seconds until the next connection if none arrived."""
+    """Seconds until the next connection if no notification arrived."""
 
     def __init__(self, node: Node, relay: NodeEvents) -> None:
         super().__init__(node.events)
@@ -177,6 +178,7 @@ class Listener(Service):
             await self.drain()
             self._refuse(NOT_RECEIVING)
             return self.retry_interval_s
+        # Messages may have been lost since the last answer on the previous connection.
         since = datetime.now(UTC) - timedelta(seconds=self._node.store.shared.silent_for)
         self._subscription.lend()
         self.refusal = None
@@ -216,6 +218,7 @@ class Listener(Service):
         kind, _, content = message.partition(" ")
         if kind == DUE:
             mark, _, times = content.partition(" ")
+            # The signals of this process have announced its own jobs already.
             if mark != self._node.outbox.mark:
                 self._node.signals.due(earliest_due(times))
         elif kind == HEARTBEAT_REQUEST and content == self._node.worker_id:

@@ -86,7 +86,7 @@ class ResultRepository:
         self.consequences: Final = consequences
 
     async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
-        """Return the outcomes, those of crashed attempts with the crashes of earlier attempts."""
+        """Return the outcomes; those of crashed attempts are decided by the number of earlier crashes."""
         crashed = [claim.job_id for claim, outcome in outcomes if outcome.after_crashes]
         rows = await self._statements.fetch("crash_counts", crashed)
         counts = {row["job_id"]: row["crash_count"] for row in rows}
@@ -113,7 +113,8 @@ class ResultRepository:
             deleted: Counts the completed jobs, whose rows are deleted; None to keep them.
 
         Returns:
-            The ids of the jobs that were still held. A replacement that waited has taken their rows.
+            The ids of the jobs that were still held. If a replacement waited for such a job, the row of the
+            job has the new definition now.
         """
         changes = _changes_of(outcomes)
         try:
@@ -161,18 +162,20 @@ class ResultRepository:
     ) -> bool | None:
         """Complete a job in a transaction of its code.
 
-        A completion whose commit was not answered may be in the row: it does not count, because the effects
-        of that transaction would be repeated.
+        An earlier block of the code may have completed the job by a commit that was not answered. Then this
+        completion is refused, because otherwise the effects of the block would be repeated.
 
         Args:
             claim: The attempt.
             change: The completion.
             worker_id: The worker that runs the attempt.
             transaction: The transaction.
-            is_own: Whether it ends with this, so that it may have planner settings from now on.
+            is_own: Whether the library opened the transaction. It ends with this write, so the settings of
+                the query planner may be changed in it.
 
         Returns:
-            Whether it was a plain job, whose end has no consequences; None if the attempt does not hold it.
+            True for a plain job, whose end has no consequences; False for any other job; None if the attempt
+            does not hold the job any more.
 
         Raises:
             ValueError: The code has set another isolation level than READ COMMITTED.
@@ -190,6 +193,8 @@ class ResultRepository:
         changes = {(claim.job_id, claim.attempt): change}
         if result is None or f"{result.value}{result.no_value_reason}".isascii():
             return False if await self._settle_held(changes, worker_id, transaction) else None
+        # The encoding of the database may lack a character of the result. So the write is tried within a
+        # savepoint, and repeated in ASCII if it fails.
         try:
             async with self._statements.transaction(within=transaction) as savepoint:
                 return False if await self._settle_held(changes, worker_id, savepoint) else None
@@ -250,12 +255,12 @@ class ResultRepository:
     async def _lock_unlocked(
         self, job_ids: Sequence[str], ending: Sequence[str], transaction: Transaction
     ) -> set[str]:
-        """Lock the rows that outcomes change, and return the jobs of which another transaction holds one."""
+        """Lock the rows that outcomes change; return the jobs of which another transaction holds a row."""
         try:
             await self._statements.execute("lock_for_claims", on=transaction.connection)
             rows = await self._statements.fetch("lock_settled", job_ids, ending, on=transaction.connection)
         except DatabaseUnavailableError as fault:
-            # They wait for no row, so a whole table is locked, and no outcome can be written.
+            # Neither statement waits for a row. So a whole table is locked, and no outcome can be written.
             raise DatabaseUnavailableError(f"a table is locked: {fault}") from fault
         return {row["job_id"] for row in rows}
 
@@ -287,7 +292,8 @@ class ResultRepository:
     ) -> set[str]:
         """Write changes in the caller's transaction, with the consequences of the jobs that end.
 
-        A refused change may have been written before, by a call whose answer was lost.
+        A change that is refused may have been written before, by a call whose answer was lost. Then it counts
+        as accepted.
 
         Args:
             changes: The changes.
@@ -302,7 +308,7 @@ class ResultRepository:
             changes, worker_id, transaction, with_consequences=with_consequences
         )
         if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
-            # Consequences of a job that was cancelled meanwhile may wait for this.
+            # Consequences of a job that was cancelled meanwhile may wait for the end of this attempt.
             await self.consequences.report_ends(
                 ended, worker_id, transaction, with_consequences=with_consequences
             )
@@ -350,13 +356,15 @@ class ResultRepository:
     async def _settle_held(
         self, changes: Changes, worker_id: str, transaction: Transaction, *, with_consequences: bool = True
     ) -> set[str]:
-        """Write changes of jobs that the worker holds. A replacement may wait.
+        """Write changes of jobs that the worker holds; where a replacement waits, write that instead.
 
-        A row is left as it is if its replacement is added or dropped between the two statements. So a row
-        that is still held is locked, and written once more.
+        One statement writes the rows without a replacement, another one those with a replacement. If a
+        replacement is added or dropped between them, neither writes the row. So a row that is still held is
+        locked, and both statements run once more.
 
         Raises:
-            SuppressedChangeError: The worker still holds a job. Taken for lost, it would run without end.
+            SuppressedChangeError: The worker still holds a job, because a trigger suppresses each change. If
+                the job counted as lost, it would be executed again without end.
         """
         accepted: set[str] = set()
         held: list[Record] = []
@@ -454,11 +462,18 @@ class ResultRepository:
             await self._notify(due_at, connection)
 
     async def _notify(self, due_at: datetime, connection: Connection) -> None:
-        """Notify workers at the commit of jobs that may be due before those that were claimed since."""
+        """Let the commit notify workers of jobs that are due at this time.
+
+        The claims of a worker may begin behind this time by now. Without the notification they would overlook
+        the jobs.
+        """
         await self._statements.fetch("notify", [due_message("", due_at)], on=connection)
 
     async def _replace(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
-        """Apply the replacements of rows. A job fails if the table cannot store its replacement."""
+        """Apply the replacements of rows, and return the ids of their jobs.
+
+        A job fails if the table cannot store its replacement.
+        """
         connection, now = transaction.connection, self._statements.now
         try:
             async with transact(connection, self._statements.call_timeout_s):
@@ -498,6 +513,7 @@ class ResultRepository:
         return {row["job_id"] for row in rows}
 
     async def _find_settled(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
+        """Return the ids of jobs whose changes are in their rows: the answer to an earlier write was lost."""
         rows = await self._statements.fetch(
             "already_settled",
             *_arrays(changes),
@@ -518,7 +534,7 @@ def _changes_of(outcomes: Sequence[tuple[Claim, Outcome]]) -> Changes:
 
 
 def _in_ascii(changes: Changes) -> Changes:
-    """Return what a database can store whose encoding lacks a character of a message."""
+    """Return the changes with all texts in ASCII, for a database whose encoding lacks a character."""
     return {
         key: replace(
             change,
@@ -542,7 +558,11 @@ def _waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
 
 
 def _child_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str, bool]]:
-    """Return the jobs that were suspended until children end, the steps, and whether other steps wait too."""
+    """Return what jobs that were suspended until children end wait for.
+
+    Each tuple has the id of the job, the name of the step with the children, and whether the job waits for
+    something other than children too.
+    """
     return [
         (job_id, suspension.name, not _awaits_children_only(change.suspensions))
         for (job_id, _), change in changes.items()
@@ -558,7 +578,10 @@ def _names_of(suspensions: Sequence[Suspension]) -> str:
 
 
 def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:
-    """Return when a suspended job is due: now as soon as it is not blocked, if it waits for children only."""
+    """Return when a suspended job is due.
+
+    A job that waits for children only is blocked. It is due at ``EPOCH``, and so as soon as it is unblocked.
+    """
     return EPOCH if _awaits_children_only(suspensions) else suspensions[0].until
 
 
@@ -567,7 +590,7 @@ def _awaits_children_only(suspensions: Sequence[Suspension]) -> bool:
 
 
 def _unaccepted(changes: Changes, accepted: Collection[str]) -> Changes:
-    """Return the changes that are not yet accepted. One that was revoked changes nothing."""
+    """Return the changes that are not yet accepted, without those of revoked attempts, which do nothing."""
     return {
         key: change for key, change in changes.items() if key[0] not in accepted and not change.is_revoked
     }
@@ -589,8 +612,8 @@ class ProgressRepository(Repository):
             reports: Attempts and progress by job id.
 
         Returns:
-            The ids of the jobs whose progress was written: not of jobs that this worker does not hold in that
-            attempt, or whose rows are locked.
+            The ids of the jobs whose progress was written, or dropped because the table refuses it. Jobs that
+            this worker does not hold in that attempt, and jobs whose rows are locked, are not among them.
         """
         try:
             return await self._write(worker_id, reports, in_ascii=False)
@@ -610,8 +633,8 @@ class ProgressRepository(Repository):
         """
         try:
             if not can_set_savepoints(transaction.connection):
-                # The caller began the transaction by a statement, so an error would abort it. Each encoding
-                # has the characters of ASCII.
+                # The caller began the transaction by a statement, so it can have no savepoint, and an error
+                # would abort it. Each encoding has the characters of ASCII.
                 await self._write_own(worker_id, claim, progress, transaction, in_ascii=True)
                 return
             try:

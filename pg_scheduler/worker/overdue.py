@@ -25,13 +25,14 @@ class DeadlineScanner(Service):
 
     name: ClassVar[str] = "deadline_scanner"
     interval_s = 30.0
-    """Seconds between two scans; half a lease if that is less, so that leases renewed in time are not met."""
+    """Seconds between two scans; half a lease if that is less. A lease renewed in time ends later than
+    the next scan, so no scan plans for its end."""
     retry_interval_s = 5.0
     """Seconds until the next scan after a deadline has passed: another session may have locked the row."""
     horizon_jitter = 0.2
     """The random share of the interval."""
     spread_s = 0.5
-    """Seconds over which the nodes spread that wait for the same deadline."""
+    """Seconds over which nodes that wait for the same deadline spread their scans."""
     report_interval_s = 60.0
     """Seconds between two reports of unregistered names."""
     max_names = 10
@@ -110,7 +111,7 @@ class DeadlineScanner(Service):
     async def _apply_consequences(self) -> bool:
         """Apply the consequences that were left to a scan; return whether there may be more.
 
-        Jobs that it ended itself may have further ones, as those of a long chain.
+        A consequence may end a job that has consequences of its own, as in a long chain.
         """
         consequences, limit = self._node.store.consequences, self.max_ended
         reported_count = await consequences.report_gone(

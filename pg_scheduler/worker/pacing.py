@@ -16,10 +16,10 @@ from typing import Final
 from pg_scheduler.base.settings import PollingConfig
 
 SMALL_CLAIM: Final = 10
-"""Jobs of a claim while the queue is short."""
+"""The maximum number of jobs of a claim while the queue is short."""
 
 MAX_FILLED_SLOTS: Final = 128
-"""Slots that one claim may fill. A worker with more fills half of them while jobs run in the others."""
+"""The slots that one claim may fill; half of all slots if that is more. Meanwhile jobs run in the others."""
 
 LARGEST_CLAIM: Final = 500
 """Jobs of the largest claim: larger ones were slower."""
@@ -31,7 +31,7 @@ TIMER_ERROR_S: Final = 0.001
 """Seconds by which timers are early or late."""
 
 MIN_LONG_SLEEP_S: Final = 0.02
-"""Seconds of a sleep that is long enough to spend processor time on its end."""
+"""Seconds from which a sleep is long: processor time is spent so that it ends exactly at the due time."""
 
 APPROACH_S: Final = 0.004
 """Seconds before a due time at which a long sleep ends with a claim."""
@@ -102,11 +102,13 @@ class Pacing:
 
         Args:
             due_at: When the next claim must be sent, by the monotonic clock: the time when the last one was
-                sent, plus the seconds it reported. Both take equally long to reach the server.
+                sent, plus the seconds it reported. Both claims take equally long to reach the server.
             poll: Seconds until the fallback poll.
         """
         due_at += NETWORK_JITTER_S
         remaining_s = due_at - time.monotonic()
+        # A long sleep ends a moment before the due time with a claim. The sleep after that claim ends another
+        # moment before the due time, for which reach_due_time() waits.
         if remaining_s > MIN_LONG_SLEEP_S:
             self._is_approaching = True
             return min(remaining_s - APPROACH_S, poll)

@@ -2,8 +2,8 @@
 
 Only the last report of a job is kept until then. A worker whose jobs report nothing executes no statement.
 The completer writes the last report of an attempt before its outcome. A job that completes in a transaction
-of its own code holds a connection there, so that transaction writes its last report. If it took a second
-connection of the pool, jobs that hold all of them would wait for one another.
+of its own code holds the connection of that transaction, so its last report is written there. If the report
+took a second connection of the pool, jobs that hold all connections would wait for one another.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ProgressWriter(Service):
         return wait if self.reports else NEVER
 
     async def drain(self) -> None:
-        """Stop to be woken: the event loop may end."""
+        """Let reports wake this service no more, because the event loop may end."""
         self._event_loop = None
 
     def report(self, claim: Claim, progress: JobProgress) -> None:
@@ -111,7 +111,10 @@ class ProgressWriter(Service):
                 self._events.publish(_event(claim, progress))
 
     def _forget(self, batch: dict[str, tuple[Claim, JobProgress]], written: set[str]) -> None:
-        """Drop what is written or never will be; keep newer reports and locked rows."""
+        """Drop the reports that are written, and those of attempts that do not run any more.
+
+        A report that came meanwhile is kept, and so is the report of an attempt whose row was locked.
+        """
         held = self._in_flight.held()
         with self._changing:
             for job_id, report in batch.items():

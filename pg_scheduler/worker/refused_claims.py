@@ -43,7 +43,7 @@ class RefusedClaims:
 
     @property
     def ends_in(self) -> float:
-        """Seconds until the first pause ends; infinite without one."""
+        """Seconds until the first pause ends; infinite if no job is left out."""
         return max(min(self._until.values(), default=float("inf")) - time.monotonic(), 0.0)
 
     def leave_out(self, job_id: str, refusal: Exception) -> None:

@@ -53,7 +53,7 @@ RECENT_S: Final = 900.0
 """For how long a worker reports what last blocked its event loop."""
 
 MAX_ALIASES: Final = 1000
-"""Names among which a worker reports those that are other names of a task."""
+"""The number of registered names that a worker reads to report which of them are other names of a task."""
 
 MAX_PARAMETERS_BYTES: Final = 50_000
 """Bytes of the parameters that a worker reports; those of further tasks are left out."""
@@ -135,7 +135,7 @@ def settings_of(config: SchedulerConfig, tasks: TaskRegistry) -> dict[str, Any]:
 def _declared_by(node: Node) -> dict[str, Any]:
     """Return the ids of the schedules that the code declares, and what else identifies them.
 
-    A worker that does not write them has none.
+    A worker that does not plan schedules declares none.
     """
     functions: dict[str, Mapping[str, Any]] = {}
     size = 0
@@ -186,9 +186,10 @@ def _parameters_of(tasks: TaskRegistry) -> dict[str, list[tuple[str, bool]]]:
 
 
 def _positional_of(arity: Arity) -> int:
-    """Return how many of the parameters that a task reports its positional arguments have, from the first on.
+    """Return how many of the reported parameters can be passed by position too, counted from the first one.
 
-    It is 0 if the function has parameters without names for jobs, which would come first.
+    It is 0 if the function has positional-only parameters. These come first and are not reported, so the
+    first positional argument would belong to none of the reported parameters.
     """
     kinds = (
         []
@@ -245,7 +246,8 @@ class Reporter:
     def report(self, *, whole: bool = False) -> WorkerReport:
         """Return what a heartbeat writes; the names and the declared schedules only if they have changed.
 
-        They count as changed where ``whole``, and until ``confirm()`` has recorded that they were written.
+        Both count as changed if ``whole`` is true, and until ``confirm()`` has recorded that they were
+        written.
         """
         names = self._routing.claimable() if self._runs_jobs else NO_NAMES
         self._reported = names, self._node.declared.version

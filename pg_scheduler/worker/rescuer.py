@@ -74,7 +74,8 @@ class Rescuer(Service):
         """Reclaim once. Skip if this worker's own lease is not trusted: it must be renewed first."""
         if not self._node.lease.is_trusted:
             return self.untrusted_delay_s
-        # The statements about jobs read every due row, so a poll sends them only if it has to.
+        # The statements about jobs read every due row. A node that runs no jobs polls, and a poll sends them
+        # only if a scan has found an expired lease. The passes of any other node send them always.
         scans_jobs, self._scans_jobs = self._scans_jobs or self._lock_scan_interval_s is None, False
         try:
             return await self._reclaim(scans_jobs=scans_jobs)
@@ -87,9 +88,11 @@ class Rescuer(Service):
         batch_size = self.batch_size
         if scans_jobs:
             await self._node.store.workers.restart_leases(batch_size)
+        # On a node that runs no jobs, no claim reports a free liveness lock, so each pass searches for one.
         if self._lock_scan_interval_s is not None:
             self._scans_locks = True
         dead = await self._find_dead()
+        # The first pass also finds the workers of earlier processes with this identity on this host.
         if self._namesakes is not None:
             dead += await self._node.store.workers.ended_namesakes(self._node.worker_id, *self._namesakes)
             self._namesakes = None

@@ -35,7 +35,7 @@ class ResultBuffer:
     batch_size = 500
     """The maximum number of outcomes of one batch. Large results make it smaller."""
     capacity = 2000
-    """Outcomes that are not written at which the claimer claims no more jobs."""
+    """The number of unwritten outcomes from which the claimer claims no more jobs."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ResultBuffer:
         self._events = events
         self.keeps_completed: Final = keeps_completed
         self.deleted: Final[Counter[JobStatus]] = Counter()
-        """Completed jobs whose rows were deleted at once, until the vacuum reports them."""
+        """The number of completed jobs whose rows were deleted at once, until the vacuum reports it."""
         self._signals = signals
         self._meter = meter
         self.claims_follow = False
@@ -91,7 +91,7 @@ class ResultBuffer:
 
     @property
     def has_results(self) -> bool:
-        """Whether any outcomes are not yet written, besides those of batches in progress."""
+        """Whether any outcomes are not yet written, without those of batches in progress."""
         return bool(self._completed or self._others or self.late.groups)
 
     @property
@@ -111,7 +111,7 @@ class ResultBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many outcomes are not yet written as may be, those of batches in progress included."""
+        """Whether the unwritten outcomes, with those of batches in progress, have reached the capacity."""
         return self._unwritten >= self.capacity
 
     def unwritten(self) -> dict[str, int]:
@@ -127,7 +127,8 @@ class ResultBuffer:
     def _buffered(self) -> list[Claim]:
         """Return the attempts whose outcomes are in no batch."""
         completed = [claim for claims in list(self._completed.values()) for claim in list(claims)]
-        # Of two attempts of a job, the later one is behind the one that is late.
+        # The late outcomes come first. If a job has two attempts here, the later attempt follows them, and it
+        # is the one that unwritten() returns.
         return self.late.claims() + completed + [claim for claim, _ in list(self._others)]
 
     @contextmanager
@@ -260,7 +261,7 @@ class ResultBuffer:
         self._signals.results_waiting()
 
     def _end(self, batch: CompletionBatch | OutcomeBatch, written: int) -> None:
-        """Forget a batch of which so many outcomes need not be written any more."""
+        """Forget a batch of which ``written`` outcomes are done with: written, or refused as lost."""
         was_full = self.is_full
         del self._in_batches[batch]
         self._unwritten -= written

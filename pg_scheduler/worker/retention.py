@@ -86,7 +86,7 @@ class RetentionRepository(Repository):
             policies: The policies, as a text that is the same on every node that has them.
             worker_id: This worker.
             after_s: Seconds from the end of a pass to the next one.
-            within_s: Seconds within which the first one is due.
+            within_s: Seconds within which the first pass of all is due, at a random time.
 
         Returns:
             0 if the pass has begun, else the seconds until it is due; None while another worker makes it.
@@ -100,7 +100,7 @@ class RetentionRepository(Repository):
         await self._statements.fetch("end_vacuum_pass", policies, worker_id, self._statements.now)
 
     async def read_ranges(self, blocks: int, cutoffs: Cutoffs) -> list[BlockRange]:
-        """Return the ranges of so many blocks of the table in order, each with its last reading."""
+        """Return the ranges of the table in order, ``blocks`` long, with what their last readings found."""
         args = await self._table(), blocks, *_cutoffs(cutoffs), self._statements.now
         return [
             BlockRange(row["first_block"], row["may"], _due(row))
@@ -153,6 +153,7 @@ class RetentionRepository(Repository):
     async def _delete_unlocked(
         self, low: RowPosition, high: RowPosition, status: str, cutoff: datetime
     ) -> int:
+        """Delete the jobs of a part, and count them; leave out locked rows if the deletion meets a lock."""
         args = low, high, status, cutoff
         try:
             return await self._statements.change("vacuum_blocks", *args, lock_timeout_ms=LOCK_TIMEOUT_MS)
@@ -174,7 +175,7 @@ class RetentionRepository(Repository):
         """Delete old steps without a job that reads them.
 
         Args:
-            after: The id of a job, after which to look for steps.
+            after: The id of a job; the steps of jobs with higher ids are looked at.
             limit: The number of ids to look at, and of steps to delete at most.
 
         Returns:

@@ -88,7 +88,10 @@ class Routing:
         return was_draining and not is_draining
 
     def pause(self, names: Collection[str]) -> bool:
-        """Leave out the jobs of these tasks, under all of their names; return whether others are resumed."""
+        """Leave out the jobs of these tasks, under all of their names.
+
+        Return whether a task that was paused before is not among these, and so is resumed.
+        """
         previously_paused, self._paused = self._paused, frozenset(names)
         if previously_paused != self._paused:
             self._source_of_names = None  # the next call of names() returns another list

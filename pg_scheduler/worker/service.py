@@ -61,7 +61,7 @@ class BackoffOptions:
 class Wakeup:
     """A sleep that can be ended early. A wake-up that comes before the sleep ends it at once.
 
-    A future and a timer: every job that wakes an idle worker passes here.
+    It is made of a future and a timer alone, to be fast: every job that wakes an idle worker passes here.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from pg_scheduler.worker.worker_rows import SERVER_START_GRACE_S, WorkerReposito
 
 
 class WorkerStore(QueueStore):
-    """The tables of one scheduler, as far as a worker needs them for plain jobs."""
+    """The repositories that a worker needs for plain jobs, without those of steps, schedules and limits."""
 
     def __init__(
         self,

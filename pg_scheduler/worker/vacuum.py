@@ -2,9 +2,9 @@
 
 It walks over the table in steps of some thousand blocks, each a short transaction. So it needs no index on
 finished jobs, and holds no lock for long. One worker makes a pass for all that have the same policies; the
-table ``scheduler_vacuum_passes`` has whose turn it is. ``scheduler_vacuum_ranges`` has when a range of blocks
-may first have a job to delete, and a pass reads no range before. A pass that a person requests reads all of
-them.
+table ``scheduler_vacuum_passes`` records which worker has its turn. The table ``scheduler_vacuum_ranges``
+records when a range of blocks may first have a job to delete, and a pass reads no range before that time. A
+pass that a person requests reads all ranges.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SCHEDULES_BATCH_SIZE: Final = 1000
 AUDIT_BATCH_SIZE: Final = 1000
 
 STATISTICS_DAYS: Final = ((60, 600, 0.25), (600, 3600, 7.0), (3600, None, 90.0))
-"""Spans of statistics in seconds, the longer spans that they are merged into, and the days before that."""
+"""For each span of statistics in seconds: the longer span that its rows are merged into, None to delete them,
+and their age in days at that time."""
 
 
 class OldSchedules(Protocol):
@@ -115,6 +116,7 @@ class Vacuum(Service):
                 self._key, self._worker_id, after_s=interval - jitter, within_s=interval
             )
             if due_in != 0:
+                # The completer counts the jobs that it deletes here too, so there may be some without a pass.
                 await self.drain()
                 later = random.uniform(0, 2 * jitter)  # noqa: S311 - jitter, no secret
                 return self.check_interval_s if due_in is None else min(due_in + later, self.check_interval_s)
@@ -178,7 +180,7 @@ class Vacuum(Service):
         ranges = await self._store.retention.read_ranges(step, cutoffs) if cutoffs else []
         if skip:
             ranges = [block_range for block_range in ranges if block_range.may_have_due]
-            # After a range in which a row was locked, the others come first.
+            # If an error ended the last walk in a range, the ranges behind it come first.
             ranges.sort(key=lambda block_range: block_range.first <= self._last_first_block)
         for block_range in ranges:
             self._last_first_block = block_range.first
@@ -188,13 +190,18 @@ class Vacuum(Service):
             yield VacuumStep(blocks, blocks, other)
 
     async def _vacuum_range(self, blocks: BlockRange, cutoffs: Cutoffs) -> Counter[JobStatus]:
-        """Delete the jobs of a range of blocks that are known to be due, read it, and delete the others."""
+        """Delete the jobs of a range of blocks that have to be deleted.
+
+        The statuses that the last reading of the range found come first. The range is then read again, and
+        jobs of the statuses that this reading finds are deleted too.
+        """
         retention, deleted, due_statuses = self._store.retention, Counter[JobStatus](), blocks.due
         for _ in range(2):
             due_cutoffs = {status: cutoffs[status] for status in due_statuses}
             deleted.update(await retention.vacuum_blocks(blocks.first, self.step_blocks, due_cutoffs))
             known_statuses = await retention.note_range(blocks.first, self.step_blocks, cutoffs)
-            # Jobs of these statuses that are left wait for their consequences, or a lock is in the way.
+            # The reading found no further status. Jobs that are left wait for their consequences, or are
+            # locked, so a second round would not delete them.
             if known_statuses <= due_statuses:
                 break
             due_statuses = known_statuses

@@ -94,11 +94,13 @@ def waits_for_steps(task: Task, steps: Futures) -> bool:
 
 
 def thread_waits(thread: threading.Thread, waiting: Collection[threading.Thread]) -> bool:
-    """Return whether a thread waits for steps only: in one of them, or for the end of a thread that does.
+    """Return whether a thread waits for steps only: in a step, or for the end of another thread that does.
+
+    A thread that has ended, or that is an idle one of a pool, does no work either, so it counts as waiting.
 
     Args:
         thread: The thread.
-        waiting: Those that wait in a step.
+        waiting: The threads that wait in a step.
     """
     if thread in waiting or not thread.is_alive() or thread.ident is None:
         return True
@@ -140,9 +142,10 @@ class Waiting(Protocol):
 
 
 class SuspensionPass:
-    """Looks at the tasks of attempts that may be suspended: all of them at once, as rarely as it takes long.
+    """Looks at the tasks of the attempts that may be suspended, for all of these attempts in one pass.
 
-    To list the tasks of an event loop takes the longer the more jobs run, so attempts share a list.
+    To list the tasks of an event loop takes longer if more jobs run. So the attempts share one list, and the
+    pause after a pass is a multiple of the time that the pass took.
     """
 
     def __init__(self) -> None:
@@ -241,7 +244,12 @@ def _ends(future: asyncio.Future[Any], steps: Futures, visited: set[Task]) -> bo
 
 
 def _awaited(future: asyncio.Future[Any], innermost: Any) -> Iterable[asyncio.Future[Any]] | None:
-    """Return the futures that a task waits for by a future; None if they are not known."""
+    """Return the futures behind the one that a task awaits; None if they are not known.
+
+    Args:
+        future: The future that the task awaits.
+        innermost: The innermost coroutine of the task, in whose frame ``wait()`` and task groups are found.
+    """
     if isinstance(future, asyncio.Task):
         return [future]
     if isinstance(future, GATHERING):
@@ -271,6 +279,7 @@ def _awaits(task: Task, awaited: Task, visited: set[Task]) -> bool:
     if not futures and frame is not None and frame.f_code is WAIT_FOR_CODE:
         futures = [frame.f_locals["fut"]]
     are_behind = [_is_behind(future, awaited, visited) for future in futures]
+    # A wait for the first future may end by any of them, so each has to be behind the other task.
     if frame is not None and frame.f_code is WAIT_CODE:
         is_first = frame.f_locals["return_when"] == asyncio.FIRST_COMPLETED
         return bool(are_behind) and (all(are_behind) if is_first else any(are_behind))
@@ -388,7 +397,10 @@ def _joins(thread: threading.Thread, awaited: threading.Thread) -> bool:
 
 
 def _joined_by(frame: FrameType | None) -> threading.Thread | None:
-    """Return the thread for whose end another one waits without a limit; None if it does something else."""
+    """Return the thread that is joined without a time limit in the frame of another thread.
+
+    None if that thread does something else, or joins with a time limit.
+    """
     while frame is not None and frame.f_globals.get("__name__") == threading.__name__:
         if frame.f_code is JOIN_CODE:
             joined = frame.f_locals.get("self")

@@ -105,12 +105,13 @@ class LoopWatchdog:
     def find_blockage(self) -> Blockage | None:
         """Return for how long the event loop has been blocked and by what; None if it is not.
 
-        Callable from any thread. Without a lease keeper, each call sends the ping of the next one. The
-        time begins when a check found the loop blocked, so the time of a suspended process does not count.
+        Callable from any thread. Without a lease keeper, each call sends the ping that the next call
+        examines. The time begins when a check found the loop blocked, so the time of a suspended process does
+        not count.
         """
         ping, after_s = self._ping, self.blocked_after_s
         if threading.get_ident() == self._thread_id:
-            return None  # it runs the caller
+            return None  # the event loop runs the caller, so it is not blocked
         if ping.is_answered:
             self.ping()
             return None
@@ -155,9 +156,9 @@ class LoopWatchdog:
         return self._blocked_s > self.blocked_after_s
 
     def is_blocked_for(self, seconds: float) -> bool:
-        """Return whether the last two checks found the event loop blocked, in the end for over ``seconds``.
+        """Return whether the last two checks found the event loop blocked, the last one for over ``seconds``.
 
-        After the whole process was suspended, the event loop has until the second check to answer.
+        One check is not enough: after the whole process was suspended, the loop needs a moment to answer.
         """
         return self._was_blocked and self._blocked_s > seconds
 

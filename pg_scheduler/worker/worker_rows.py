@@ -37,7 +37,8 @@ class RenewResult:
         alive: Whether the worker still has its row.
         lost: Ids of jobs that the worker no longer holds.
         now: The server's time.
-        late: Whether the lease had expired. The next heartbeat is then the first that counts.
+        late: Whether the lease had expired. Then the row keeps the time of the last heartbeat before that,
+            and the next heartbeat is the first one to write its own time.
         subscriptions: The classes of events that other workers want, as they wrote them.
         wanted: The request to the worker: ``drain``; None for no request.
         obstacle: Why the leases of the jobs were not renewed; None if they were.
@@ -203,9 +204,9 @@ class WorkerRepository:
     ) -> RenewResult:
         """Renew the leases of a worker and of its jobs.
 
-        Where a lock of the whole table of jobs is in the way, or a trigger of the application refuses a row
-        of one, the lease of the worker alone is renewed, which keeps its jobs. The classes of events, and in
-        the first case the jobs that it lost, then follow with a later renewal.
+        The whole table of jobs may be locked, or a trigger of the application may refuse the change of a job.
+        Then the lease of the worker alone is renewed, which keeps its jobs, and the result has an obstacle.
+        It lacks the classes of events, and after a lock the lost jobs; a later renewal returns them.
 
         Args:
             worker_id: The worker.
@@ -256,9 +257,10 @@ class WorkerRepository:
         )
 
     async def request_state(self, worker_ids: Collection[str], request: str | None) -> list[str]:
-        """Request of these workers to drain, or to resume; return the ids of those that have a row.
+        """Request of these workers to drain, or, if ``request`` is None, to resume.
 
-        A heartbeat of each is requested, after which it obeys. Requests that change something are recorded.
+        A heartbeat of each worker is requested, by which the worker reads the request and obeys. Requests
+        that change something are recorded. Return the ids of those workers that have a row.
         """
         action = "resume_worker" if request is None else f"{request}_worker"
         record = self._statements.now, action, *self._statements.author.values()
@@ -370,6 +372,7 @@ class WorkerRepository:
                     crashes=row["crash_count"],
                     max_crashes=max_crashes,
                 )
+                # After an attempt that stored a step, the job has all of its retries again.
                 change = replace(change, retries=-row["past_retries"])
                 changes[row["job_id"]] = change
                 changes_by_worker[row["worker_id"]][row["job_id"], row["attempt"]] = change
@@ -393,7 +396,8 @@ class WorkerRepository:
     ) -> None:
         """Record which workers were declared dead, without those that had shut down before.
 
-        It is a transaction of its own: what people read never keeps jobs from being reclaimed.
+        The record is written in a transaction of its own. If the table of records refuses it, the jobs are
+        reclaimed nevertheless, because only people read the record.
         """
         jobs = Counter(row["worker_id"] for row in orphans if row["job_id"] in rescued)
         dead = [

@@ -47,7 +47,7 @@ def _no_scheduler() -> NoReturn:
 
 
 class _Flag:
-    """The cancellation flag of the only job at a time."""
+    """The cancellation flag of the job. The process runs one job at a time."""
 
     is_cancelled = False
 
@@ -98,11 +98,13 @@ class _Child:
         signal.signal(signal.SIGINT, lambda *_: None)  # a Ctrl-C is for the parent, which shuts down
         signal.signal(signal.SIGTERM, self._terminate)
         threading.Thread(target=self._receive, daemon=True).start()
-        # SIGTERM ends a process that a job forks, as those of a Pool: it is no cancellation of the job there.
+        # In a process that a job forks, such as one of a Pool, SIGTERM ends that process as usual. It does
+        # not cancel the job there.
         with inheritance.handle_in_children({signal.SIGTERM: signal.SIG_DFL}):
             self._execute_calls()
 
     def _execute_calls(self) -> None:
+        """Execute one call after another; end after one that was cancelled, or if the preparation failed."""
         while (message := self._calls.get()) is not None:
             end = copy_context().run(self._execute, message)
             self._progress.flush()
@@ -131,15 +133,17 @@ class _Child:
                     self._is_busy = True
                     self._calls.put(message)
         if self._is_busy:
-            os._exit(1)  # the parent has ended
+            os._exit(1)  # the parent has ended during a job
         self._calls.put(None)
         while True:  # until the interpreter ends, which waits for the threads of jobs
             time.sleep(PARENT_CHECK_S)
-            # The parent kills this process after a while, unless the parent has ended.
+            # A parent that lives kills this process after a while. If the parent has ended, nothing else ends
+            # the process.
             if os.getppid() != parent:
                 os._exit(1)
 
     def _terminate(self, _number: int, _frame: FrameType | None) -> NoReturn:
+        """Cancel the job: raise SystemExit in its code, which runs in the main thread like this handler."""
         self._flag.is_cancelled = True
         sys.exit(128 + signal.SIGTERM)
 
@@ -149,6 +153,7 @@ class _Child:
             claim = claim_from(message["claim"])
             current.set(RunningJob(claim, time.time(), _no_scheduler, self._progress.report, None))
             cancellation.set(self._flag)
+            # The first job prepares the process, so that an error of the preparation is that of the job.
             if self._invoke is None:
                 path = self._start["path"]
                 self._invoke = _import_member(*path.split(":"))(self._start["parameters"]) if path else invoke

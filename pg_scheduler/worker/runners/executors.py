@@ -21,7 +21,7 @@ STOP_MARGIN_S: Final = 0.5
 
 
 def check_executors(executors: Mapping[str, JobExecutor] | None) -> dict[str, JobExecutor]:
-    """Return the executors by name.
+    """Return the executors by name, with the default ones for threads and processes unless they are replaced.
 
     Raises:
         TypeError: They are not a mapping.

@@ -36,7 +36,10 @@ class Watch:
         self.renew()
 
     def renew(self) -> None:
-        """Let a cancellation up to now interrupt nothing: the job may have to clean up."""
+        """Let only a cancellation after this moment interrupt a call.
+
+        A job that was cancelled before may have to call its Scheduler in order to clean up.
+        """
         self._may_interrupt = self._flag is not None and not self._flag.is_cancelled
 
     @property
@@ -45,7 +48,7 @@ class Watch:
         return self._may_interrupt and self._flag is not None and self._flag.is_cancelled
 
     def loop_has_ended(self) -> bool:
-        """Return whether the event loop runs neither now nor at the check before."""
+        """Return whether the event loop does not run now, and did not run at the check before."""
         was_stopped, self._was_stopped = self._was_stopped, not self._loop.is_running()
         return was_stopped and self._was_stopped  # asyncio.run() pauses it for a moment at its end
 
@@ -64,7 +67,7 @@ class AttemptInThread:
 
     @property
     def flag(self) -> Cancellation | None:
-        """By which it is cancelled."""
+        """The cancellation flag of the attempt; None if its code is not called yet."""
         return self._attempt.call
 
     def steps_in_loop(self) -> OpenSteps:
@@ -176,7 +179,8 @@ class _Calls:
             raise NotRunningError(ENDED) from None
         finally:
             crossing.cancel()  # without effect after its end
-            # Otherwise its error, whose traceback has this frame, and the frame would keep each other alive.
+            # The traceback of its error has this frame. If the frame kept the call too, the frame and the
+            # error would keep each other alive.
             del crossing
 
     def submit(self, function: Callable[[], Any]) -> Crossing:

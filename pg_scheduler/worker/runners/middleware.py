@@ -20,7 +20,7 @@ CHECK_INTERVAL_S: Final = 0.02
 def run_in_loop(
     middleware: Sequence[Middleware], attempt: Attempt, task: Task, /, *args: Any, **kwargs: Any
 ) -> Awaitable[Any]:
-    """Run the coroutine function of an attempt in the event loop."""
+    """Run the coroutine function of an attempt in the event loop, inside the middleware."""
     call = JobCall(attempt.claim, task.func, args, kwargs, is_typed=task.typed is not None)
     attempt.call = call
     return _run(middleware, call, lambda: call.func(*call.args, **call.kwargs))
@@ -45,6 +45,7 @@ async def run_in_executor(middleware: Sequence[Middleware], executor: JobExecuto
 def _run(
     middleware: Sequence[Middleware], call: JobCall, call_next: Callable[[], Awaitable[Any]]
 ) -> Awaitable[Any]:
+    """Call the middleware, the first one outermost and ``call_next`` innermost."""
     for layer in reversed(middleware):
         call_next = partial(layer, call, call_next)
     return call_next()
@@ -80,4 +81,4 @@ async def _execute(executor: JobExecutor, call: JobCall) -> Any:
         return value
     if isinstance(raised, RaisedError) and is_a(raised.error, Exception):
         raise raised.error
-    raise raised  # as it is, SystemExit would end the worker
+    raise raised  # within its wrapper: SystemExit itself would end the worker

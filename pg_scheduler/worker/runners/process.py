@@ -34,7 +34,8 @@ PROGRAM: Final = (
 )
 
 LAST_MESSAGES_S: Final = 1.0
-"""Seconds in which a process ends after its connection, and its last messages arrive after its end."""
+"""Seconds that a process gets to end after its connection has ended; also the seconds in which its last
+messages arrive after its end."""
 
 
 class ProcessExecutor(JobExecutor):
@@ -71,7 +72,7 @@ class ProcessExecutor(JobExecutor):
         return None
 
     async def run(self, call: JobCall) -> Any:
-        """Run one attempt. Cancelled, its process receives SIGTERM, and SIGKILL after ``stop_grace``."""
+        """Run one attempt. If it is cancelled, its process gets SIGTERM, and SIGKILL after ``stop_grace``."""
         # An error in the request must not end a process, so the request is made before one is taken.
         request = _request(call)
         child = await self._take()
@@ -110,6 +111,7 @@ class ProcessExecutor(JobExecutor):
         child.on_end(self._ending.discard)
 
     async def _take(self) -> _Child:
+        """Return an idle process of this event loop, or start one."""
         while self._idle:
             child = self._idle.pop()
             if child.is_usable:
@@ -168,7 +170,8 @@ class _Child:
     async def start(cls, preparation: str | None = None, parameters: Any = None) -> _Child:
         """Start a process, which prepares itself with the parameters; see `ProcessExecutor.preparation`.
 
-        Whether it could be prepared is in its answer to its first job, after which `is_usable` has it.
+        Its answer to its first job contains whether it could be prepared. After that, `is_usable` is False if
+        it could not.
         """
         parent_socket, child_socket = socket.socketpair()
         # The process ends when its socket is closed at this end. A process that another job forks here must
@@ -254,7 +257,11 @@ class _Child:
             self._process.send_signal(number)
 
     async def _receive(self) -> dict[str, Any]:
-        """Return the next message. Its own children may keep the connection open, so its end counts too."""
+        """Return the next message of the process.
+
+        Other processes that it started may keep the connection open after its end. So the end of the process
+        counts as the end of the connection.
+        """
         reading = asyncio.ensure_future(self._read())
         try:
             await asyncio.wait([reading, self._ended], return_when=asyncio.FIRST_COMPLETED)

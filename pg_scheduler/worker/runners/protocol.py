@@ -36,7 +36,10 @@ RECORD_FIELDS: Final = (
 
 
 class RemoteError(Exception):
-    """An exception of a function in another process. It is also one of the class that was raised there."""
+    """An exception of a function in another process.
+
+    Its class is also derived from the class that was raised there, if that class is loaded here.
+    """
 
     text = ""
     remote_traceback: str | None = None
@@ -69,10 +72,10 @@ def claim_from(values: dict[str, Any]) -> Claim:
 
 
 def error_to(error: BaseException, *, length: int = MAX_TRACEBACK_LENGTH) -> dict[str, Any]:
-    """Return an exception as values of JSON, with that many characters of its traceback."""
+    """Return an exception as values of JSON, with the last ``length`` characters of its traceback."""
     if is_a(error, BaseExceptionGroup):
         leaves = leaves_of(error)[:MAX_LEAVES]
-        # The traceback of the group has those of its leaves.
+        # The traceback of the group contains those of its leaves, so short ones are enough for the leaves.
         values = [error_to(leaf, length=MAX_LEAF_TRACEBACK_LENGTH) for leaf in leaves]
         return {**_values_of(error, length), "leaves": values}
     if is_a(error, Snooze):
@@ -83,9 +86,10 @@ def error_to(error: BaseException, *, length: int = MAX_TRACEBACK_LENGTH) -> dic
 
 
 def error_from(values: dict[str, Any]) -> BaseException:
-    """Return an exception of the same name and text, and of the first class that is loaded here.
+    """Return an exception with the same name and text as the one in the other process.
 
-    A group, however deep, becomes one group of its leaves.
+    It is derived from the first base class of the original that is loaded here. A group of exceptions,
+    however deep, becomes one group of its leaves.
     """
     if "leaves" in values:
         group: Any = BaseExceptionGroup(values["text"], [error_from(leaf) for leaf in values["leaves"]])

@@ -174,6 +174,7 @@ class _Thread(threading.Thread):
             # Before the attempt ends, because its end may start the next one, which looks for an idle thread.
             self._idle.append(self)
             work.end(returned)
+            # An idle thread must not keep the arguments and the result of its last attempt alive.
             del work, returned
 
     def end(self) -> None:

@@ -4,8 +4,8 @@ Nearly all jobs have one of a few timeouts, so the limits of one timeout expire 
 were set: a dict per timeout keeps that order, and one timer per timeout watches the first. An
 ``asyncio.timeout()`` for each job would cost nearly as much as all other Python code of a job.
 
-The timers run in the context in which the queue was created. In that of the attempt that set one, they would
-keep its arguments and its exception alive after its end.
+The timers run in the context in which the queue was created. A timer in the context of the attempt that set
+it would keep the arguments and the exception of that attempt alive after its end.
 
 The deadlines use the clock that this module imported, not that of the event loop: a job that replaces
 ``time.monotonic`` must not time out its neighbours.
@@ -43,7 +43,7 @@ class TimeoutQueue(Generic[T]):
 
     def add(self, item: T, timeout: float) -> None:
         """Set a time limit for an item, in seconds from now."""
-        # NaN is not less than the maximum, and not more either.
+        # The condition is not ">=", which would be false for NaN.
         if not timeout < MAX_TIMEOUT_S:
             return
         limits = self._by_timeout.get(timeout)
@@ -74,6 +74,7 @@ class TimeoutQueue(Generic[T]):
         )
 
     def _expire(self, timeout: float) -> None:
+        """Call back for the items of a timeout that have expired, and set its timer for the next one."""
         limits = self._by_timeout[timeout]
         expired = []
         for item, deadline in limits.items():
