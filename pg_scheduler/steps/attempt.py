@@ -2,7 +2,7 @@
 
 `LoadedSteps` has the steps that are stored, `CallersTransactions` those that transactions of the caller will
 store, and `AttemptWaits` suspends the attempt while its job waits. This module decides what each call does
-with them, and stores steps under the fencing token of the attempt.
+with these three, and stores steps under the fencing token of the attempt.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ CURSOR_GAP_S: Final = 1.0
 
 @dataclass(slots=True)
 class StepCall:
-    """A call of the function of a step. Tasks that the function has begun may outlive it."""
+    """A call of the function of a step. Tasks that the function has begun have it too, and may outlive it."""
 
     step: str
     is_running: bool = True
@@ -97,10 +97,11 @@ class PendingWait:
     name: str
     kind: str
     find: Callable[[], Awaitable[StoredStep]]
-    """Returns the step, after it was stored if it is new."""
+    """Stores the step if it is new, and returns it."""
     take: Callable[[StoredStep], Awaitable[Any]]
     """Returns the value of the step, which has ended."""
     snapshots: list[StoredStep] = field(default_factory=list)
+    """The step as the last ``look()`` found it; empty before the first one."""
 
     @property
     def stored(self) -> StoredStep:
@@ -112,7 +113,7 @@ class PendingWait:
         self.snapshots[:] = [await self.find()]
 
     async def value(self) -> Any:
-        """Return the value, or raise the error that stands for it."""
+        """Return the value of the step, or raise its error, such as a timeout or the failure of a child."""
         return await self.take(self.stored)
 
 
@@ -135,6 +136,7 @@ class AttemptSteps(OpenSteps):
         self._attempt = attempt
         self._claim = claim
         task = node.tasks.resolve(claim.function)
+        # The mark is the version of the task at the first step that was stored, or 0 before that step.
         mark = version_of(claim.options)
         self._version = mark or (1 if task is None else task.version)
         self._is_marked = mark is not None
@@ -197,7 +199,7 @@ class AttemptSteps(OpenSteps):
                     stored = await self._store(name, STEP, kind.to_json(name, value), connection=session)
                     if connection is not None:
                         await self._callers.note_write(stored, session)
-                # With a connection of the caller, it is not yet known whether the transaction commits.
+                # A step on a connection of the caller does not count yet: its transaction may be rolled back.
                 if connection is None:
                     self._loaded.keep(stored)
             result: R = kind.from_json(name, step_value(name, stored.value, self._codec))
@@ -217,6 +219,7 @@ class AttemptSteps(OpenSteps):
             # The value is that of work which was done, so it is stored although the attempt ends.
             with suppress(SchedulerError):
                 await cursor.flush()
+            # The block may be repeated, but not before a transaction that has written its value has ended.
             if name in self._callers:
                 self._callers.note_failure(name)
             else:
@@ -260,7 +263,7 @@ class AttemptSteps(OpenSteps):
         except BaseException:
             self._names -= {name, *begun}
             raise
-        # The job may wait again, by their names, for the ones that were not the first.
+        # The job may use the names of the other waits again, to wait for these later.
         self._names -= begun.keys() - {winner.name}
         with self._freed_if_cancelled({name, winner.name}):
             return First(winner.name, await winner.value())
@@ -296,7 +299,7 @@ class AttemptSteps(OpenSteps):
         )
 
     async def _values_of(self, name: str, jobs: Sequence[ChildJob]) -> list[Any]:
-        """Return the values of children, or raise the error of the first one that has none."""
+        """Return the values of children, or raise the error of the first child that has no value."""
         values: list[Any] = await self._alone(self._children_of(name, jobs))
         return values
 
@@ -313,7 +316,7 @@ class AttemptSteps(OpenSteps):
     # -- what waits ------------------------------------------------------------------------------------
 
     def _alternative(self, wait: Wait | Sleep | Child) -> PendingWait:
-        """Return one of several waits."""
+        """Return one of the waits of ``first()`` as it is carried out."""
         match wait:
             case Wait(name, kind):
                 return self._signal(name, None, kind)
@@ -359,12 +362,15 @@ class AttemptSteps(OpenSteps):
             if stored is None:
                 stored = await store()
             elif seconds is None:
-                # What times out is another wait for this name, which begins after this one was cancelled.
+                # This wait has no timeout, so a stored timeout is that of another wait for the same name,
+                # which followed this one after its cancellation. So this wait begins again.
                 if stored.has_ended and stored.value is None:
                     stored = await self._repeat_wait(name, len(stored.timeouts) + 1, None, end)
                 return stored if stored.has_ended else stored._replace(until=NO_TIMEOUT, left_s=None)
             elif count < len(stored.timeouts):
+                # This wait timed out in an earlier attempt, and another one followed.
                 return stored._replace(value=None, has_ended=True, until=stored.timeouts[count])
+            # The last wait timed out in this attempt, or the stored wait has no timeout and this one has.
             elif count > len(stored.timeouts) or (not stored.has_ended and stored.until == NO_TIMEOUT):
                 stored = await self._repeat_wait(name, count, seconds, end)
             if not stored.has_ended and await self._end_if_over(stored):
@@ -387,6 +393,7 @@ class AttemptSteps(OpenSteps):
 
         async def find() -> StoredStep:
             stored = await self._known(name, CHILD)
+            # A step that is neither over nor awaited has lost its children, so they are inserted again.
             if stored is None or not (stored.has_ended or stored.is_awaited):
                 await self._loaded.check_room(name, None, self._callers.sizes, count=len(jobs))
                 stored = await self._persistently(
@@ -439,7 +446,7 @@ class AttemptSteps(OpenSteps):
             raise
 
     async def _first_of(self, waits: Sequence[PendingWait]) -> PendingWait:
-        """Return the first of several waits in their order that has ended, as soon as one has."""
+        """Wait until one of several waits has ended, and return it. If several have, return the first one."""
         while (ended := next((wait for wait in waits if wait.stored.has_ended), None)) is None:
             await self._check_open()
             await self._waits.until_one_ends([wait.stored for wait in waits])
@@ -449,6 +456,7 @@ class AttemptSteps(OpenSteps):
         return ended
 
     def _winner(self, stored: StoredStep, waits: Mapping[str, PendingWait]) -> PendingWait:
+        """Return the wait that was the first one in an earlier attempt; raise ``Abort`` if it is gone."""
         name = step_value(stored.name, stored.value, self._codec)
         if name not in waits:
             raise Abort(
@@ -460,7 +468,10 @@ class AttemptSteps(OpenSteps):
     async def _repeat_wait(
         self, name: str, count: int, seconds: float | None, end: datetime | None
     ) -> StoredStep:
-        """Let a wait begin again that has timed out so many times, or that has another kind of end."""
+        """Let a stored wait begin again with the length or the end that is given.
+
+        ``count`` is how often waits for this name have timed out before.
+        """
         await self._callers.check(name, None)
         repeat = partial(self._repository.repeat_wait, self._worker_id, self._claim, name, count)
         await self._persistently(partial(repeat, delay_s=seconds, until=end))
@@ -508,7 +519,7 @@ class AttemptSteps(OpenSteps):
             raise
 
     async def _take_names(self, names: Collection[str]) -> None:
-        """Use names in this attempt."""
+        """Note that this attempt uses names. No name may be used twice."""
         if not self._names.isdisjoint(names):
             # A wait that has just been cancelled frees its name when its task runs.
             await asyncio.sleep(0)
@@ -525,7 +536,10 @@ class AttemptSteps(OpenSteps):
         return self._checked(kind, (await self._loaded.get()).get(name))
 
     def _checked(self, kind: str, stored: StoredStep | None) -> StoredStep | None:
-        """Return a step unless it is of another kind. Signals have names of their own."""
+        """Return a stored step of this kind; None if there is none. Raise if it is a step of another kind.
+
+        A signal that came before its wait counts as none for other kinds of steps, which may have its name.
+        """
         if stored is None or stored.kind == kind:
             return stored
         if stored.is_early_signal:
@@ -536,7 +550,7 @@ class AttemptSteps(OpenSteps):
         )
 
     async def _check_open(self) -> None:
-        """Let the attempt end that is suspended or has ended."""
+        """Raise what ends the code of an attempt that is suspended, has ended, or completes the job."""
         if self.suspensions:
             await asyncio.sleep(0)  # a loop that swallows the exception must not block the event loop
             raise asyncio.CancelledError
@@ -576,6 +590,7 @@ class AttemptSteps(OpenSteps):
         except PayloadError:
             if not self._callers.sizes:
                 raise
+            # Transactions of the caller may have ended since their steps were counted.
             await self._callers.count_ended()
             await self._loaded.check_room(name, text, self._callers.sizes)
         stored = await self._loaded.get()
@@ -604,7 +619,7 @@ class AttemptSteps(OpenSteps):
         Args:
             name: The name of the cursor.
             value: Its value.
-            connection: That of a caller in a transaction; None to commit the value at once.
+            connection: The connection of a caller in a transaction; None to commit the value at once.
         """
         self._check_held()
         with self._waits.progressing():
@@ -615,7 +630,7 @@ class AttemptSteps(OpenSteps):
                 await self._callers.note_write(stored, session)
 
     def cursor_text(self, name: str, value: Any) -> str:
-        """Return the value of a cursor as JSON, which it is compared by.
+        """Return the value of a cursor as JSON. Two values are the same if their JSON is.
 
         Raises:
             PayloadError: JSON cannot represent it, or it is too large.
@@ -632,7 +647,7 @@ class AttemptSteps(OpenSteps):
             yield session, session
 
     async def _end_if_over(self, stored: StoredStep) -> bool:
-        """Store the end of a sleep or a wait that has reached it; return whether it has."""
+        """Store the end of a sleep or a wait if its time is over; return whether the step has ended."""
         if stored.has_ended:
             return True
         if stored.left_s is None or stored.left_s > 0:
@@ -652,7 +667,9 @@ class AttemptSteps(OpenSteps):
         try:
             yield
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            # asyncio passes the first two on to the event loop, unless the task of the attempt raises them.
+            # In the task of the attempt, the error is the result of the job. In another task, asyncio would
+            # raise a SystemExit or KeyboardInterrupt in the event loop, and so end the worker. So the attempt
+            # ends with the error, and that task is cancelled.
             if self._attempt.is_stepped or current_task() is None or is_ctrl_c(error):
                 raise
             self._attempt.exit(error)

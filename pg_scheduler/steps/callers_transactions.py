@@ -29,9 +29,9 @@ class CallersStep(NamedTuple):
     """A step that was stored or found in a transaction of the caller.
 
     Attributes:
-        connection: That of the transaction.
-        transaction_id: The transaction; of a cursor, the last one.
-        size: The room that the step takes.
+        connection: The connection of the transaction.
+        transaction_id: The transaction; for a cursor, the last one.
+        size: The bytes of its value that count.
         has_failed: Whether it is a cursor whose block has raised an exception.
     """
 
@@ -59,7 +59,7 @@ class CallersTransactions:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The room that each step takes, by name."""
+        """The bytes of each step that count, by name."""
         return {name: step.size for name, step in self._steps.items()}
 
     async def note_write(self, stored: StoredStep, connection: Connection) -> None:
@@ -81,14 +81,16 @@ class CallersTransactions:
     async def forget_rolled_back(self, name: str, connection: Any) -> bool:
         """Forget a step if its transaction was rolled back, and return whether it was.
 
-        That of a cursor whose block has failed counts as rolled back when it has ended.
+        For a cursor whose block has failed, the transaction counts as rolled back as soon as it has ended.
 
         Args:
-            name: The name.
-            connection: That of the caller now, on which a savepoint may have been rolled back.
+            name: The name of the step.
+            connection: The connection that the caller passes now; None for none. If it is that of the
+                transaction, a savepoint with the step may have been rolled back.
         """
         step, job_id = self._steps[name], self._claim.job_id
         session = None if connection is None else await self._connections.check_transaction(connection)
+        # While the transaction is open, only its own connection shows whether the step was rolled back.
         if session is not step.connection:
             session = None
             if await self._repository.is_locked_by(job_id, step.transaction_id):

@@ -63,7 +63,8 @@ class ChildJob(NamedTuple):
 
     Attributes:
         job_id: Its id.
-        other_id: Its id if a child of another step has that one; the same if it would be too long.
+        other_id: Its id if a child of another step has the first one: that one with a hash. It is equal to
+            ``job_id`` if it would be too long.
         number: Its number in the step; None for a single child.
         call: Its function and arguments.
         options: Arguments of ``enqueue()``.
@@ -130,21 +131,22 @@ class Children:
     async def insert(self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int) -> StoredStep:
         """Insert the children of a step and store it. To do it again has no further effect.
 
-        A child that exists, as after a retry from this step, is not inserted: its result counts. So
-        does that of a child that has completed, which the job has kept. One of an earlier definition of
-        the job is replaced.
+        A child that exists, as after a retry from this step, is not inserted again: its result counts. The
+        row of a child that has completed may be deleted; then the result that was passed to the job counts. A
+        child of an earlier definition of the job is replaced.
 
         Args:
             claim: The attempt.
             name: The name of the step.
             jobs: The children.
-            version: That of the task, as for other steps.
+            version: The version of the task, as for other steps.
 
         Returns:
             The step, which is over if all children have ended.
 
         Raises:
-            JobConflictError: Another job has the id of a child, or one that keeps no result its unique key.
+            JobConflictError: Another job has the id of a child, or another job that keeps no result has the
+                unique key of a child.
             JobLostError: The attempt does not hold its job any more.
             ValueError: The job would wait for itself; or as in ``enqueue()``.
         """
@@ -160,6 +162,7 @@ class Children:
     async def _insert(
         self, claim: Claim, name: str, jobs: Sequence[ChildJob], version: int, retries: LockRetries
     ) -> StoredStep:
+        """Insert the children and store their step in one transaction; see ``insert()``."""
         async with (
             self._node.store.connections.transaction_of_job(
                 lock_timeout_ms=retries.lock_timeout_ms
@@ -173,6 +176,7 @@ class Children:
             }
             ids = [inserted[job.job_id] for job in jobs]
             own_ids = {job_id for job in jobs for job_id in (job.job_id, job.other_id)}
+            # Any other id is that of a job which holds the unique key of a child, and stands for that child.
             if holders := set(ids) - own_ids:
                 await self._keep_results(claim, name, holders, connection)
             stored = await self._steps.store(
@@ -201,7 +205,7 @@ class Children:
     async def _insert_one(
         self, claim: Claim, name: str, job: ChildJob, family: Family, connection: Connection
     ) -> str:
-        """Return the id of a child, or of the unfinished job that has its unique key."""
+        """Insert a child unless it exists; return its id, or the id of the job that holds its unique key."""
         mark: dict[str, Any] = {"job": claim.job_id, "definition": family.definition, "step": name}
         if job.number is not None:
             mark |= {"number": job.number}
@@ -263,7 +267,7 @@ class Children:
             if job_id not in child_results:
                 raise JobNotFoundError(job_id)
             child_result = child_results[job_id]
-            # The holder of a unique key has another id.
+            # The holder of a unique key has none of these ids, and need not be a child.
             if job_id in children_ids and not child_result.is_child:
                 status = child_result.result.status.value
                 raise JobConflictError(
@@ -276,7 +280,10 @@ class Children:
 
 
 def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
-    """Return the id of a child and what has it: the other id if another child or an alert has the first."""
+    """Return the id that a child has or gets, and what has this id now.
+
+    It is ``other_id`` if the child is stored under that id, or if another child or an alert has ``job_id``.
+    """
     row, other = family.rows[job.job_id], family.rows[job.other_id]
     if row.state not in {OWN, COMPLETED} and other.state in {OWN, COMPLETED}:
         return job.other_id, other

@@ -19,7 +19,7 @@ RETRY_DELAY_S: Final = 0.2
 
 
 async def persistently(lease: Lease, call: Callable[[], Awaitable[T]]) -> T:
-    """Call, and again while the database is unavailable and the lease is trusted."""
+    """Return the result of a call; repeat it while the database is unavailable and the lease is trusted."""
     while True:
         try:
             return await call()
@@ -30,15 +30,15 @@ async def persistently(lease: Lease, call: Callable[[], Awaitable[T]]) -> T:
 
 
 def size_of(step: StoredStep | None) -> int:
-    """Return the room that a step takes."""
+    """Return the bytes of a step's value that count; 0 if it has no value, or is an early signal."""
     return 0 if step is None or step.value is None or step.is_early_signal else len(step.value.encode())
 
 
 class LoadedSteps:
     """The stored steps of the job of one attempt, by name.
 
-    Those of earlier attempts are loaded by the first call, if the job is marked. A call that was cancelled
-    may have stored one, so the next call loads them again.
+    If the job is marked, the first call loads the steps of earlier attempts. A call that was cancelled may
+    have stored a step, so the next call loads the steps again.
 
     Attributes:
         has_stored: Whether the attempt has stored a step.
@@ -77,12 +77,12 @@ class LoadedSteps:
         self.has_stored = True
 
     def forget(self) -> None:
-        """Let the next call load the steps again, of which others may have been committed meanwhile."""
+        """Let the next call load the steps again, because some may be committed that are not known here."""
         self._steps = None
         self._writes += 1
 
     def refresh(self, steps: Sequence[StoredStep], names: Collection[str]) -> None:
-        """Replace some of the steps that are loaded."""
+        """Replace those of the loaded steps that have these names; do nothing if no steps are loaded."""
         if self._steps is None:
             return
         for step in steps:
@@ -99,7 +99,7 @@ class LoadedSteps:
             name: The name of the step.
             text: Its value as JSON; None for a step that waits.
             uncommitted: The sizes of the steps that open transactions of the caller have stored, by name.
-            count: How many children it has.
+            count: How many children the step has.
         """
         stored = await self.get()
         names = {key for key, step in stored.items() if not step.is_early_signal}

@@ -17,11 +17,11 @@ from pg_scheduler.jobs.step_values import StoredStep
 OWN: Final = "own"
 """The state of a row that is a child of the step."""
 FORMER: Final = "former"
-"""That of a child of an earlier definition of the job."""
+"""The state of a row that is a child of an earlier definition of the job."""
 COMPLETED: Final = "completed"
-"""That of a child that has completed, whose row was deleted since. Its result was passed."""
+"""The state of a child that has completed, and whose row was deleted since. Its result was passed."""
 TAKEN: Final = "taken"
-"""That of another job, or of another child of the job."""
+"""The state of a row that is another job, or another child of the job."""
 
 
 ROUNDS: Final = 2
@@ -33,10 +33,10 @@ class ChildRow(NamedTuple):
     """What has the id of a child.
 
     Attributes:
-        state: Whose it is; None if there is nothing.
-        status: The status of the job.
-        owner: What it is, for people.
-        is_child: Whether it is a child of some step.
+        state: One of the states above; None if nothing has the id.
+        status: The status of the job; None if there is no row.
+        owner: What has the id, for people.
+        is_child: Whether that is a child of some step.
     """
 
     state: str | None
@@ -95,7 +95,7 @@ class StepRepository(Repository):
             name: The name of the step.
             kind: What it is.
             value: Its value as JSON; None for none.
-            version: That of the task, which the first step of the job stores.
+            version: The version of the task, which the first step of the job stores.
             delay_s: The length of a step that waits in seconds; None for other steps.
             until: The end of a step that waits instead of its length.
             must_be_new: Whether to refuse a step that is stored already.
@@ -147,7 +147,7 @@ class StepRepository(Repository):
             claim: The attempt.
             step: The name of the step.
             children: The numbers of the children in the step by id; None for a single one.
-            connection: That of the transaction.
+            connection: The connection of the transaction.
 
         Raises:
             JobLostError: The attempt does not hold its job any more.
@@ -182,7 +182,7 @@ class StepRepository(Repository):
         delay_s: float | None,
         until: datetime | None,
     ) -> None:
-        """Let a wait begin again that has timed out so many times, or give one that lasts another end.
+        """Let a wait begin again after ``count`` timeouts, or give a wait that lasts another end.
 
         Raises:
             JobLostError: The attempt does not hold its job any more; nothing was changed.
@@ -192,7 +192,7 @@ class StepRepository(Repository):
             raise JobLostError(claim.job_id)
 
     async def is_locked_by(self, job_id: str, transaction_id: int) -> bool:
-        """Return whether a transaction lasts, and the row of a job is locked."""
+        """Return whether a transaction is still open while the row of a job is locked, and so may lock it."""
         return bool(await self._statements.value("is_locked_by", job_id, transaction_id))
 
     async def has_rolled_back(self, transaction_id: int) -> bool:
@@ -214,6 +214,7 @@ class StepRepository(Repository):
 
 
 def _child_row(job_id: str, row: Any) -> ChildRow:
+    """Return what has the id of a child. Without a job name, there is at most the result of a deleted row."""
     mark = object_from(row["child_of"])
     if mark:
         owner = f"the child of step {mark.get('step')!r} of job {mark.get('job')!r}"

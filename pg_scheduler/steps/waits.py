@@ -69,7 +69,8 @@ class AttemptWaits:
     """The calls of one attempt that wait for steps.
 
     Attributes:
-        suspensions: Why the attempt ends before its function, the earliest first; empty unless it does.
+        suspensions: What the suspended attempt waits for, the earliest end first; empty if it is not
+            suspended.
     """
 
     def __init__(self, node: Node, steps: StepRepository, attempt: Attempt, refresh: Refresh) -> None:
@@ -83,6 +84,7 @@ class AttemptWaits:
         self._calls: dict[asyncio.Future[None], WaitingCall] = {}
         self._threads = WeakSet[threading.Thread]()
         self._in_progress = 0
+        # Whether other code of the attempt was found at work, which keeps the attempt in memory.
         self._is_kept = False
         self._is_closed = False
         self._timer: asyncio.Handle | None = None
@@ -91,7 +93,7 @@ class AttemptWaits:
         self._looking: asyncio.Task[None] | None = None
 
     def note_thread(self) -> None:
-        """Note the thread that calls a step, if it is one: the attempt is not suspended while it works."""
+        """Note the thread that calls a step, if one does: the attempt is not suspended while it works."""
         if (thread := calling_thread.get(None)) is not None:
             self._threads.add(thread)
 
@@ -112,7 +114,7 @@ class AttemptWaits:
             self._look_soon()
 
     async def until_one_ends(self, steps: Sequence[StoredStep]) -> None:
-        """Wait until one of several steps may have ended, or the attempt is suspended, which cancels this."""
+        """Wait until one of several steps may have ended. A suspension of the attempt cancels the wait."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._calls[waiter] = WaitingCall(tuple(map(_suspension, steps)), caller(), loop.time())
@@ -169,7 +171,7 @@ class AttemptWaits:
             self._looking = start_in_background(self._find_ends(), f"{OWN_TASK_PREFIX}waits", Context())
 
     def _has_awaited_children(self, since: float) -> bool:
-        """Return whether a call has waited for children since an instant."""
+        """Return whether a call has waited for children since this instant, or for longer."""
         return any(
             call.since <= since and any(suspension.kind == CHILD for suspension in call.suspensions)
             for call in self._calls.values()
@@ -234,12 +236,12 @@ class AttemptWaits:
         return all(thread_waits(thread, waiting) for thread in threads)
 
     def _suspend(self) -> None:
-        """End the attempt."""
+        """Note what the attempt waits for, and cancel its code."""
         suspensions = {suspension for call in self._calls.values() for suspension in call.suspensions}
         self.suspensions = tuple(sorted(suspensions, key=attrgetter("until", "kind", "name")))
         self._set_timer(None)
         self._attempt.interrupt()
-        # The code of such an attempt runs in a thread, which waits for these calls and cannot be cancelled.
+        # Code in a thread cannot be cancelled. It waits for these calls, so they are cancelled instead.
         if self._attempt.is_unstoppable:
             self._release()
 
@@ -263,7 +265,7 @@ class AttemptWaits:
 
 
 def _suspension(step: StoredStep) -> Suspension:
-    """Return why a job is suspended by a step. The end of children is no time."""
+    """Return how long a step suspends its job: until a time, or for children without a timeout."""
     assert step.until is not None  # noqa: S101 - of every step that waits
     return Suspension(step.kind, step.name, NO_TIMEOUT if step.kind == CHILD else step.until)
 
