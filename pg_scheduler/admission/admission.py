@@ -31,19 +31,19 @@ BATCH_SIZE: Final = 500
 """The maximum number of attempts of one transaction, which holds the locks of their limits."""
 
 SURPLUS_SIZE: Final = 1000
-"""Due rows of which one statement blocks those that would be claimed in vain."""
+"""The number of due rows that one statement reads, to block the jobs that would be claimed in vain."""
 
 MAX_KEYED_BYTES: Final = 2000
-"""Size of the arguments up to which they are read for the key functions of such rows."""
+"""The maximum size of the arguments of such a job. Larger ones are not read, so the key is not computed."""
 
 SURPLUS_FROM: Final = 50
-"""Attempts in a row that a limit blocks before other jobs are blocked unclaimed. Where attempts end all the
-time, this would cost throughput, because each job has to be unblocked again."""
+"""Attempts in a row that a limit blocks before other jobs are blocked unclaimed. To block jobs earlier would
+cost throughput where attempts end all the time, because each blocked job has to be unblocked again."""
 
 MAX_COUNTED_LIMITS: Final = 100
-"""Limits whose refused attempts are counted: those that refused one last. There may be a limit for each
-account of the application, and the next attempt within it may be admitted by another worker, so that it would
-never be forgotten."""
+"""The number of limits whose refused attempts are counted: those that refused an attempt most recently. There
+may be a limit for each account of the application. If other workers admit all later attempts within a limit,
+this worker would keep the count of the limit without end, if there were no maximum."""
 
 
 class Admission(Service):
@@ -108,7 +108,10 @@ class Admission(Service):
             self._release(self._waiting.popleft())
 
     async def _limits_of(self, attempt: Attempt) -> Sequence[tuple[str, LimitNumbers]]:
-        """Return the limits of an attempt; none if it was started because it needs no admission."""
+        """Return the limits of an attempt; none if it was started without admission, or has failed.
+
+        It is started if it needs no admission, or if it will fail by itself.
+        """
         claim = attempt.claim
         task = self._tasks.resolve(claim.function)
         if attempt.revocation is None and task is not None and task.limits:
@@ -120,12 +123,16 @@ class Admission(Service):
             except LimitKeyError as error:
                 await self._executor.refuse(attempt, error)
                 return ()
-            except PayloadError:  # the attempt fails by it
+            except PayloadError:  # the attempt begins, and fails by the same error
                 pass
         self._executor.begin(attempt)
         return ()
 
     async def _decide(self, requests: Sequence[AdmissionRequest], attempts: dict[str, Attempt]) -> None:
+        """Start the attempts for which there is room, and block the jobs of the others.
+
+        If the database does not decide, the jobs are released.
+        """
         sent_at, trusted_until = time.monotonic(), self._lease.trusted_until
         book = self._unblocker.book()
         keys = {key for request in requests for key, _ in request.limits}
@@ -147,7 +154,7 @@ class Admission(Service):
         except BaseException:  # whatever it was, no claim is kept without a decision
             self._release_all(attempts)
             raise
-        # Then the event loop was blocked meanwhile.
+        # If the lease was trusted at first and is not any more, the event loop was blocked meanwhile.
         lost_lease = sent_at < trusted_until < time.monotonic()
         for request in requests:
             attempt = attempts[request.claim.job_id]
@@ -172,9 +179,9 @@ class Admission(Service):
     async def _decide_one_by_one(
         self, requests: Sequence[AdmissionRequest], attempts: dict[str, Attempt]
     ) -> None:
-        """Decide so that no attempt waits for a lock that another one needs, or fails by its refused row.
+        """Decide about attempts one by one, so that a lock or a refused row of one holds up no other attempt.
 
-        A frozen node may hold such a lock.
+        A frozen node may hold the lock of a limit.
         """
         fault: DatabaseUnavailableError | None = None
         for request in requests:
@@ -196,7 +203,7 @@ class Admission(Service):
         self._unblocker.blocked(key for key, _ in request.limits)
 
     def _note_surplus(self, claim: Claim, key: str) -> None:
-        """Look for other due jobs behind a blocked one that need the same limit."""
+        """Count a job that a limit has blocked. After many in a row, block due jobs behind the last one."""
         task = self._tasks.resolve(claim.function)
         if task is None:
             return
@@ -223,7 +230,8 @@ class Admission(Service):
         for job in blocked:
             self._events.publish(JobBlocked(job.job_id, job.job_name, job.attempt, key))
         if blocked:
-            self._unblocker.blocked([key])  # it may have got room meanwhile
+            self._unblocker.blocked([key])  # the limit may have got room meanwhile
+        # Where so many jobs were blocked, more may follow behind the last of them.
         if len(blocked) >= SURPLUS_SIZE // 2:
             last_job = max(blocked, key=lambda job: (job.execution_time, job.job_id))
             position = SurplusPosition(position.priority, last_job.execution_time, last_job.job_id)
@@ -242,6 +250,7 @@ class Admission(Service):
             self._release(attempt)
 
     def _release(self, attempt: Attempt) -> None:
+        """Release the job of an attempt and free its slot. A revoked attempt begins instead."""
         if attempt.revocation is not None:
             self._executor.begin(attempt)  # it ends at once
         elif self._executor.withdraw(attempt):

@@ -1,8 +1,8 @@
 """Move jobs of tenants to the claim index, in turns.
 
-A worker claims more when it has claimed jobs of a share, and that makes room for others. A notification
-announces new jobs, and a scan finds those that become due, and those that were not announced. The feeders of
-other workers do the same; one at a time decides about a share.
+The feeder makes a pass when its worker has claimed jobs of a share, because other jobs can take their place
+in the claim index. A notification announces new jobs, and a scan finds jobs that become due, and jobs that
+were not announced. The feeders of other workers do the same; one at a time decides about a share.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Feeder(BlockedJobs):
         self._names_by_share: Mapping[str, Sequence[str]] = {}
         self._source_of_shares: Sequence[str] = ()
         self._position = BLOCKED_BY_SHARE
-        # How often passes have yet to reach the end of the index until each tenant has been read since the
+        # How often passes still have to reach the end of the index. Then each tenant has been read since the
         # last wake-up.
         self._ends_left = 0
         self._is_woken = True
@@ -116,6 +116,7 @@ class Feeder(BlockedJobs):
         page = await self._share_statements.tenants(self._position, self.batch_size)
         if self._is_woken:
             self._is_woken = False
+            # A round that begins in the middle of the index passes its end, and then reaches it once more.
             self._ends_left = 1 if self._position == BLOCKED_BY_SHARE else 2
         is_at_end = len(page) < self.batch_size
         self._ends_left -= is_at_end
@@ -144,7 +145,10 @@ class Feeder(BlockedJobs):
         self._check_locks_at = time.monotonic() + self.locked_pause_s if locked else NEVER
 
     async def _scan(self, since: str) -> bool:
-        """Unblock jobs of a page of tenants that wait in vain; return whether there are more."""
+        """Unblock jobs of a page of tenants that are late, or whose share is gone from the code.
+
+        Return whether there are more tenants.
+        """
         keys = await self._share_statements.tenants(since, self.batch_size)
         if keys:
             declared_shares = {

@@ -72,8 +72,8 @@ class LimitRepository(Repository):
     ) -> dict[str, str | None]:
         """Admit attempts, or block their jobs, in one transaction.
 
-        The locks of the limits are taken first, by a statement of its own. A single statement would count
-        with a snapshot from before it had them.
+        The locks of the limits are taken first, by a statement of its own. A single statement would count the
+        attempts by a snapshot that is older than its locks.
 
         Args:
             worker_id: The worker that claimed the jobs.
@@ -81,8 +81,8 @@ class LimitRepository(Repository):
             keep_s: The seconds for which the starts of each limit count.
 
         Returns:
-            By job id, None for an admitted attempt, else the limit that blocks the job. An attempt that this
-            worker does not hold any more is missing, and one whose job has a new definition waiting.
+            By job id, None for an admitted attempt, else the limit that blocks the job. An attempt is missing
+            if this worker does not hold it any more, or if a new definition of its job waits.
         """
         # Each key with the number of its request, counted from 1.
         requested_keys = [(key, n) for n, request in enumerate(requests, 1) for key in dict(request.limits)]

@@ -38,7 +38,7 @@ class ShareRepository(Repository):
     """The statements of shares."""
 
     async def tenants(self, after: str, limit: int) -> list[str]:
-        """Return tenants with waiting jobs, after this one, in the order of the index."""
+        """Return tenants with waiting jobs that follow the tenant ``after``, in the order of the index."""
         return [row[0] for row in await self._statements.fetch("blocked_keys", after, END, limit)]
 
     async def feed(

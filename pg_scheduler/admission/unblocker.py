@@ -23,7 +23,7 @@ from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
 
 FIRST: Final = "after"
-"""Precedes every limit among the reasons to be blocked; the job waits for another one."""
+"""The reason of jobs that wait for other jobs. It precedes every limit in the index of blocked jobs."""
 
 
 class BlockedJobs(Service):
@@ -32,7 +32,7 @@ class BlockedJobs(Service):
     scan_interval_s = 2.0
     """Seconds between two scans, while tasks with limits or shares are registered."""
     batch_size = 500
-    """Limits or tenants, and jobs of one of them, of one statement."""
+    """The maximum number of limits or tenants, and of jobs of each of them, in one statement."""
     late_batch_size = 5000
     """Blocked jobs whose misfire grace time one scan reads."""
     cleanup_interval_s = 600.0
@@ -68,6 +68,7 @@ class BlockedJobs(Service):
             await self._limits.delete_past_starts(self.late_batch_size)
 
     def _report(self, unblocked: int, late: int, due: datetime | None = None) -> None:
+        """Signal that jobs were unblocked, the first of them due at ``due``, and that some are late."""
         if late:
             self._signals.grace_expired()
         if unblocked:
@@ -78,8 +79,8 @@ class Unblocker(BlockedJobs):
     """Unblock jobs that wait for a limit.
 
     Attributes:
-        next_room_in: Seconds after which a limit that blocks jobs may have room, found since the begin of the
-            last scan; None if none blocks jobs.
+        next_room_in: The least of the seconds after which a limit that blocks jobs may have room, of all
+            limits since the begin of the last scan; None if no limit blocks jobs.
     """
 
     name: ClassVar[str] = "unblocker"
@@ -121,7 +122,10 @@ class Unblocker(BlockedJobs):
         self._admitted[claim.job_id] = (claim.attempt, limits)
 
     def blocked(self, keys: Iterable[str]) -> None:
-        """Check limits again by which jobs were blocked: an attempt may have ended before the jobs were."""
+        """Check limits again that have just blocked jobs.
+
+        An attempt may have ended before the jobs were blocked, so that its end unblocked none of them.
+        """
         self._blocked.update(dict.fromkeys(keys))
         self.wake()
 
@@ -191,6 +195,7 @@ class Unblocker(BlockedJobs):
         return is_behind
 
     async def _unblock(self, limits: Mapping[str, Sequence[Sequence[LimitNumbers]]]) -> bool:
+        """Unblock jobs of those limits that have room; return whether to check a limit again at once."""
         if not limits:
             return False
         size, is_behind = self.batch_size, False
