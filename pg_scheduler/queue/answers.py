@@ -15,13 +15,13 @@ Future: TypeAlias = asyncio.Future[Any]
 def start_answering(
     work: Coroutine[Any, Any, None], name: str, on_failure: Callable[[Task], Iterable[Future]]
 ) -> Task:
-    """Run a coroutine that answers futures in a task; if it fails, they get its error.
+    """Run a coroutine that answers futures in a task. If the task fails, the futures get its error.
 
     Args:
         work: The coroutine. It returns when it has answered all futures.
         name: The name of the task.
-        on_failure: Called if the task ended in any other way, also by a cancellation before its first step.
-            Returns the futures that get the error, and may start another task for the rest.
+        on_failure: Called if the task ended by an error or a cancellation, even before its first step. It
+            returns the futures that get the error, and may start another task for the other futures.
     """
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(lambda task: _answer_rest(task, on_failure))
@@ -35,6 +35,7 @@ def fail(future: Future, error: BaseException) -> None:
 
 
 def _answer_rest(task: Task, on_failure: Callable[[Task], Iterable[Future]]) -> None:
+    """Answer the futures that a task left with its error; do nothing if the task returned."""
     error = None if task.cancelled() else task.exception()
     if error is None and not task.cancelled():
         return

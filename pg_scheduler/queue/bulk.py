@@ -32,7 +32,7 @@ class BulkInserter:
         self._writer = writer
 
     async def prepare(self, specs: Sequence[JobSpec]) -> list[AnyJob]:
-        """Validate many jobs, and yield to the event loop at intervals; those without a time have EPOCH."""
+        """Validate many jobs, and yield to the event loop at intervals. A job without a time gets EPOCH."""
         specs = check_list("jobs", specs, "list of JobSpec")  # the caller may change its list meanwhile
         jobs: list[AnyJob] = []
         for start in range(0, len(specs), PREPARE_BATCH):
@@ -52,7 +52,8 @@ class BulkInserter:
     ) -> list[str | None]:
         """Insert many validated jobs; return their ids, None where one was not inserted.
 
-        ``created_at`` is the time by which some of them are due now; None if none is.
+        ``created_at`` is the time of the database that jobs without a due time got as theirs; None if every
+        job was given a due time.
         """
         chosen = _choose(jobs, conflict_resolution)
         dependents = [job for job in chosen if isinstance(job, ExtendedJob) and job.after]
@@ -64,7 +65,7 @@ class BulkInserter:
 
         async def write(within: Connection | Transaction | None) -> list[str | None]:
             if conflict_resolution is ConflictResolution.REPLACE:
-                # A unique job has the id of the row that it replaced, and not the one that it came with.
+                # A unique job has the id of the row that it replaced, which may differ from its own id.
                 unique_jobs = await self._writer.replace(
                     chosen, within, batch_size=batch_size, created_at=created_at
                 )
@@ -77,8 +78,8 @@ class BulkInserter:
                 inserted.discard(job.job_id)
             return ids
 
-        # A parent is not inserted if its unique key is taken. The insert of the job that waits for it fails
-        # then, and the transaction undoes that of all other jobs of the call.
+        # A parent whose unique key is taken is not inserted. Then the insert of the job that waits for it
+        # fails, and the transaction undoes the inserts of all other jobs of the call.
         if dependents:
             return await self._store.statements.run_retrying(write, within=connection, reserved=False)
         return await write(connection)
@@ -90,7 +91,7 @@ class BulkInserter:
         connection: Connection | None,
         created_at: datetime | None,
     ) -> None:
-        """Insert all jobs in one transaction, and the parents before the jobs that wait for them."""
+        """Insert all jobs in one transaction, those that wait for others last; raise the first conflict."""
         if not jobs:
             return
         independents = [job for job in jobs if not _waits(job)]
@@ -119,7 +120,13 @@ def _waits(job: AnyJob) -> bool:
 
 
 def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> list[AnyJob]:
-    """Return each id once. The order of keys and ids is the same in every call, to avoid deadlocks."""
+    """Return the jobs to insert, each id once: under REPLACE the last job of an id, else the first.
+
+    They are sorted by their keys and ids, so that two calls lock rows in the same order and do not deadlock.
+
+    Raises:
+        JobConflictError: An id or a unique key occurs twice, and the resolution is RAISE.
+    """
     chosen: dict[str, AnyJob] = {}
     # No other job has a generated id, so these need no order.
     generated: list[AnyJob] = []
@@ -140,6 +147,6 @@ def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> 
 
 
 def _sort_key(job: AnyJob) -> tuple[str, str]:
-    """Return what jobs are sorted by. Those with one unique key keep their order: the first is inserted."""
+    """Return what jobs are sorted by. Jobs with one unique key keep their order: the first is inserted."""
     key = job.unique_key
     return ("", job.job_id) if key is None else (key, "")

@@ -1,12 +1,13 @@
 """Apply the consequences of jobs that have ended, in the transaction that ends them.
 
 The column ``on_end`` lists them. The fast completion refuses a job with ``on_end``, so every such end passes
-here; a job that expires in a claim follows a moment later, and a scan finds what a crash in between left
-behind. ``on_end`` is cleared with the consequences, so each is applied once.
+here. The consequences of a job that expires in a claim are applied a moment later, and a scan applies those
+that a crash in between left behind. ``on_end`` is cleared with the consequences, so each is applied once.
 
-A running job that is cancelled ends in its row at once, and its attempt a moment later, or much later in a
-thread. If another job or a schedule depends on it, its consequences wait for that: ``on_end`` has the key
-``alive`` until the worker reports the end, or a scan finds that the worker is gone.
+A running job that is cancelled ends in its row at once. Its attempt ends a moment later, or much later if it
+runs in a thread. If another job or a schedule depends on the job, the consequences wait for the end of the
+attempt: ``on_end`` has the key ``alive`` until the worker reports that end, or a scan finds that the worker
+is gone.
 
 A consequence is a handler for one key of ``on_end``. It may end further jobs, whose consequences follow.
 """
@@ -28,10 +29,10 @@ from pg_scheduler.jobs.outcome import describe
 from pg_scheduler.jobs.payload import object_from
 
 FIRST_PAUSE_S: Final = 0.25
-"""Seconds until a scan attends to a job of whose consequences a row was locked when it ended."""
+"""Seconds until a scan attends to a job that ended while a row that its consequences change was locked."""
 
 LOCKED_PAUSE_S: Final = 4.0
-"""Seconds for which a scan leaves out a job of whose consequences a row is still locked."""
+"""Seconds for which a scan leaves out a job if a row that its consequences change is still locked."""
 
 ORDER: Final = ("result", "child", "schedule", "fixed_delay", "on_failure")
 """The keys of ``on_end`` in the order in which their consequences are applied.
@@ -41,7 +42,8 @@ since nothing waits for it.
 """
 
 MAX_GENERATIONS: Final = 100
-"""Jobs that end because another one ended, in a row. The commit wakes the scan, which continues."""
+"""The longest chain of jobs, each of which ends because the job before it has ended, in one transaction. If a
+chain is longer, the commit wakes a scan, which continues."""
 
 
 class EndedJob(NamedTuple):
@@ -78,10 +80,10 @@ class Consequences:
         # Until when a scan leaves out a job, by the monotonic clock.
         self._pause_ends: dict[str, float] = {}
         self.on_left: Callable[[], None] = _wake_no_one
-        """Called when consequences are left to a scan, which a worker makes soon then."""
+        """Called when consequences are left to a scan, so that a worker scans soon."""
 
     def set_handlers(self, **handlers: Handler) -> None:
-        """Set what applies the consequences of these keys. The rooms that have them are joined one by one."""
+        """Set what applies the consequences of these keys, besides the keys that were set before."""
         all_handlers = self._handlers | handlers
         self._handlers = {key: all_handlers[key] for key in ORDER if key in all_handlers}
 
@@ -89,7 +91,7 @@ class Consequences:
         """Apply the consequences of those jobs that have ended.
 
         Raises:
-            SuppressedChangeError: It could not be recorded that they are applied.
+            SuppressedChangeError: A trigger keeps the consequences in a row although they are applied.
         """
         connection = transaction.connection
         generations = 0
@@ -101,7 +103,7 @@ class Consequences:
             if jobs:
                 ids = [job.job_id for job in jobs]
                 cleared = await self._statements.fetch("clear_consequences", ids, on=connection)
-                # If a trigger keeps them in the row, every scan would apply them again.
+                # If a trigger keeps the consequences in the row, every scan would apply them again.
                 if len(cleared) < len(ids):
                     raise SuppressedChangeError
             for key, handler in self._handlers.items():
@@ -114,8 +116,8 @@ class Consequences:
     async def follow(self, job_ids: Collection[str], transaction: Transaction) -> None:
         """Apply the consequences of those jobs that a call has ended, or leave them to a service.
 
-        A transaction of the application may have a snapshot, in which it does not see what others have
-        committed since. So a service applies them as soon as it commits.
+        A transaction of the application at another isolation level than READ COMMITTED does not see what
+        others have committed since its begin. So a service applies the consequences as soon as it commits.
         """
         if isinstance(transaction, CallersTransaction) and await self._statements.fetch(
             "leave_consequences", on=transaction.connection
@@ -126,20 +128,20 @@ class Consequences:
     async def apply(self, job_ids: Collection[str]) -> None:
         """Apply the consequences of jobs that have ended before, and publish the events.
 
-        Those that meet a lock of another transaction, or that the table refuses, are left for a later scan.
+        Consequences that meet a lock, or that the table refuses, are left for a later scan.
         """
         if await self._apply(job_ids, locked_pause_s=FIRST_PAUSE_S):
             self.on_left()
 
     async def _apply(self, job_ids: Collection[str], *, locked_pause_s: float) -> bool:
-        """Apply consequences; return whether some are left, which a scan leaves out for some seconds."""
+        """Apply consequences; return whether some are left. A scan leaves out their jobs for some seconds."""
         locked: set[str] = set()
 
         async def run_unlocked(part: Sequence[str], transaction: Transaction) -> None:
             """Apply the consequences of those jobs of which no row is locked.
 
-            No statement of the transaction then waits for a row. Otherwise thousands of locked jobs could
-            keep a scan from one that is free.
+            So no statement of the transaction waits for a row. Otherwise a scan with thousands of locked jobs
+            could take too long to reach a job that is free.
             """
             rows = await self._statements.fetch("lock_settled", part, part, on=transaction.connection)
             locked.update(row["job_id"] for row in rows)
@@ -169,9 +171,10 @@ class Consequences:
         *,
         with_consequences: bool = True,
     ) -> None:
-        """Apply consequences that wait for the real end of attempts, which are given by job id.
+        """Apply the consequences that have waited for the end of these attempts, given by job id.
 
-        Where ``with_consequences`` is False, they no longer wait for it, and a scan applies them later.
+        If ``with_consequences`` is False, only record that the attempts have ended, so that a scan applies
+        the consequences later.
         """
         args = list(attempts), list(attempts.values()), worker_id
         rows = await self._statements.fetch("report_ends", *args, on=transaction.connection)
@@ -179,20 +182,20 @@ class Consequences:
             await self.run([row["job_id"] for row in rows], transaction)
 
     async def report_gone(self, worker_id: str, attempts: Mapping[str, int], limit: int) -> int:
-        """Let the consequences follow that wait for attempts of workers that are gone; return their number.
+        """Record the end of attempts whose workers are gone, if consequences wait for it; return how many.
 
-        ``apply_lost()`` applies them.
+        ``apply_lost()`` applies the consequences afterwards.
 
         Args:
-            worker_id: This worker, whose attempts end without a report if it lost its lease.
-            attempts: Those that it runs or has not reported, by job id.
+            worker_id: This worker. Its own attempts end without a report if it lost its lease.
+            attempts: The attempts that it runs or has not reported, by job id.
             limit: The maximum number of jobs.
         """
         args = worker_id, json.dumps(attempts), self._statements.now, limit
         return len(await self._statements.fetch("report_gone", *args))
 
     def next_attempt_in(self) -> float | None:
-        """Return the seconds until the first job is due that ``apply()`` left; None if it left none."""
+        """Return the seconds until a scan reads the first job that was left out; None if none was."""
         if not self._pause_ends:
             return None
         return max(min(self._pause_ends.values()) - time.monotonic(), 0.0)
@@ -200,7 +203,7 @@ class Consequences:
     async def apply_lost(self, limit: int) -> int:
         """Apply consequences that a crash, a lock or a change by hand left; return the number of jobs.
 
-        Each of them is either done then, or left out of the next calls for some seconds.
+        Afterwards each of these jobs is done, or is left out of the next calls for some seconds.
         """
         now = time.monotonic()
         self._pause_ends = {job_id: until for job_id, until in self._pause_ends.items() if until > now}
@@ -210,7 +213,7 @@ class Consequences:
 
 
 def _wake_no_one() -> None:
-    """Leave the consequences to the next scan, where no worker has set what wakes it."""
+    """Leave the consequences to the next scan: no worker runs in this process that could scan sooner."""
 
 
 def _ended_job(row: Record) -> EndedJob:

@@ -1,9 +1,9 @@
 """Jobs that wait for the end of other jobs: the edges of ``scheduler_after``.
 
 A job that waits has ``blocked_on = 'after'`` and one edge for each parent that has not ended. The transaction
-that ends a parent deletes its edges, and unblocks each job that has none left. It locks the children
-first, in the order of their ids: so of two parents that end at the same instant, the second one sees that
-the edge of the first one is gone.
+that ends a parent deletes the edges of the parent, and unblocks each job that has no edge left. It locks the
+children first, in the order of their ids. So if two parents end at the same instant, the transaction of the
+second one sees that the edge of the first one is gone.
 
 The state follows from the rows, so ``repair()`` corrects what was written by hand.
 """
@@ -75,8 +75,8 @@ class DependencyRepository:
     async def _lock_parents(self, job_ids: Collection[str], transaction: Transaction) -> Sequence[Record]:
         """Return jobs that others are to wait for, and lock them until the edges are committed.
 
-        In a transaction of the library they do not end meanwhile. One of the application may stay open, so it
-        keeps them from being deleted only, and its commit marks them.
+        A transaction of the library keeps the parents from ending meanwhile. A transaction of the application
+        may stay open for long, so it only keeps the parents from being deleted, and its commit marks them.
         """
         if isinstance(transaction, CallersTransaction):
             return await self._statements.fetch("hold_parents", list(job_ids), on=transaction.connection)
@@ -106,7 +106,7 @@ class DependencyRepository:
 
         Raises:
             JobNotFoundError: A parent does not exist. The caller rolls back.
-            ValueError: A job would wait for itself, or for the result of one that keeps none. The caller
+            ValueError: A job would wait for itself, or for the result of a job that keeps none. The caller
                 rolls back.
         """
         connection, events = transaction
@@ -139,7 +139,8 @@ class DependencyRepository:
         if edges:
             await self._statements.fetch("insert_edges", *zip(*edges, strict=True), on=connection)
             unfinished = {parent for parent, _, _ in edges}
-            # The commit of a caller marks the other parents: its transaction must not lock them until then.
+            # In a caller's transaction, only parents among the jobs themselves are marked here. The commit
+            # marks the others, because the transaction must not lock them until then.
             if is_callers:
                 unfinished &= {*children}
             if unfinished:
@@ -161,7 +162,11 @@ class DependencyRepository:
         *,
         replaced: bool,
     ) -> None:
-        """Raise ValueError if a job would wait for itself. No job can wait for one that is new."""
+        """Raise ValueError if a job would wait for itself.
+
+        Jobs outside of this call wait for a job of it only if that job is ``replaced``. Otherwise only edges
+        among the new jobs can form a cycle.
+        """
         if replaced:
             locked = {*children, *(parent for parent, _, _ in edges)}
             pairs = await self._ancestor_edges(children, locked, connection)
@@ -182,12 +187,12 @@ class DependencyRepository:
     ) -> list[tuple[str, str]]:
         """Return the parent and child of every edge above jobs.
 
-        Another transaction may add an edge above a job that is not locked, and close a cycle with edges of
-        this one: neither sees those of the other, so one waits for the end of the other.
+        Another transaction may add an edge above a job that is not locked, and so close a cycle with edges of
+        this transaction. Neither sees the edges of the other one, so such transactions follow one another.
         """
         rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
         if any(row["parent_id"] not in locked for row in rows):
-            # All such checks share the lock of one text.
+            # All such checks take the same advisory lock, and then read the edges once more.
             await self._statements.fetch("lock_texts", LOCK_CLASS, [AFTER], on=connection)
             rows = await self._statements.fetch("ancestor_edges", list(job_ids), on=connection)
         return [(row["parent_id"], row["child_id"]) for row in rows]
@@ -197,12 +202,12 @@ class DependencyRepository:
     ) -> bool:
         """Let a job wait for jobs that its attempt has just inserted or found; return whether all have ended.
 
-        The results of those that have ended are passed at once.
+        The results of the jobs that have ended are passed at once.
 
         Args:
-            job_id: The job, which is locked.
-            definition: The definition of the job, whose step waits.
-            awaited: The others.
+            job_id: The job that waits. Its row is locked.
+            definition: The definition of the job that waits.
+            awaited: The jobs that it waits for.
             transaction: The transaction.
 
         Raises:
@@ -232,20 +237,20 @@ class DependencyRepository:
         Args:
             children: The jobs that were retried.
             parents: The jobs whose children they are by their marks; None for jobs that are no children.
-            connection: That of the transaction.
+            connection: The connection of the transaction.
         """
         if job_ids := sorted({job_id for job_id in parents if job_id is not None}):
             await self._statements.fetch("lock_jobs", job_ids, on=connection)
             await self._statements.fetch("wait_again", children, on=connection)
 
     async def forget_children(self, job_ids: Collection[str], connection: Connection) -> None:
-        """Let jobs whose definitions were replaced wait no longer for the children of the former ones."""
+        """Let jobs with new definitions wait no longer for the children of their former definitions."""
         await self._statements.fetch("delete_child_edges", list(job_ids), on=connection)
 
     async def resolve(self, children: Collection[str], transaction: Transaction) -> None:
         """Derive from the rows whether jobs still wait, and unblock or cancel those that do not.
 
-        The consequences of those that are cancelled follow.
+        Then apply the consequences of the cancelled jobs.
         """
         connection = transaction.connection
         locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
@@ -265,9 +270,10 @@ class DependencyRepository:
     async def release_children(
         self, parents: Sequence[EndedJob], transaction: Transaction
     ) -> Collection[str]:
-        """Unblock or cancel the jobs that waited for these, which have ended in this transaction.
+        """Unblock or cancel the jobs that waited for these parents, which have ended in this transaction.
 
-        Their results are passed first, to those that read them, and to the jobs whose children they are.
+        First pass the results of the parents to the jobs that read them, and to the jobs whose steps wait for
+        them as children. Return the ids of the jobs that ended and have consequences themselves.
         """
         connection = transaction.connection
         statuses = {parent.job_id: parent.status for parent in parents}
@@ -297,7 +303,7 @@ class DependencyRepository:
     async def _pass_results(
         self, edges: Iterable[Edge], locked: Sequence[Record], connection: Connection
     ) -> None:
-        """Pass the results of jobs that have ended over their edges, and end the steps that waited."""
+        """Pass the results of jobs that have ended along their edges, and end the steps that waited."""
         prefixes = _prefixes(locked)
         await self._passed_results.copy(edges, prefixes, connection)
         if readers := [job_id for job_id, prefix in prefixes.items() if prefix == PASSED]:
@@ -311,7 +317,7 @@ class DependencyRepository:
             await self._notify(due, connection)
 
     async def _notify(self, due: datetime, connection: Connection) -> None:
-        """Notify workers at the commit of jobs that are due."""
+        """Let the commit notify workers of jobs that are due at this time."""
         await self._statements.fetch("notify", [due_message("", due)], on=connection)
 
     async def repair(self, position: ScanPosition, *, blocks: int, jobs: int) -> ScanPosition:
@@ -346,7 +352,7 @@ class DependencyRepository:
         )
 
     async def _end_awaited(self, locked: Sequence[Record], connection: Connection) -> list[str]:
-        """Return the jobs that were cancelled while they waited, and that wait for no other job any more."""
+        """Return the cancelled jobs whose consequences can follow, because they wait for no job any more."""
         awaited = [row["job_id"] for row in locked if row["is_awaited"]]
         rows = await self._statements.fetch("end_awaited", awaited, on=connection) if awaited else []
         return [row["job_id"] for row in rows]
@@ -354,7 +360,7 @@ class DependencyRepository:
     async def _decide(
         self, free_ids: Sequence[str], failed: Mapping[str, str], transaction: Transaction
     ) -> list[str]:
-        """Unblock jobs unless they wait for others still, and cancel those that wait in vain.
+        """Unblock the jobs that wait for no other job any more, and cancel those that wait in vain.
 
         The jobs must be locked by an earlier statement.
 
@@ -391,9 +397,9 @@ def _edges(rows: Sequence[Record]) -> list[Edge]:
 
 
 def _edge_of_child(job: EndedJob) -> Edge | None:
-    """Return the edge to the job whose child a job is by its mark; None for other jobs.
+    """Return the edge from a child to the job of its step, by the mark of the child; None for other jobs.
 
-    The row may lack it: the job of the step was retried meanwhile, or the child itself was.
+    The table of edges may lack it, if the job of the step or the child itself was retried meanwhile.
     """
     mark = job.options.get(CHILD_OF)
     if not isinstance(mark, dict):
@@ -410,7 +416,7 @@ def _prefixes(locked: Sequence[Record]) -> dict[str, str]:
 
 
 def check_kept(readers: Sequence[ExtendedJob], keeping: Collection[str]) -> None:
-    """Raise ValueError if jobs are to read the results of others that keep none."""
+    """Raise ValueError if a job is to read the result of a parent that is not among ``keeping``."""
     for job in readers:
         for parent in job.after:
             if parent not in keeping:

@@ -73,13 +73,13 @@ class Enqueuer:
             job: The job.
             conflict_resolution: The reaction to an id that exists or a unique key that is taken.
             connection: The transaction of the caller; None for none.
-            is_delayed: Whether the job is due a delay from now, see ``EPOCH``. The statement that inserts it
-                reads the clock, unless something needs the time before.
+            is_delayed: Whether the job is due after a delay from now, see ``EPOCH``. The statement that
+                inserts the job reads the clock, unless the due time is needed before.
             notify: How workers are notified of a job in the transaction of the caller; None for the setting.
 
         Raises:
             JobConflictError: The id exists or the unique key is taken, and the resolution is RAISE.
-            JobNotFoundError: The job waits for one that does not exist.
+            JobNotFoundError: The job waits for a job that does not exist.
         """
         connection = await self._store.connections.check_call(connection)
         check_kind("conflict_resolution", conflict_resolution, ConflictResolution)
@@ -121,8 +121,9 @@ class Enqueuer:
     def _delay_of(self, job: AnyJob) -> timedelta | None:
         """Return the delay until a due time that has passed by the server's clock, but not by this host's.
 
-        The caller has most likely added it to the time of this host, which is behind. The job would be late
-        when it is added, and might expire at once. The result is None for any other due time.
+        The caller has most likely added a delay to the time of this host, whose clock is behind. With that
+        due time, the job would be late when it is added, and might expire at once. None for any other due
+        time.
         """
         behind_s = -self._store.statements.clock_offset_s
         if behind_s <= 0:
@@ -131,11 +132,12 @@ class Enqueuer:
         return delay if timedelta(0) <= delay < timedelta(seconds=behind_s) else None
 
     def _by_server_time(self, job: AnyJob) -> AnyJob:
+        """Return a job with its due time corrected to the server's clock, if ``_delay_of()`` applies."""
         delay = self._delay_of(job)
         return job if delay is None else job.due_at(self._store.statements.server_now + delay)
 
     def _statement_of(self, job: AnyJob, *, is_delayed: bool) -> InsertOne:
-        """Return what inserts a job, unless its id exists or its unique key is taken."""
+        """Return what inserts this kind of job; it returns False if the id or the unique key is taken."""
         if isinstance(job, PlainJob):
             return (self._delayed if is_delayed else self._plain).insert
         if job.after:
@@ -155,7 +157,13 @@ class Enqueuer:
         connection: Connection | None,
         notify: Notify | None,
     ) -> str | None:
-        """Return the id of the job that exists instead; None if that one ended and this one was inserted."""
+        """Return the id of the job that is in the way; None if it has ended and the new job was inserted.
+
+        Under IGNORE, no search is needed for a job without a unique key: the job in the way has the same id.
+
+        Raises:
+            JobConflictError: The resolution is RAISE.
+        """
         for _ in range(MAX_ROUNDS):
             if conflict_resolution is ConflictResolution.IGNORE and job.unique_key is None:
                 return job.job_id

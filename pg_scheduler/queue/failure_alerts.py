@@ -1,9 +1,9 @@
 """Enqueue the ``on_failure`` task of a job in the transaction that writes its final failure, or its expiry.
 
-The transaction that clears ``on_end`` inserts the alert, so each failure has exactly one. Its id is derived
-from that of the failed job. If another job has that id, such as the alert of an earlier definition of the
-job, a random part is added, so that no alert is lost. An event about the failure may be lost; this job
-is not.
+The transaction that clears ``on_end`` inserts the alert, so each failure has exactly one alert. Its id is
+derived from the id of the failed job. If another job has that id, such as the alert of an earlier definition
+of the job, a random part is added, so that no alert is lost. An event about the failure may be lost, but the
+alert may not, because it is a job.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RANDOM_BYTES: Final = 8
 """The length of the random part of an id, which makes it unique."""
 
 FAILURES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
-"""The ends of a job that no caller asked for."""
+"""The statuses of ended jobs that get an alert: no caller asked for such an end."""
 
 
 class FailureAlerts:
@@ -66,9 +66,10 @@ class FailureAlerts:
         return ()
 
     async def _insert(self, alerts: Sequence[AnyJob], now: datetime, transaction: Transaction) -> None:
-        """Insert alerts; those whose ids are taken under ids that are not.
+        """Insert alerts. If the id of an alert is taken, insert the alert under another id.
 
-        An alert of a unique task is there already if another job has its key or the id of its time span.
+        An alert with the id of a time span is not inserted again: the alert of that span exists. Neither is
+        an alert whose unique key another job has.
         """
         message = due_message("", now)
         ordered = sorted(alerts, key=lambda alert: alert.job_id)

@@ -23,7 +23,7 @@ from pg_scheduler.queue.enqueuer import Enqueuer, needs_time
 
 
 class Sender:
-    """The methods of middleware that are called for jobs to be stored."""
+    """The methods of middleware that are called for jobs before they are stored."""
 
     def __init__(self, middleware: Sequence[Middleware], codec: PayloadCodec | None = None) -> None:
         self._codec: Final = codec
@@ -45,14 +45,14 @@ class Sender:
 
     @contextmanager
     def sending(self, call: ScheduledCall | None, count: int = 1) -> Iterator[None]:
-        """Surround the call that stores one job, or ``count`` jobs."""
+        """Surround the call that stores jobs: one with its ``call``, or ``count`` jobs with None."""
         with ExitStack() as stack:
             for sending in self._sending:
                 stack.enter_context(sending(call, count))
             yield
 
     def with_headers(self, task_data: str, call: ScheduledCall) -> str:
-        """Return the arguments and metadata of a job with the headers, unless its metadata has some.
+        """Return the arguments and metadata of a job with headers; unchanged if its metadata has some.
 
         Raises:
             TypeError: A middleware returned something else than strings by name.

@@ -5,10 +5,10 @@ they wait for one statement at most, and thirty callers cost hardly more than on
 statement usually call again together, so all of them run before the next statement starts. Each caller gets
 its own result and its own error: a statement that is rejected, or waits for a lock, is divided.
 
-A job waits for an open transaction if that has inserted its id or unique key, or if a trigger of the
-application needs its lock. It must not delay the jobs of other calls. So a shared statement fails if it waits
-longer than ``SHARED_WAIT``, and its jobs are divided until the ones that wait are alone. ``LockedInserts``
-gives those jobs turns, on one connection for all of them.
+A job has to wait if an open transaction has inserted its id or unique key, or if a trigger of the application
+needs a lock of that transaction. Such a job must not delay the jobs of other calls. So a shared statement
+fails if it waits for longer than ``SHARED_WAIT``, and its jobs are divided until the ones that wait are
+alone. ``LockedInserts`` gives those jobs turns, on one connection for all of them.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ MAX_JOBS: Final = 1000
 """Jobs per statement."""
 
 TURNS_S: Final = 1.0
-"""Seconds in which every waiting job has a turn."""
+"""Seconds in which every waiting job has a turn, so that a turn is shorter if more jobs wait."""
 
 MIN_TURN_S: Final = 0.02
 
 PAUSE_S: Final = 0.2
-"""Seconds between two turns if the pool has a single connection, which others need as well."""
+"""Seconds between two turns if the pool has a single connection, which other statements need as well."""
 
 Insert: TypeAlias = Callable[..., Awaitable[set[str] | dict[str, datetime]]]
-"""Inserts jobs; returns the ids that were new, with the time of the call if the jobs are delayed."""
+"""Inserts jobs; returns the ids that were new. For delayed jobs it mostly returns a dict with the time of the
+call by id; see ``InsertRepository.enqueue()``."""
 
 Batch: TypeAlias = "dict[str, tuple[AnyJob, asyncio.Future[bool]]]"
 
@@ -58,7 +59,7 @@ class LockWait:
     """How long a statement that inserts jobs waits for locks.
 
     Attributes:
-        timeout: The limit, as PostgreSQL writes it; None for the setting of the session.
+        timeout: The time limit, as PostgreSQL writes it; None for the setting of the session.
         may_carry: Whether the statement may send a notification, whose commit takes a lock too.
         session: Yields the connection to use; None for the default.
     """
@@ -82,7 +83,7 @@ class InsertBatcher:
         insert: The statement.
         locked: The calls that wait for other transactions.
         outbox: Sends the notifications that the statements do not send.
-        is_delayed: Whether its jobs have delays, to which the statement adds the time of the call.
+        is_delayed: Whether the jobs have delays, to which the statement adds the time of the call.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class InsertBatcher:
         """Insert a job; return False if its id exists or its unique key is taken."""
         if connection is not None:
             return await self._insert_within(job, connection, notify)
+        # If another call already waits for the same id or unique key, this call waits behind that one.
         if not (self._locked.names and self._locked.has(job)):
             try:
                 if self._busy:
@@ -132,7 +134,11 @@ class InsertBatcher:
         return bool(inserted)
 
     async def _write(self, jobs: Sequence[AnyJob], wait: LockWait) -> Collection[str]:
-        """Insert jobs, and notify workers with the same statement if they are due soon and it is time."""
+        """Insert jobs, and notify workers of jobs that are due soon.
+
+        The statement itself sends the notification, unless ``wait`` forbids that, or the last notification
+        was just sent. Then the outbox sends it later.
+        """
         due = min([job.execution_time for job in jobs])
         is_near = self._outbox.is_near(due, self._origin)
         message = None
@@ -148,7 +154,7 @@ class InsertBatcher:
             async with wait.session() as connection:
                 inserted = await self._insert(jobs, lock_timeout=wait.timeout, connection=connection)
         if inserted and is_near:
-            # Of delayed jobs, these are the times of their calls: they are due then or later.
+            # For delayed jobs, the dict has the times of their calls. The jobs are due then or later.
             if isinstance(inserted, dict):
                 due = min(inserted.values())
             if message:
@@ -158,10 +164,10 @@ class InsertBatcher:
         return inserted
 
     def _wait_of(self, jobs: Sequence[AnyJob], wait: LockWait) -> LockWait:
-        """Return how long a statement waits for locks: longer if it is unlikely to meet one.
+        """Return how long a statement waits for locks: longer if all of its jobs have generated ids.
 
-        No other transaction has inserted generated ids, so only a trigger of the application can wait for a
-        lock then. While calls wait for such a lock, the next one is likely to wait too.
+        No other transaction can have inserted those ids, so the statement waits only for a trigger of the
+        application. While other calls wait for a lock, the short limit stays, because this one may wait too.
         """
         no_call_waits = wait is SHARED_WAIT and not self._locked.names
         if no_call_waits and all(isinstance(job, GeneratedIdJob) for job in jobs):
@@ -172,6 +178,7 @@ class InsertBatcher:
         start_answering(self._insert_waiting(), "pg_scheduler insert", self._failed)
 
     async def _insert_waiting(self) -> None:
+        """Insert the jobs of the calls that wait, statement by statement, until no call waits."""
         is_shared = False
         # After a shared statement, the callers get a chance to call again before the batcher is idle.
         while self._waiting or is_shared:
@@ -183,6 +190,7 @@ class InsertBatcher:
         self._busy = False
 
     def _failed(self, task: asyncio.Task[None]) -> list[asyncio.Future[bool]]:
+        """Return the answers that a failed task owes, and start another task for the calls that wait."""
         entries, self._batch = list(self._batch.values()), {}
         if task.cancelled():  # the event loop may be ending
             entries += self._waiting
@@ -193,11 +201,13 @@ class InsertBatcher:
         return [answer for _, answer in entries]
 
     def _take(self) -> Batch:
+        """Take the jobs of the next statement from those that wait."""
         batch: Batch = {}
         room = BatchRoom(MAX_JOBS)
         later_entries: list[tuple[AnyJob, asyncio.Future[bool]]] = []
         for job, answer in self._waiting:
-            # Of two jobs with one id, the second one waits for the next statement: one inserts an id once.
+            # Of two jobs with one id, the second one waits for the next statement, because a statement
+            # inserts an id only once.
             if job.job_id in batch or not room.take(job.characters):
                 later_entries.append((job, answer))
             else:
@@ -226,7 +236,10 @@ class InsertBatcher:
 
 
 def _divided(batch: Batch) -> list[Batch]:
-    """Return two parts of a batch: those that hardly wait for a transaction and the others, or halves."""
+    """Return two parts of a batch: jobs with generated ids, which hardly ever wait, and the others.
+
+    If all jobs are of one of these kinds, return two halves.
+    """
     generated = {job_id: entry for job_id, entry in batch.items() if isinstance(entry[0], GeneratedIdJob)}
     if 0 < len(generated) < len(batch):
         return [generated, {job_id: entry for job_id, entry in batch.items() if job_id not in generated}]
@@ -250,7 +263,9 @@ class LockedInserts:
         return any(name in self.names for name in _names_of(job))
 
     async def insert(self, job: AnyJob, write: WriteJobs) -> bool:
-        """Insert a job, and wait for the transaction that holds its id or key; return False if it exists.
+        """Insert a job, and wait for the transaction that holds its id or key.
+
+        Return False if the id exists or the unique key is taken when that transaction has ended.
 
         Raises:
             DatabaseUnavailableError: The transaction did not end within the time limit of a call.
@@ -269,7 +284,7 @@ class LockedInserts:
                         wait = LockWait(timeout, may_carry=False, session=partial(self._session, blockers))
                         return bool(await write([job], wait))
                 except DatabaseUnavailableError as fault:
-                    # Only after a wait for a lock may the next turn succeed.
+                    # The next turn can succeed only if this one waited for a lock.
                     if not is_locked_out(fault):
                         raise
                     if time.monotonic() >= deadline:
@@ -299,7 +314,7 @@ class LockedInserts:
 
     @asynccontextmanager
     async def _session(self, blockers: list[Blocker]) -> AsyncIterator[Connection]:
-        """Yield a transaction, and meanwhile look up which transactions it waits for."""
+        """Yield the connection of a transaction, and look up meanwhile which sessions it waits for."""
         async with (
             self._store.connections.transaction() as connection,
             self._store.locks.watching(connection, blockers),

@@ -54,9 +54,9 @@ class InsertRepository(Repository):
     ) -> set[str]:
         """Insert the jobs whose ids are new, and return their ids.
 
-        A single job with a generated id, as of a plain `schedule()`, has a cheaper statement,
-        ``insert_generated_job``: it looks for no job with the same id, since there is none. It cannot send a
-        message, so with one ``insert_job`` inserts the job.
+        For a single job with a generated id, as of a plain `schedule()`, there is a cheaper statement,
+        ``insert_generated_job``. It looks for no job with the same id, since there is none. It cannot send a
+        message, so ``insert_job`` inserts the job if there is a message.
 
         Args:
             jobs: The jobs.
@@ -64,8 +64,8 @@ class InsertRepository(Repository):
             lock_timeout: The longest wait for a lock, for the rest of the transaction.
             connection: The transaction of the caller; None for none.
             route: One of the routes of the statement; None for the default.
-            created_at: The time of an earlier statement, by which the jobs are due; None for that of this
-                one.
+            created_at: The time of an earlier statement, from which the due times of the jobs were computed;
+                None for the time of this statement.
         """
         if not jobs:
             return set()
@@ -206,8 +206,8 @@ class InsertRepository(Repository):
     ) -> list[Record]:
         """Run a statement whose last parameter is a lock timeout.
 
-        Without one, a statement on a connection of its own is repeated while it meets a lock, so that it
-        leaves the connection to others meanwhile.
+        With None, a statement on a connection of its own is repeated while it meets a lock. So it leaves the
+        connection to other statements meanwhile.
         """
         statements = self._statements
         if connection is not None:
@@ -223,6 +223,7 @@ class InsertRepository(Repository):
     async def _enqueue_generated(
         self, row: PlainJob, extras: Extras, message: str | None, connection: Connection
     ) -> dict[str, datetime] | set[str]:
+        """Insert a job that is due now in the transaction of the caller; see ``enqueue()`` for the result."""
         statements = self._statements
         values = (
             row.job_id,
@@ -249,7 +250,7 @@ class InsertRepository(Repository):
         values_of: Callable[[Collection[str]], list[object]],
         connection: Connection | None,
     ) -> None:
-        """Replace jobs; before one that has ended, apply its consequences if a scan was to do that.
+        """Insert or replace jobs. If the consequences of an ended job are left to a scan, apply them first.
 
         Raises:
             SuppressedChangeError: A job was not written.
@@ -293,9 +294,10 @@ class InsertRepository(Repository):
     ) -> None:
         """Insert jobs by COPY, the cheapest way, with one statement per batch.
 
-        ``created_at`` is as for ``insert()``, but COPY cannot read the time of its statement. Without it, the
-        jobs have the default of the column: the begin of the transaction.
+        ``created_at`` is as for ``insert()``, but COPY cannot read the time of its statement. If it is None,
+        the jobs get the default of the column, which is the begin of the transaction.
         """
+        # The connection of another library has no COPY.
         if as_foreign(connection) is not None:
             for batch in batches(jobs, batch_size, _lengths):
                 await self.insert(batch, connection=connection, created_at=created_at)
@@ -370,7 +372,7 @@ async def packed(jobs: Sequence[PlainJob], created_at: datetime | None) -> Async
                 shared_values = job[2:]
                 shared_columns = _shared_columns(job) + created_at_column
             job_id, task_data = job.job_id.encode(), job.task_data.encode()
-            # The byte before the arguments is the version of the format of jsonb, of which 1 is text.
+            # The byte before the arguments is the version of the format of jsonb. Version 1 is text.
             jsonb_size = _size(len(task_data) + 1)
             rows += (column_count, _size(len(job_id)), job_id, jsonb_size, b"\1", task_data, shared_columns)
         yield b"".join(rows)

@@ -1,8 +1,8 @@
 """The one builder of jobs: what many jobs have in common, and the row of each.
 
-Every way in makes a template and finishes its jobs with that: calls, names, bulk calls and children
-(`prepare.py`), alerts (`prepare.py`), fire times and manual runs (`schedules/job_builder.py`). So an option
-of a task has the same effect in each of them.
+Jobs enter the queue in several ways: by calls, by names, by bulk calls, as children and as alerts
+(`prepare.py`), and by fire times and manual runs (`schedules/job_builder.py`). Each way makes a template, and
+finishes its jobs with the template. So an option of a task has the same effect in each of them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class JobTemplate(NamedTuple):
         columns: The fields of ``PlainJob`` after the due time, of which the first is the name.
         extras: The columns that are NULL in a plain job.
         unique: Which jobs of the task exclude one another; None if they do not.
-        metadata: That of the task, into which that of a job is merged.
+        metadata: The metadata of the task, into which those of a job are merged.
         encode: Checks the arguments of a job and encodes them.
     """
 
@@ -84,11 +84,11 @@ class JobTemplate(NamedTuple):
             name: The name of the jobs, which may be an alias of the task.
             task: The task; None if it is not registered in this process.
             options: The checked options that a call or a schedule gives. The others are those of the task.
-            misfire_grace_time: That of jobs for which neither gives one.
+            misfire_grace_time: The seconds for jobs to which neither the call nor the task gives any.
             marks: What else is in the JSON of their options, such as the id of a schedule.
-            consequences: What their ends have besides the alert of the task.
-            failed_tasks: For an alert: the tasks of the alerts that failed before it, and its own. None of
-                them follows its own failure, or alerts would never end.
+            consequences: What follows their ends besides the alert of the task.
+            failed_tasks: For an alert: the tasks of the alerts that failed before it, and its own task. If
+                the alert fails too, no task among these is enqueued again, or alerts would never end.
         """
         columns, other_options = resolve_options(options, task, misfire_grace_time=misfire_grace_time)
         other_options |= marks
@@ -113,7 +113,7 @@ class JobTemplate(NamedTuple):
         )
 
     def with_options(self, **options: object) -> JobTemplate:
-        """Return the template with more in the JSON of the options."""
+        """Return the template with further values in the JSON of the options."""
         return self._replace(extras=self.extras.with_options(**options))
 
     def finish(
@@ -149,14 +149,16 @@ class JobTemplate(NamedTuple):
         Args:
             row: The columns of a plain job.
             arguments: The arguments before a codec encoded them; None for those of the row.
-            unique: Which jobs it excludes: gives the job a unique key, or the id of its time span.
-            share: The share and the tenant of the job; None without a share.
+            unique: Which jobs the job excludes: a text is its unique key, and a rule gives it a key or the id
+                of a time span; None if it excludes none.
+            share: The key of the share and the tenant of the job; None without a share.
             parents: The jobs that must end before.
             has_id: Whether the caller gave the job its id.
 
         Raises:
-            ValueError: The id would be derived, and one was given; the signature is unknown; or the job would
-                wait for itself.
+            ConfigurationError: The id would be derived from a time span, but the caller gave one; or the task
+                is not registered here, so that a rule cannot name its arguments.
+            ValueError: The job would wait for itself.
         """
         extras, span = self.extras, None
         if isinstance(unique, str):
@@ -203,8 +205,8 @@ def resolve_options(
 
     Args:
         values: The checked values that the call or the schedule gives. The others are those of the task.
-        task: The task; None if it is not registered here.
-        misfire_grace_time: That of a job for which neither gives one.
+        task: The task; None if it is not registered here. Then the others are the defaults of the options.
+        misfire_grace_time: The seconds for a job to which neither the call nor the task gives any.
     """
     columns: list[Any] = []
     options: dict[str, Any] = {}

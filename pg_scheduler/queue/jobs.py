@@ -36,7 +36,7 @@ class JobFilters(NamedTuple):
 
     Attributes:
         statuses: One of these statuses.
-        names: One of these names, of which a caller gave the first; a row may have that as a former name.
+        names: One of these names. A caller gave the first one, which may also be a former name in the row.
         worker_id: The worker that runs them, or ran them last.
         due_from: The first due time.
         due_before: The due time before which they are due.
@@ -52,7 +52,7 @@ class JobFilters(NamedTuple):
 
 
 class CancelledJob(NamedTuple):
-    """A job that was cancelled with others, and the worker that ran it and must be notified."""
+    """A job that was cancelled with others, and the worker that ran it and must be notified, if any."""
 
     job_id: str
     job_name: str
@@ -102,10 +102,10 @@ class ExpiredJob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """Whether a job was changed, and the worker that ran it and must be notified.
+    """Whether a job was changed, and the worker to notify: the one that ran it; None if none did.
 
     Attributes:
-        due: When the job is due whose status was set; None if it is unchanged or cancelled.
+        due: When the job is due if its status was set; None if the job is unchanged or was cancelled.
     """
 
     changed: bool
@@ -119,13 +119,13 @@ class Uncorrected(NamedTuple):
     """What a correction of due times may have left."""
 
     is_left: bool
-    """Whether rows that it concerns are left: other transactions have locked them."""
+    """Whether rows with wrong due times are left, because other transactions have locked them."""
     is_open: bool
     """Whether a transaction is open that began while the server's clock was ahead."""
     oldest: int
     """The id of the oldest transaction that has written and is open."""
     newest: int
-    """The id of the newest one, which read this."""
+    """The id of the newest transaction: the one that read these values."""
 
 
 class JobRepository(Repository):
@@ -151,7 +151,8 @@ class JobRepository(Repository):
     ) -> StatusChange:
         """Cancel a pending or running job, for a reason that its row states."""
         if within is not None and not isinstance(within, Transaction):
-            # The caller's transaction may have added jobs after this one, which only its commit marks.
+            # The caller's transaction may have added jobs that wait for this one. Without this statement,
+            # only its commit would mark this job, and the change below would see no consequences.
             await self._statements.fetch("mark_awaited", [job_id], on=within)
         return await self._change("cancel_job", job_id, self._statements.now, reason, within=within)
 
@@ -166,6 +167,7 @@ class JobRepository(Repository):
         """
         fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now)
         # The last parameter is whether the statement may also change the child of a step.
+        # If it may not, the statement returns the child unchanged, with its parent.
         retry_others, retry_any = partial(fetch, False), partial(fetch, True)
         rows = await self._unique_keys.restart(
             job_id, partial(retry_others, on=connection), within=connection
@@ -184,7 +186,7 @@ class JobRepository(Repository):
     async def retry_from(
         self, job_id: str, step: str, connection: Connection | None = None
     ) -> datetime | None:
-        """Retry a job without one of its stored steps and the later ones; else as ``retry()``.
+        """Delete one of a job's stored steps and all later ones, and retry the job; see ``retry()``.
 
         Raises:
             JobConflictError: Another unfinished job has its unique key.
@@ -221,7 +223,7 @@ class JobRepository(Repository):
     async def _change(
         self, name: str, job_id: str, *args: object, within: Connection | Transaction | None = None
     ) -> StatusChange:
-        """Change one job by a statement, in a transaction if that has consequences for other jobs.
+        """Change one job by a statement, in a transaction if the change has consequences for other jobs.
 
         Args:
             name: The name of the statement. Its last parameter is whether the same transaction applies the
@@ -318,8 +320,8 @@ class JobRepository(Repository):
 
         Args:
             job_ids: The jobs.
-            to: The new time; None to move each from its own.
-            by_s: Seconds by which each is moved, at most a century.
+            to: The new time; None to move each job from its own due time.
+            by_s: Seconds by which each job is moved, at most a century.
             connection: The transaction of a caller.
         """
         rows = await self._statements.fetch_retrying(
@@ -352,7 +354,10 @@ class JobRepository(Repository):
     async def _expire_accepted(
         self, worker_id: str, names: Sequence[str], limit: int, now: datetime | None
     ) -> list[Record]:
-        """Expire those jobs that the table accepts, and leave the others out from now on."""
+        """Expire those jobs that the table accepts, and leave the others out for some time.
+
+        A part that contains a refused job is halved until that job is alone.
+        """
         late_rows = await self._statements.fetch("find_late", limit, now, list(self._refused))
         parts, expired = deque([[row["job_id"] for row in late_rows]]), []
         while parts:
@@ -394,7 +399,11 @@ class JobRepository(Repository):
         limit: int,
         metadata: str | None = None,
     ) -> Page[Job]:
-        """Return a page of jobs in the order of their ids. Metadata bound the rows that are read."""
+        """Return a page of jobs in the order of their ids.
+
+        With ``metadata``, only a bounded number of rows is read, so the page may have fewer jobs than asked
+        for, although others follow.
+        """
         status_values = None if statuses is None else [status.value for status in statuses]
         filters = JobFilters(status_values, names, worker_id, due_from, due_before, metadata)
         if metadata is not None:
@@ -407,8 +416,8 @@ class JobRepository(Repository):
     async def _find_jobs(self, after: str | None, limit: int, filters: JobFilters) -> Page[Job]:
         """Return a page of jobs with some metadata, among a bounded number of rows.
 
-        The statement returns the jobs that match. If it has examined as many rows as it may, it returns the
-        last of these too, which may not match: the next page begins after that row.
+        The statement returns the jobs that match. If it has examined as many rows as it may, it also returns
+        the last of these rows, even if that does not match, because the next page begins after it.
         """
         rows = await self._statements.fetch("find_jobs", after, limit + 1, MAX_EXAMINED_ROWS, *filters)
         jobs: list[Job] = []
@@ -420,7 +429,7 @@ class JobRepository(Repository):
         return Page(jobs[:limit], next=jobs[limit - 1].job_id if len(jobs) > limit else _end_of(rows))
 
     async def count_jobs(self, names: Sequence[str] | None) -> JobCounts:
-        """Count the jobs of each status, of names as in ``JobFilters`` or of all."""
+        """Count the jobs of each status: those with these names, as in ``JobFilters``; None for all jobs."""
         rows = await self._statements.fetch("count_jobs", names)
         return JobCounts(**{row[0]: row[1] for row in rows})
 
@@ -436,7 +445,7 @@ class JobRepository(Repository):
         return {row[0] for row in await self._statements.fetch("job_ids", due_at)}
 
     async def read_revoked(self, job_ids: Collection[str]) -> dict[str, tuple[JobStatus, bool]]:
-        """Return the statuses of those ids that exist, and whether the attempt's real end is awaited."""
+        """Return the statuses of those ids that exist, and whether consequences wait for their attempts."""
         rows = await self._statements.fetch("read_revoked", list(job_ids))
         return {row["job_id"]: (JobStatus(row["status"]), row["is_awaited"]) for row in rows}
 
@@ -468,7 +477,7 @@ class JobRepository(Repository):
 
 
 def _end_of(rows: Sequence[Record]) -> str | None:
-    """Return the id at which the rows that may be examined ended; None if they were the last ones."""
+    """Return the id of the last row that could be examined; None if all rows were examined."""
     return rows[-1]["job_id"] if rows and rows[-1]["place"] == MAX_EXAMINED_ROWS else None
 
 

@@ -29,7 +29,7 @@ class KeptResultRepository:
     async def keep(self, results: Mapping[str, KeptResult], connection: Connection) -> None:
         """Store the results of jobs that ended in the caller's transaction, and announce their ids.
 
-        The first result of an end counts.
+        If an end has a result already, that one is kept.
         """
         values = results.values()
         await self._statements.fetch(
@@ -45,7 +45,8 @@ class KeptResultRepository:
     async def keep_ended(self, ended: Sequence[EndedJob], transaction: Transaction) -> Sequence[str]:
         """Store the results of jobs that ended without a value: failed, cancelled or expired.
 
-        The outcome of an attempt that failed has more to tell, and has been stored before.
+        If an attempt ended the job, the result of the attempt was stored before, with more details, and
+        stays.
         """
         results = {
             job.job_id: _kept_end(job, seconds)
@@ -59,7 +60,7 @@ class KeptResultRepository:
     async def get(
         self, job_ids: Sequence[str], connection: Connection | None = None
     ) -> dict[str, JobResult | None]:
-        """Return the results of those jobs that exist, by id; None for one that has not ended."""
+        """Return the results of those jobs that exist, by id; None for a job that has not ended."""
         rows = await self._statements.fetch("get_results", job_ids, self._statements.now, on=connection)
         return {
             row["job_id"]: _result_from(row, self._statements.codec)
@@ -68,18 +69,19 @@ class KeptResultRepository:
         }
 
     async def vacuum(self, limit: int) -> int:
-        """Delete at most so many results past their lifetime; return their number."""
+        """Delete at most ``limit`` results past their lifetime; return how many were deleted."""
         return await self._statements.number("vacuum_results", limit, self._statements.now)
 
 
 def _kept_end(job: EndedJob, seconds: float) -> KeptResult:
+    """Return what a job keeps as its result if its attempt has stored none, from its row."""
     if job.status is JobStatus.COMPLETED:
         return KeptResult(seconds, no_value_reason=SET_BY_HAND)
     return KeptResult(seconds) if job.error is None else kept_error(seconds, job.error, None)
 
 
 def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
-    """Return the kept result of a job, else what its row has of it; None if the job has not ended."""
+    """Return the kept result of a job, else the parts of it that its row has; None if it has not ended."""
     job_id = row["job_id"]
     status = terminal(row["row_status"])
     # The job has not ended. If a result is kept, it is that of an earlier job with this id.
@@ -114,7 +116,11 @@ def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
 
 
 def _row_error(message: str, kind: str | None) -> JobError:
-    """Return the error of a row, whose message starts with the class of the newest attempt if that failed."""
+    """Return the error of a row, divided into its class and its text.
+
+    The message of an attempt that failed starts with the class of its exception, whose name is ``kind``. Any
+    other message has no class.
+    """
     name, _, text = message.partition(": ")
     if kind is None or not f".{kind}".endswith(f".{name}"):
         return JobError("", message)
@@ -122,12 +128,13 @@ def _row_error(message: str, kind: str | None) -> JobError:
 
 
 def terminal(status: str | None) -> JobStatus | None:
-    """Return a terminal status; None for another, also for one that was written by hand."""
+    """Return a terminal status; None for any other text, such as one that was written by hand."""
     member = next((member for member in JobStatus if member.value == status), None)
     return member if member is not None and member.is_finished else None
 
 
 def _error_of(document: str | None) -> JobError | None:
+    """Return a kept error from its JSON; its text as the message if it is not JSON."""
     if document is None:
         return None
     try:

@@ -19,7 +19,7 @@ HOLDERS_TIMEOUT_S: Final = 1.0
 """Longest time in which the sessions that hold locks on the tables are looked up, for a message."""
 
 HOLDERS_AGE_S: Final = 5.0
-"""Seconds for which the services of a worker share the result."""
+"""Seconds for which the services of a worker share the sessions that one of them has found."""
 
 
 LOCK_CLASS: Final = 1_885_825_130
@@ -44,14 +44,14 @@ class LockRepository(Repository):
         await self._statements.fetch("notify", messages, on=connection)
 
     async def session_pid(self, connection: Connection) -> int:
-        """Return the id of the server process that runs the caller's transaction."""
+        """Return the id of the server process that runs the transaction of this connection."""
         return await self._statements.number("session_pid", on=connection)
 
     async def find_holders(self) -> tuple[str, ...]:
         """Return the sessions with the strongest locks on the tables, for a message; none if unknown.
 
-        Many services meet the lock of a table at the same time: one of them searches, the others wait for it
-        and share what it finds. If it finds none, the next one searches again.
+        Many services meet the lock of a table at the same time. One of them searches, and the others wait for
+        that search and share what it finds. If it finds no session, the next service searches again.
         """
         async with self._holder_search:
             now = time.monotonic()
@@ -82,7 +82,7 @@ class LockRepository(Repository):
 
         Args:
             key: The key of the lock.
-            on_loss: Called when the session of a lock that was taken ends before it is released.
+            on_loss: Called if the lock was taken, and its session ends before the lock is released.
         """
         take = await self._statements.query("take_advisory_lock")
         drop = await self._statements.query("drop_advisory_lock")

@@ -2,12 +2,12 @@
 
 A commit with a notification takes a database-wide lock, so not every insert sends one. Messages of a few
 milliseconds are merged into one notification, and only jobs that are due soon require one: the timers of
-other nodes find the rest. A separate notification is a commit that costs as much as an insert, so the next
-insert sends it if one follows in time.
+other nodes find the rest. A separate notification is a commit that costs as much as an insert. So if another
+insert follows in time, that insert sends the notification.
 
-A commit of a caller that notifies holds that lock until it is on the disk, so such commits of an application
-follow each other. Therefore the outbox notifies after the end of the transaction, which it sees by asking
-the connection at growing intervals, unless the setting ``notify`` decides otherwise.
+A commit of a caller that notifies holds that lock until the commit is on the disk, so such commits of an
+application follow each other. Therefore the outbox notifies after the transaction has ended, unless the
+setting ``notify`` decides otherwise. It asks the connection at growing intervals whether it has ended.
 
 An outbox needs no running Scheduler. While a service is attached, that service sends; otherwise the outbox
 sends its messages itself.
@@ -42,9 +42,9 @@ class Watch:
     """A transaction of a caller whose end the outbox looks for.
 
     Attributes:
-        read: Returns the open transaction of its connection.
-        transaction: What that returned when a job was inserted.
-        due: When the first of its jobs is due; None if that is unknown.
+        read: Returns the open transaction of the connection.
+        transaction: What ``read`` returned when a job was inserted.
+        due: When the first job of the transaction is due; None if that is unknown.
         wait_s: Seconds between the last look and the next one.
         timer: The next look.
     """
@@ -62,7 +62,8 @@ class Outbox:
     gap_s = 0.005
     """Seconds between two notifications."""
     carrier_wait_s = 0.003
-    """Seconds after that in which an insert may carry the next one; timers may be a millisecond early."""
+    """Seconds after the gap in which an insert may carry the next notification. Timers may be a millisecond
+    early."""
     first_look_s = 0.001
     """Seconds after which the outbox first asks whether the transaction of a caller has ended."""
 
@@ -98,12 +99,12 @@ class Outbox:
     def attach(self, *, on_due: Callable[[datetime | None], None], on_message: Callable[[], None]) -> None:
         """Let a service send, by calling ``flush()``, until ``detach()`` is called.
 
-        That is ``Notifier`` of ``worker/notifications.py``. It passes the signal ``due``, which wakes the
-        claimer of this process, and its own ``wake()``.
+        The service is ``Notifier`` of ``worker/notifications.py``. It passes the signal ``due``, which wakes
+        the claimer of this process, and its own ``wake()``.
 
         Args:
-            on_due: Called at once when a job is due within the horizon, for this process, with the time; None
-                if it is unknown.
+            on_due: Called at once when a job is due within the horizon, so that this process can claim it. It
+                gets the due time, or None if that is unknown.
             on_message: Called when there is a message to send.
         """
         self._on_due, self._on_message = on_due, on_message
@@ -120,8 +121,9 @@ class Outbox:
     def is_near(self, due: datetime, now: datetime | None = None) -> bool:
         """Return whether a job due at this time requires a notification. Clocks may differ by the horizon.
 
-        In a process without heartbeats, whose offset is not known, a clock that is further behind costs a
-        notification, and one that is ahead adds some.
+        A process without heartbeats does not know how far its clock differs from the server's. If its clock
+        is behind by more than the horizon, a notification may be missing; if it is ahead, some are
+        superfluous.
         """
         return (due - (now or self._store.statements.server_now)).total_seconds() <= self._horizon_s
 
@@ -130,14 +132,17 @@ class Outbox:
         return time.monotonic() >= self._next_send
 
     def message_to_carry(self, *times: datetime) -> str:
-        """Return the message of an insert of jobs that are due then, which covers the queued notification."""
+        """Return the message for an insert of jobs that are due at these times.
+
+        It covers the jobs of the queued notification too, so that one needs no message of its own.
+        """
         queued = [self._due] if DUE in self._messages else []
         return due_message(self.mark, *queued, *times)
 
     def carried(self, since: float, due: datetime | None) -> None:
-        """Record that an insert sent the notification of jobs that are due then.
+        """Record that an insert sent a notification of jobs, the first of which is due at ``due``.
 
-        The notification covers all jobs that were committed before that monotonic time.
+        The notification covers all jobs that were committed before ``since``, by the monotonic clock.
         """
         self._next_send = time.monotonic() + self.gap_s
         if self._meter is not None:
@@ -157,7 +162,10 @@ class Outbox:
     async def notify_due(
         self, due: datetime, connection: Connection | None = None, notify: Notify | None = None
     ) -> None:
-        """Notify workers of a job that is due at this time: at once, or for a caller by ``notify``."""
+        """Notify workers of a job that is due at this time, if it is due soon.
+
+        In the transaction of a caller, ``notify`` decides how; None for the setting of the Scheduler.
+        """
         if not self.is_near(due):
             return
         if connection is not None:
@@ -172,10 +180,11 @@ class Outbox:
             self.notify_due_later(due)
 
     def is_sent_by_commit(self, connection: Connection, notify: Notify | None = None) -> bool:
-        """Return whether the commit of a caller notifies workers: by the setting, or since no one sees it.
+        """Return whether the commit of a caller notifies workers, instead of the outbox afterwards.
 
-        The outbox sends by the pool, so it notifies after transactions in the event loop of that only. The
-        setting is that of the call; None for that of the Scheduler.
+        ``notify`` is the setting of the call; None for the setting of the Scheduler. Under ``hint``, the
+        commit notifies only if the outbox cannot: it cannot see the end of the transaction, or it is called
+        outside of the event loop of the pool, by which it sends.
         """
         notify = notify or self._notify
         if notify != "hint":
@@ -190,7 +199,8 @@ class Outbox:
         if (notify or self._notify) != "hint" or read is None:
             return
         loop, transaction = asyncio.get_running_loop(), guarded(read, lambda _: None)
-        # A method belongs to one connection. Any other function may return that of the current context.
+        # A method belongs to one connection. Any other function may read the connection of the current
+        # context, so its result may differ at the next call.
         of_one_connection = isinstance(read, MethodType)
         watch = self._watched.get(read) if of_one_connection else None
         if watch is None or watch.transaction is not transaction:
@@ -227,7 +237,7 @@ class Outbox:
         self._announce_message()
 
     async def notify_worker(self, worker_id: str, connection: Connection | None = None) -> None:
-        """Notify a worker that one of its running jobs was changed, by the commit of the caller if given."""
+        """Notify a worker that one of its running jobs was changed; with a connection, by its commit."""
         for message in _checks([worker_id]):
             if connection is None:
                 await self._send(message)
@@ -255,7 +265,7 @@ class Outbox:
         """Send all messages now.
 
         Raises:
-            DatabaseUnavailableError: They were not sent, and go with the next ones.
+            DatabaseUnavailableError: The messages were not sent. They are sent with the next ones.
         """
         self._cancel_timer()
         messages, self._messages, due = self._messages, {}, self._due
@@ -300,7 +310,7 @@ class Outbox:
         try:
             await self.flush()
         except (DatabaseUnavailableError, ConfigurationError) as fault:
-            # What the message is about is committed; others find it by polling.
+            # The change that the message announces is committed, and other nodes find it by polling.
             self._events.publish(ServiceRetrying("notifier", fault, float("inf")))
 
     def _set_timer(self, carrier_wait_s: float = carrier_wait_s) -> None:
@@ -317,7 +327,7 @@ class Outbox:
         self._timer = None
         if self._on_message is not None:
             self._on_message()
-        # With a pool that closes, the event loop may be closing too, and could not run the task.
+        # While the pool closes, the event loop may be closing too, and could not run the task.
         elif not self._store.connections.pool.is_closing():
             self._sending = start_in_background(self._send_or_wake(), "pg_scheduler notify")
 

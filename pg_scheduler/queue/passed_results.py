@@ -1,7 +1,8 @@
 """Results of jobs, copied to the jobs that wait for them and read them.
 
 A copy is a row of ``scheduler_steps``, so it lives as long as the job that reads it. The transaction that
-ends the other job writes it, or the one that inserts the job.
+ends the other job writes the copy. If the other job has ended before, the transaction that inserts the reader
+does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pg_scheduler.jobs.result import read_value
 from pg_scheduler.queue.kept_results import NOT_KEPT, error_from, terminal
 
 RESULTS_AT_ONCE: Final = 100
-"""Results that one statement should read: a value may have a megabyte."""
+"""The number of results that one statement should read at most: a value may have a megabyte."""
 
 PASSED: Final = "result:"
 """The prefix of the names of results."""
@@ -31,10 +32,10 @@ OF_CHILD: Final = "child:"
 """The prefix of the names of results of children. They stay if the step of a child is repeated."""
 
 KEPT: Final = "kept:"
-"""The prefix of those that a step which has ended keeps, while another one waits for the child again."""
+"""The prefix of the results that a step keeps after its end, while another step waits for the child again."""
 
 NEXT: Final = "next:"
-"""The prefix while the attempt of a former definition of the job runs."""
+"""The prefix of results for a new definition of a job, while an attempt of the former definition runs."""
 
 
 class Edge(NamedTuple):
@@ -57,7 +58,7 @@ class ChildResult(NamedTuple):
 
     Attributes:
         result: The result.
-        is_child: False if the job that ended had the id of a child, but was none of the step.
+        is_child: False if the job that ended had the id of a child, but was no child of the step.
     """
 
     result: JobResult
@@ -68,7 +69,7 @@ class PassedResultRepository(Repository):
     """The statements about results that are passed to other jobs."""
 
     async def clear(self, job_ids: Sequence[str], connection: Connection) -> dict[str, str]:
-        """Delete what former jobs of these ids stored; return the prefixes for the results of each."""
+        """Delete what former jobs with these ids stored; return the prefix for the results of each job."""
         running = await self._statements.fetch("clear_steps", job_ids, on=connection)
         return dict.fromkeys(job_ids, PASSED) | {row["job_id"]: NEXT for row in running}
 
@@ -76,9 +77,9 @@ class PassedResultRepository(Repository):
         """Pass the results of jobs that have ended to jobs that are locked.
 
         Args:
-            edges: What the jobs waited for, each once. Results for jobs without a prefix are not passed.
-            prefixes: The prefixes of the names, by the jobs that read them.
-            connection: That of the transaction.
+            edges: What the jobs waited for, each edge once. Results for jobs without a prefix are not passed.
+            prefixes: The prefixes of the names, by the ids of the jobs that read the results.
+            connection: The connection of the transaction.
         """
         if passed_edges := [edge for edge in edges if edge.child_id in prefixes]:
             parents, readers, definitions = zip(*passed_edges, strict=True)
@@ -97,12 +98,12 @@ class PassedResultRepository(Repository):
         return [row["name"] for row in await self._statements.fetch("passed_names", job_id)]
 
     async def get(self, job_id: str, names: Sequence[str]) -> list[JobResult]:
-        """Return those of the results that were passed to a job, in the order of the names."""
+        """Return the results with these names that were passed to a job, in the order of the names."""
         results = await self._read(job_id, names)
         return [passed_result.result for name in names if (passed_result := results.get(name)) is not None]
 
     async def of_children(self, job_id: str, step: str, children: Collection[str]) -> dict[str, ChildResult]:
-        """Return those of the results of a step's children that were passed to a job, by their ids."""
+        """Return the results of a step's children that were passed to a job, by the ids of the children."""
         digests = [_digest(child) for child in dict.fromkeys(children)]
         results: dict[str, ChildResult] = {}
         for start in range(0, len(digests), RESULTS_AT_ONCE):
@@ -116,7 +117,7 @@ class PassedResultRepository(Repository):
         return results
 
     async def _read(self, job_id: str, names: Sequence[str]) -> dict[str, ChildResult]:
-        """Return those of the results that were passed to a job, by name."""
+        """Return the results with these names that were passed to a job, by name."""
         rows = await self._statements.fetch("passed_results", job_id, names)
         codec = self._statements.codec
         results = {row["name"]: _passed_from(row, codec) for row in rows}

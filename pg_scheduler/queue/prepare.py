@@ -34,7 +34,8 @@ OUTCOMES: Final = ("completed", "ended")
 COMPARED_TYPES: Final = frozenset(
     {FunctionType, MethodType, JobPriority, Unset, float, int, str, timedelta, type(None)}
 )
-"""Types of values that are compared with those of the call before. A subclass may define equality anyhow."""
+"""Types of functions and options that are compared with those of the last call. Their subclasses are not,
+because a subclass may define equality in any way."""
 
 _common_values = attrgetter("func", *JOB_OPTIONS)
 """Returns the values of a JobSpec that many jobs of a call have in common."""
@@ -64,7 +65,7 @@ class JobPreparer:
         self._codec = codec
         self._grace = misfire_grace_time
         self._max_payload_bytes = max_payload_bytes
-        # Escaped ASCII of this length is not too large.
+        # The arguments are escaped ASCII. A text of at most this length is not too large under either limit.
         self._checked_length = min(max_payload_bytes or MAX_JSON_BYTES, MAX_JSON_BYTES)
         self._derivations: dict[tuple[str | None, bool], _Derivation] = {}
 
@@ -82,7 +83,7 @@ class JobPreparer:
             specs: The jobs.
             allows_names: Whether ``func`` may be the name of a task, which need not be registered here.
             allows_trace: Whether their metadata may have trace context.
-            allows_now: Whether jobs may have no time. Their due time is ``EPOCH``: they have no delay.
+            allows_now: Whether jobs may have no due time. They get ``EPOCH``, which stands for no delay.
 
         Raises:
             TypeError: A value has the wrong type, or a function cannot be called with the arguments.
@@ -98,7 +99,8 @@ class JobPreparer:
         due = EPOCH if due_time is None and allows_now else check_execution_time(due_time)
         template = self._template(previous_spec, allows_names=allows_names)
         for spec in specs:
-            # What is the same object as in the job before has been validated, and has the same template.
+            # A value that is the same object as in the job before has been validated. If all common values
+            # are, the job has the same template.
             if spec is not previous_spec:
                 is_alike = have_common_options(check_kind("a job", spec, JobSpec), previous_spec)
                 if (due_time := spec.execution_time) is not previous_spec.execution_time:
@@ -114,6 +116,7 @@ class JobPreparer:
     def _job(
         self, spec: JobSpec, template: JobTemplate, due: datetime, ids: Iterator[str], *, allows_trace: bool
     ) -> AnyJob:
+        """Return the row of a job, with the next of the ids if the caller gave it none."""
         task = template.task
         task_data = arguments = template.encode(spec.args, spec.kwargs)
         if self._codec is not None:
@@ -146,7 +149,8 @@ class JobPreparer:
             due: When it is due.
             kwargs: Its arguments.
             job_id: Its id.
-            failed_tasks: The tasks of the alerts that failed before it. None of them follows its own failure.
+            failed_tasks: The tasks of the alerts that failed before it. If this one fails too, none of them
+                is enqueued again.
         """
         task = self._tasks.resolve(name)
         template = JobTemplate.of(name, task, {}, misfire_grace_time=None, failed_tasks=(*failed_tasks, name))
@@ -164,7 +168,10 @@ class JobPreparer:
         return template.finish(row, arguments, template.unique, share, NO_PARENTS)
 
     def _template(self, spec: JobSpec, *, allows_names: bool) -> JobTemplate:
-        """Return the template of a job's function and options. An alias stays the name of the job."""
+        """Return the template of a job's function and options.
+
+        A job that is given by an alias of its task keeps the alias as its name.
+        """
         func: object = spec.func
         if isinstance(func, str) and (allows_names or isinstance(func, TaskName)):
             name, task = check_name(func), self._tasks.resolve(func)
@@ -225,11 +232,11 @@ def _parents_of(spec: JobSpec) -> Parents:
 
 
 def rule_of(unique: object, task: Task | None) -> Uniqueness | None:
-    """Return which jobs a job excludes; None for no others.
+    """Return which jobs a job excludes, from the value of its ``unique``; None if it excludes none.
 
     Raises:
-        TypeError: It is neither a text nor a rule.
-        ValueError: It is not a key, or it names an argument that the function lacks.
+        TypeError: The value is neither a text nor a rule.
+        ValueError: The text is not a key, or the rule names an argument that the function lacks.
     """
     rule = check_unique(unique)
     if task is not None:
@@ -240,7 +247,7 @@ def rule_of(unique: object, task: Task | None) -> Uniqueness | None:
 # -- generated ids -------------------------------------------------------------------------------------
 
 VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
-"""The digit of the variant, two bits of which the RFC fixes."""
+"""The digit with the variant, by a random digit: the RFC fixes two of its bits, the others stay random."""
 
 _last_timestamp = 0
 

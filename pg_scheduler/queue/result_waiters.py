@@ -1,7 +1,7 @@
 """Wait for the results of jobs, with one query for all waiters of a process.
 
 A commit that stores a kept result announces the job's id. The announcement only wakes the query, which also
-runs after 50 ms and then at growing intervals, so a lost one delays a waiter and nothing more.
+runs after 50 ms and then at growing intervals. So an announcement that is lost only delays a waiter.
 """
 
 from __future__ import annotations

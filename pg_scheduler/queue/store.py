@@ -22,7 +22,7 @@ from pg_scheduler.queue.unique_keys import UniqueKeyRepository
 
 
 class QueueStore:
-    """The tables of one scheduler, as far as calls need them."""
+    """The repositories that calls need to enqueue, read and change jobs."""
 
     def __init__(
         self,

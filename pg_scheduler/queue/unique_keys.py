@@ -1,8 +1,8 @@
 """Find the jobs that hold unique keys, and report conflicts about them.
 
-A partial unique index enforces that at most one unfinished job has a key. A statement that inserts leaves out
-the jobs that it refuses; one that makes a row unfinished again fails. Then the holder is read, which may have
-ended in between: the caller repeats the statement.
+A partial unique index enforces that at most one unfinished job has a key. A statement that inserts jobs
+leaves out those that the index refuses. A statement that makes a job unfinished again fails instead. In both
+cases the job that holds the key is read. If it has ended in between, the caller repeats the statement.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pg_scheduler.errors import JobConflictError
 KEY_INDEX: Final = "scheduled_jobs_unique"
 
 MAX_ROUNDS: Final = 10
-"""Repetitions of a statement while the job with the unique key ends, and another one takes it, in between."""
+"""Repetitions of a statement while the job with the unique key ends in between, and another takes the key."""
 
 ENDED: Final = "ended"
 """Stands for the status of a job that held a key and has ended since."""
@@ -47,7 +47,7 @@ class Holder(NamedTuple):
 
 @contextmanager
 def detecting_taken_keys() -> Iterator[None]:
-    """Raise the violation of the unique index as UniqueKeyTakenError."""
+    """Raise UniqueKeyTakenError instead of the violation of the unique index."""
     try:
         yield
     except Exception as error:
@@ -78,8 +78,8 @@ class UniqueKeyRepository(Repository):
         Args:
             job_id: The job.
             change: Runs the statement.
-            within: The connection that it uses, in the transaction of a caller, which stays usable; None for
-                that of its route.
+            within: The connection that the statement uses, in the transaction of a caller. A savepoint keeps
+                that transaction usable. None for the connection of the statement's route.
 
         Raises:
             JobConflictError: Another unfinished job has the unique key of the job.

@@ -37,8 +37,8 @@ class Kinds(NamedTuple):
     """Jobs by what writes them.
 
     Attributes:
-        plain: Jobs without extras.
-        copied: Those with generated ids, if COPY is faster.
+        plain: Jobs without extras that are not copied.
+        copied: Jobs without extras that have generated ids, if they are so many that COPY is faster.
         extended: Jobs with extras that wait for no others.
         dependents: Jobs that wait for others.
     """
@@ -71,9 +71,9 @@ class Queue(NamedTuple):
 
     Attributes:
         jobs: The jobs.
-        last_job_id: The unfinished job that they wait for; None for none.
-        is_ordered: Whether each waits for the end of the one before.
-        is_unique: Whether other jobs may exclude them.
+        last_job_id: The id of the unfinished job that the first one follows; None for none.
+        is_ordered: Whether each job waits for the end of the job before it.
+        is_unique: Whether other jobs may exclude these jobs.
     """
 
     jobs: Sequence[ExtendedJob]
@@ -87,7 +87,8 @@ class Queued(NamedTuple):
 
     Attributes:
         jobs: The jobs.
-        conflict: Why the last of the others was not, if jobs are unique; None for no conflict.
+        conflict: Why the last one of the other jobs was not inserted, if they are unique; None for no
+            conflict.
     """
 
     jobs: list[ExtendedJob]
@@ -116,10 +117,10 @@ class JobWriter:
             within: The transaction of the caller, or one in progress; None for none.
             message: A message that the inserts send; None for none.
             batch_size: Jobs per statement.
-            created_at: The time by which they are due now; None for the time of each statement.
+            created_at: As for ``InsertRepository.insert()``; None for the time of each statement.
 
         Raises:
-            JobNotFoundError: A job waits for one that does not exist.
+            JobNotFoundError: A job waits for a job that does not exist.
             ValueError: A job would wait for itself.
         """
         kinds, inserts = split(jobs), self._store.inserts
@@ -151,15 +152,15 @@ class JobWriter:
     ) -> dict[str | None, ExtendedJob]:
         """Insert jobs, or give existing ones a new definition.
 
-        A unique job replaces the one that holds its key, whatever the id of that is. Of several jobs with one
+        A unique job replaces the job that holds its key, whatever id that job has. Of several jobs with one
         key, the last definition gets the id of the first. ``created_at`` is as for ``insert()``.
 
         Returns:
             The unique jobs by key, with the ids of their rows.
 
         Raises:
-            JobConflictError: The id of a job is that of one row, and another job holds its key.
-            JobNotFoundError: A job waits for one that does not exist.
+            JobConflictError: One existing job has the id of a new job, and another one holds its key.
+            JobNotFoundError: A job waits for a job that does not exist.
             ValueError: A job would wait for itself.
         """
         unique: dict[str | None, ExtendedJob] = {}
@@ -174,8 +175,8 @@ class JobWriter:
         for extended in _batches(kinds.extended, batch_size):
             await inserts.replace_extended(extended, connection=connection, created_at=created_at)
         await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
-        # The other jobs may wait for unique ones, so these are written first. If a unique job waits itself,
-        # it may be for one of the others, which are then first.
+        # The other jobs may wait for unique jobs, so the unique jobs are written first. But if a unique job
+        # waits itself, it may wait for one of the other jobs, so these are written first.
         unique_first = not any(job.after for job in unique.values())
         if unique_first:
             unique = await self._replace_unique(unique, within, batch_size, created_at)
@@ -208,7 +209,7 @@ class JobWriter:
     async def conflict(
         self, jobs: Sequence[AnyJob], connection: Connection | None
     ) -> JobConflictError | None:
-        """Return the first conflict of jobs that were not inserted; None if it has passed."""
+        """Return the first conflict of jobs that were not inserted; None if there is no conflict any more."""
         keys = [key for job in jobs if (key := job.unique_key) is not None]
         if not keys:
             job_id = jobs[0].job_id
@@ -244,8 +245,9 @@ class JobWriter:
 
         Each statement that inserts a job sends the message; None for none. The commit sends it once.
 
-        ``planned_at`` is the time by which the jobs were planned, which is when they count as added. So if
-        the server's clock was ahead then, and is not any more, they are known as those of a wrong clock.
+        ``planned_at`` is the time of the server at which the jobs were planned, and counts as the time at
+        which they were added. If the server's clock was ahead then, and was set back since, the correction of
+        due times finds the jobs by that time.
         """
         jobs = [job for queue in queues if not queue.is_unique for job in _linked(queue)]
         connection = transaction.connection
@@ -268,7 +270,7 @@ class JobWriter:
     async def _insert_unique(
         self, queue: Queue, transaction: Transaction, message: str | None, planned_at: datetime
     ) -> Queued:
-        """Insert unique jobs one by one: no job waits for one that was rejected."""
+        """Insert unique jobs one by one, so that no job waits for a job that was rejected."""
         inserted: list[ExtendedJob] = []
         last_job_id, conflict = queue.last_job_id, None
         for job in queue.jobs:
@@ -330,8 +332,9 @@ class JobWriter:
     ) -> dict[str | None, ExtendedJob]:
         """Write unique jobs, and return them with the ids of their rows.
 
-        The transaction locks the jobs that hold the keys, so that none ends before it has the new definition.
-        It writes the keys in order, so that two such transactions do not wait for one another in a circle.
+        The transaction locks the jobs that hold the keys, so that none of them ends before it has the new
+        definition. It writes the jobs in the order of their keys, so that two such transactions do not
+        deadlock.
 
         Args:
             jobs: The jobs by their unique keys.
@@ -362,7 +365,8 @@ class JobWriter:
         A key or an id may become free or taken meanwhile, so further rounds follow for those that remain.
 
         Raises:
-            JobConflictError: Others took the keys in every round, or a job and its key belong to two rows.
+            JobConflictError: Other jobs took the keys in every round, or two existing jobs have the id and
+                the key of a job.
         """
         connection = transaction.connection
         insert = partial(self._store.inserts.insert_extended, connection=connection, created_at=created_at)
@@ -388,7 +392,10 @@ class JobWriter:
         raise not_inserted(remaining_jobs[0])
 
     async def _targets(self, jobs: Sequence[ExtendedJob], connection: Connection) -> dict[str, ExtendedJob]:
-        """Return the jobs by the id of the row to replace, each row once."""
+        """Return which job replaces each existing row, by the id of that row.
+
+        A job whose key and id are free by now replaces none, and is left out.
+        """
         keys = [key for job in jobs if (key := job.unique_key) is not None]
         holders = await self._store.unique_keys.lock_holders(keys, connection)
         existing = await self._store.jobs.statuses_of([job.job_id for job in jobs], connection=connection)
@@ -415,10 +422,10 @@ def not_inserted(job: AnyJob) -> SchedulerError:
 
 
 def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[ExtendedJob]:
-    """Return the jobs that were inserted, in order; all if None is given.
+    """Return the jobs that were inserted, in order, each after the job that it waits for; None for all jobs.
 
-    The job of a fire time may exist: ``backfill()`` enqueued it. A job that waits for such a one waits for
-    the newest job of the schedule too.
+    The job of a fire time may have existed before, because ``backfill()`` enqueued it. A job that waits for
+    such a job waits for the newest job of the schedule too.
     """
     linked_jobs: list[ExtendedJob] = []
     # The job of the fire time before, which may have existed, and the newest one that is inserted here.
@@ -435,5 +442,5 @@ def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[Exten
 
 
 def _batches(jobs: Sequence[J], size: int) -> Iterator[Sequence[J]]:
-    """Divide jobs by what one statement inserts."""
+    """Divide jobs into batches, each of which one statement inserts."""
     return batches(jobs, size, lambda part: [job.characters for job in part])
