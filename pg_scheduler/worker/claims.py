@@ -65,8 +65,8 @@ class ExchangeResult:
             consequences, or its row is locked.
         silence: Whether the liveness lock of another worker is free.
         crashed: The id of the claimed or expired crashed job; None if there is none.
-        read: The number of entries of the claim index that were read, those of dead rows included; 0 if they
-            were not counted.
+        read: The number of entries of the claim index that were read, with the entries of dead rows; 0 if
+            they were not counted.
         at: The server's time; None after a cheaper claim.
     """
 
@@ -106,9 +106,9 @@ class Quarantine(NamedTuple):
     """The due jobs that no claim can contain.
 
     Attributes:
-        unreadable: Those whose rows cannot be read. They have failed.
-        refused: The errors of those whose claim the table refuses, by id.
-        waiting: The errors of those whose claim waits, because a trigger needs a lock that another
+        unreadable: The jobs whose rows cannot be read. They have failed.
+        refused: The errors of the jobs whose claim the table refuses, by id.
+        waiting: The errors of the jobs whose claim waits, because a trigger needs a lock that another
             transaction holds, by id.
     """
 

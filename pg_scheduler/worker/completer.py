@@ -73,7 +73,7 @@ class Completer(Service):
         self._with_consequences = True
 
     async def run_once(self) -> float:
-        """Write one batch of completions, one of all other outcomes, and those late ones whose turn it is."""
+        """Write a batch of completions, a batch of other outcomes, and the late outcomes whose turn it is."""
         buffer = self._result_buffer
         if buffer.has_completions:
             with buffer.completions() as completions:
@@ -248,6 +248,7 @@ class Completer(Service):
         )
 
     def _announce_failures(self, outcomes: Iterable[tuple[Claim, Outcome]]) -> None:
+        """Publish final failures to those who wait for them in this process, before they are written."""
         if self._failures.wants(JobFailed):
             for claim, outcome in outcomes:
                 event = outcome.event_of(claim)
@@ -290,7 +291,10 @@ class Completer(Service):
                 await pause.wait(delay)
 
     async def unwritten_error(self, fault: DatabaseUnavailableError | None) -> DatabaseUnavailableError:
-        """Return the error about outcomes that are not written, because of a fault or, if None, of a lock."""
+        """Return the error about outcomes that are not written when a shutdown ends.
+
+        ``fault`` is the error of the database; None if rows are locked, or if the table refuses the outcomes.
+        """
         jobs = ", ".join(self._result_buffer.unwritten())
         if fault is not None:
             return DatabaseUnavailableError(f"results could not be written before the shutdown ended: {jobs}")

@@ -2,8 +2,8 @@
 
 A claim that begins at the start of the index reads running rows, rows of functions that are unknown here, and
 dead rows that another session's snapshot keeps. Once a second a claim from the start counts the entries that
-it reads. While these are few, claims begin at the start, and only those that follow a full claim begin where
-that one ended.
+it reads. While these are few, claims begin at the start, and only a claim that follows a full claim begins
+where the full claim ended.
 
 Once a claim from the start has read many entries, the position is kept:
 

@@ -12,7 +12,7 @@ The life of an attempt, in the order of its methods:
 
 An attempt can be revoked for three reasons. At shutdown the job is released. If a caller cancelled the job,
 or it was lost, its row is no longer this worker's: the task is cancelled and its outcome is dropped. Only its
-end is reported, if consequences of the job wait for that.
+end is reported, if consequences of the job wait for this end.
 """
 
 from __future__ import annotations
@@ -242,13 +242,13 @@ class Executor:
         return self._attempts.get(attempt.claim.job_id) is attempt
 
     def hurry(self) -> None:
-        """End the time that running jobs get to finish at shutdown: one in progress cancels them now."""
+        """Give running jobs no more time to finish at shutdown: a shutdown in progress cancels them now."""
         self._shutdown_timeout = 0
         if self._shutdown_timer is not None:
             self._shutdown_timer.reschedule(asyncio.get_running_loop().time())
 
     async def _wait(self, tasks: Collection[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
-        """Wait until jobs have finished, but not longer than the shutdown timeout; return those that run."""
+        """Wait until tasks have finished, at most until the shutdown timeout; return those that run on."""
         try:
             async with asyncio.timeout(self._shutdown_timeout) as self._shutdown_timer:
                 await asyncio.wait(tasks)

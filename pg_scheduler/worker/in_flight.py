@@ -246,7 +246,7 @@ class Attempt:
 
     @property
     def is_stepped(self) -> bool:
-        """Whether the event loop runs its own task now, and no other one that its code has made."""
+        """Whether the event loop now runs the task of the attempt, not another task that its code began."""
         task = current_task()
         if task is None or self.task is not None:
             return task is not None and task is self.task
@@ -273,7 +273,7 @@ class InFlight:
         self.attempts: Final[dict[str, Attempt]] = {}
         """Running attempts by job id. Only the executor adds and removes them."""
         self.outlived: Final[set[Attempt]] = set()
-        """Attempts that have written the completion of their job and still run, while it runs here again."""
+        """Attempts that have completed their job and run on, while the same job runs here once more."""
         self.crashed_claim: Claim | None = None
         """The last claim of a crashed job, which runs alone among its kind; see ``exchange_jobs``."""
         self.unwritten: Final = unwritten

@@ -71,7 +71,7 @@ class LateGroup:
 
     @property
     def may_merge(self) -> bool:
-        """Whether its outcomes may have a turn with those of other groups."""
+        """Whether this group may have a turn together with other groups."""
         return self.pause_s > 0 and not self.is_alone
 
     def may_leave_consequences(self, late_count: int) -> bool:
@@ -178,7 +178,7 @@ class LateOutcomes:
             )
 
     def due_groups(self, size: int) -> list[LateGroup]:
-        """Return the groups that have a turn now: one that is being divided, or some that wait for locks.
+        """Return the groups that have a turn now: one that is being divided, or several that wait for locks.
 
         Args:
             size: The maximum number of outcomes, unless the first group has more. Large results make it
@@ -212,7 +212,7 @@ class LateOutcomes:
 
 
 def merge(groups: Sequence[LateGroup]) -> LateGroup:
-    """Return one group of those that have a turn at the same time."""
+    """Return one group with the outcomes of all groups that have a turn at the same time."""
     return LateGroup(
         [outcome for group in groups for outcome in group.outcomes],
         since=min(group.since for group in groups),

@@ -24,7 +24,7 @@ TOLERANCE_S: Final = 0.5
 """Seconds by which the clocks may drift apart before that counts as a step."""
 
 MAX_OFFSET_S: Final = 1.0
-"""Seconds by which the clock of this host may differ from that of the server without a WARNING."""
+"""Seconds by which the clock of this host may differ from the server's clock without a WARNING."""
 
 MAX_CORRECTION_S: Final = 3600.0
 """Seconds up to which times of this host are corrected by the difference."""
@@ -110,16 +110,16 @@ class ServerClock:
         self._set_back = set_back
         self._is_offset_large = False
         self.offset_s: float | None = None
-        """Seconds by which the clock of this host is ahead of that of the server; None before a heartbeat."""
+        """Seconds by which the clock of this host is ahead of the server's clock; None before a heartbeat."""
         # The bounds of the difference between the server's clock and the monotonic one of this process.
         self._lowest_difference = float("-inf")
         self._highest_difference = float("inf")
 
     @property
     def correction_s(self) -> float:
-        """The offset if it is large enough for a WARNING, and small enough to be that of a host; else 0.
+        """The offset if it is large enough for a WARNING, and small enough to trust the server; else 0.
 
-        If the clocks are hours apart, that of the server may be the wrong one, and be set back soon.
+        If the clocks are hours apart, the server's clock may be the wrong one, and be set back soon.
         """
         if self.offset_s is None or not self._is_offset_large or abs(self.offset_s) > MAX_CORRECTION_S:
             return 0.0

@@ -150,7 +150,8 @@ class ResultRepository:
         """Return the sessions for whose locks an outcome waits, and write nothing."""
         changes = {(claim.job_id, claim.attempt): outcome.change}
         blockers: list[Blocker] = []
-        with suppress(_NotLockedError, DatabaseUnavailableError, *REFUSALS):  # they are for a message only
+        # The sessions are for a message only, so an error of the attempt does not matter.
+        with suppress(_NotLockedError, DatabaseUnavailableError, *REFUSALS):
             async with self._statements.transaction(lock_timeout_ms=REPORT_TIMEOUT_MS) as transaction:
                 async with self._locks.watching(transaction.connection, blockers):
                     await self.settle_within(changes, worker_id, transaction)
@@ -219,6 +220,7 @@ class ResultRepository:
     async def _write_all(
         self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None
     ) -> set[str]:
+        """Write all changes in one transaction, and count the rows that it deletes in ``deleted``."""
         async with self._statements.transaction(lock_timeout_ms=LOCK_TIMEOUT_MS) as transaction:
             accepted, deleted_count = await self._write(
                 changes, worker_id, transaction, deletes=deleted is not None
@@ -317,7 +319,7 @@ class ResultRepository:
         return accepted
 
     async def settle_divided(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
-        """Write changes as ``settle_within()``, without those that meet a lock or that the table refuses.
+        """Write changes as ``settle_within()``, but leave out what meets a lock or what the table refuses.
 
         Before a change is left out, it is tried without its consequences, which a scan applies then.
         """
@@ -442,6 +444,7 @@ class ResultRepository:
             [_names_of(change.suspensions) for change in changes.values()],
             on=connection,
         )
+        # The server's clock was set back after the last steps of such jobs, so their times are corrected.
         if early := [row["job_id"] for row in rows if row["is_early"]]:
             await self._statements.fetch("set_back_suspended", early, self._statements.now, on=connection)
         return {row["job_id"] for row in rows}
@@ -558,7 +561,7 @@ def _waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:
 
 
 def _child_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str, bool]]:
-    """Return what jobs that were suspended until children end wait for.
+    """Return the waits of jobs that were suspended until children end.
 
     Each tuple has the id of the job, the name of the step with the children, and whether the job waits for
     something other than children too.

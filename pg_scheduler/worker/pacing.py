@@ -98,7 +98,7 @@ class Pacing:
         return poll
 
     def seconds_until(self, due_at: float, poll: float) -> float:
-        """Return the seconds to sleep until a due time.
+        """Return the seconds to sleep until a due time; of a long sleep, at most those until the poll.
 
         Args:
             due_at: When the next claim must be sent, by the monotonic clock: the time when the last one was

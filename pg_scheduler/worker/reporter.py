@@ -282,7 +282,7 @@ class Reporter:
         self._written = self._reported
 
     def obey(self, request: str | None) -> bool:
-        """Stop claiming if that is requested, and claim again once it is not; return whether that changed."""
+        """Stop claiming if the request is to drain, else claim; return whether the request has changed."""
         if request == self.wanted:
             return False
         self.wanted = request

@@ -8,9 +8,9 @@ many crashes, as ``reclaim_change()`` in ``jobs/outcome.py`` decides.
 
 An old lease in the row of a job does not show that its worker is dead, because heartbeats skip a row that a
 transaction of the application has locked. So a worker's jobs are left to it as long as it has a row. Its own
-rescuer releases those that it does not know, as the answer to their claim was lost. A worker that has stopped
-has no rescuer: while threads of its process run on, its heartbeats name their attempts, and other workers
-take its other jobs.
+rescuer releases jobs that it does not know, because the answer to their claim was lost. A worker that has
+stopped has no rescuer: while threads of its process run on, its heartbeats name their attempts, and other
+workers take its other jobs.
 """
 
 from __future__ import annotations

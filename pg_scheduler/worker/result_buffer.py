@@ -91,7 +91,7 @@ class ResultBuffer:
 
     @property
     def has_results(self) -> bool:
-        """Whether any outcomes are not yet written, without those of batches in progress."""
+        """Whether any outcomes wait to be written. Batches in progress do not count."""
         return bool(self._completed or self._others or self.late.groups)
 
     @property
@@ -111,7 +111,7 @@ class ResultBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether the unwritten outcomes, with those of batches in progress, have reached the capacity."""
+        """Whether the unwritten outcomes have reached the capacity. Batches in progress count too."""
         return self._unwritten >= self.capacity
 
     def unwritten(self) -> dict[str, int]:
@@ -182,7 +182,8 @@ class ResultBuffer:
         self._in_batches[batch] = claims
         del self._completed[attempt]
         if len(claims) > self.batch_size:
-            # As the last entry of the dict, they have their turn after those of other attempt numbers.
+            # The rest becomes the last entry of the dict, so that other attempt numbers have their turn
+            # first.
             self._completed[attempt] = claims[self.batch_size :]
             del claims[self.batch_size :]
         if self._completed:
@@ -241,7 +242,7 @@ class ResultBuffer:
         batch.outcomes = list(outcomes.values())
 
     def _settle_others(self, batch: OutcomeBatch) -> None:
-        """Publish accepted outcomes, and refused ones as lost; keep those that are late."""
+        """Publish accepted outcomes, and refused ones as lost. Late outcomes are published when written."""
         outcomes = batch.outcomes
         if batch.late:
             outcomes = [(claim, outcome) for claim, outcome in outcomes if claim.job_id not in batch.late]
@@ -288,7 +289,7 @@ class OutcomeBatch:
 
     Attributes:
         outcomes: The attempts with their outcomes.
-        last_group: The late group that the outcomes are; None for those that were not tried before.
+        last_group: The late group that consists of these outcomes; None if they were not tried before.
         accepted: Ids of jobs whose outcome the database accepted; set within the block.
         late: Ids of jobs whose outcome the block has added to ``ResultBuffer.late``.
     """

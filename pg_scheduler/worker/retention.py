@@ -20,7 +20,7 @@ Cutoffs: TypeAlias = Mapping[JobStatus, datetime]
 """For each status whose jobs are deleted by age, the instant before which they finished."""
 
 RowPosition: TypeAlias = tuple[int, int]
-"""A place of the table: the number of a block, and that of a row within it."""
+"""A place of the table: the number of a block, and the number of a row within it."""
 
 MAX_ROWS_OF_BLOCK: Final = 2048
 """More rows than the largest block of a table can have."""
@@ -38,7 +38,7 @@ class BlockRange(NamedTuple):
     Attributes:
         first: Its first block.
         may_have_due: Whether it may have a job to delete.
-        due: The statuses of which it had one when it was read.
+        due: The statuses of which the range had a job to delete when it was last read.
     """
 
     first: int
@@ -108,7 +108,7 @@ class RetentionRepository(Repository):
         ]
 
     async def note_range(self, first: int, blocks: int, cutoffs: Cutoffs) -> frozenset[JobStatus]:
-        """Read a range for the next pass; return the statuses of which a job precedes its cutoff."""
+        """Read a range for the next pass; return the statuses of which it has a job to delete."""
         bounds = (first, 0), (first + blocks, 0), first, blocks
         args = *bounds, await self._table(), *_cutoffs(cutoffs), self._statements.now
         (row,) = await self._statements.fetch("note_range", *args)

@@ -193,6 +193,7 @@ class Service(ABC):
             await self.drain()
 
     async def _loop(self, first_pass: asyncio.Event) -> None:
+        """Make passes until the service stops; set ``first_pass`` when the first one has succeeded."""
         backoff = Backoff(self.backoff.first_s, self.backoff.longest_s)
         while not self._is_stopping:
             began = time.monotonic()

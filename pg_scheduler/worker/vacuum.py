@@ -45,7 +45,7 @@ class OldStatistics(Protocol):
     """The statistics that a pass may merge; see ``statistics/statements.py``."""
 
     async def fold(self, span_s: int, longer_s: int | None, days: float, limit: int) -> int:
-        """Merge old rows of a span into those of a longer one; return how many were read."""
+        """Merge old rows of a span into rows of a longer span; return how many were read."""
 
 
 class VacuumStep(NamedTuple):
@@ -69,7 +69,7 @@ class Vacuum(Service):
     interval_jitter = 0.1
     """The random share of the interval between two passes."""
     check_interval_s = 600.0
-    """Seconds after which a worker checks again whether the one that makes the pass still runs."""
+    """Seconds after which a worker checks again whether the worker that makes the pass still runs."""
     step_blocks = 2000
     """Blocks of the table that one step walks over."""
     pause_s = 0.1

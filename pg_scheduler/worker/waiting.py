@@ -3,11 +3,12 @@
 An attempt is suspended only then, so code that does anything else is never cancelled. Two questions are
 answered from what Python knows about its tasks and threads, and nothing is counted or guessed.
 
-Which tasks are those of an attempt? Those whose context has it: a task inherits the context of the code that
-creates it. What does a task wait for? For a future: that of a step, another task, or several of them, by
-``gather()``, ``wait()`` or the end of a TaskGroup. Any other future counts as work in progress, and so does a
-timer around the wait, such as that of ``asyncio.timeout()``, which ends it at a time that no later attempt
-knows. The code of the task reaches the timer by the context managers of its blocks, and by what those hold.
+Which tasks belong to an attempt? The tasks whose context has it: a task inherits the context of the code that
+creates it. What does a task wait for? For a future: the future of a step, another task, or several of them,
+by ``gather()``, ``wait()`` or the end of a TaskGroup. Any other future counts as work in progress, and so
+does a timer around the wait, such as that of ``asyncio.timeout()``, which ends it at a time that no later
+attempt knows. The code of the task reaches the timer by the context managers of its blocks, and by what those
+hold.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ IDLE_CODE: Final = pool_threads._worker.__code__  # noqa: SLF001
 
 CODE_KINDS: Final = frozenset({CoroutineType, GeneratorType, AsyncGeneratorType})
 CONTAINERS: Final = frozenset({dict, list, tuple, deque})
-"""Where a context manager keeps others. A dict may be that of its attributes."""
+"""Where a context manager keeps other context managers. A dict may have its attributes."""
 
 BLOCK_EXITS: Final = frozenset({"__exit__", "__aexit__"})
 """The methods of a context manager that a block calls at its end."""
@@ -114,7 +115,7 @@ def thread_waits(thread: threading.Thread, waiting: Collection[threading.Thread]
 def continues_after(waiting: object, awaited: object) -> bool:
     """Return whether a task or a thread does not continue before another one ends, except by an error.
 
-    A limit of ``wait_for()`` makes no difference, since it cancels what is awaited.
+    A timeout of ``wait_for()`` makes no difference, because it cancels what is awaited.
     """
     if isinstance(waiting, asyncio.Task) and isinstance(awaited, asyncio.Task):
         return _awaits(waiting, awaited, set())
@@ -329,7 +330,7 @@ def _behind(awaitable: Any) -> Any:
 def _has_timer(task: Task, frames: Iterable[Any]) -> bool:
     """Return whether a task is in a block of ``asyncio.timeout()`` or the like, whose timer runs.
 
-    The block may be that of another context manager which holds the timer, such as an exit stack.
+    The timer may also be held by the context manager of the block, such as an exit stack.
     """
     holders, visited = list(frames), set[int]()
     # The list grows meanwhile. What the code itself holds is at its begin, so it is examined first.
@@ -353,6 +354,7 @@ def _times(manager: Any, task: Task) -> bool:
     timers = [_attribute(manager, name) for name in TIMER_ATTRIBUTES]
     if not any(hasattr(type(timer), "cancelled") and not timer.cancelled() for timer in timers):
         return False
+    # A manager that names the task to cancel does so for that task only.
     timed = [_attribute(manager, name) for name in TIMED_TASK_ATTRIBUTES]
     return not any(isinstance(other, asyncio.Task) and other is not task for other in timed)
 

@@ -42,7 +42,7 @@ class RenewResult:
         subscriptions: The classes of events that other workers want, as they wrote them.
         wanted: The request to the worker: ``drain``; None for no request.
         obstacle: Why the leases of the jobs were not renewed; None if they were.
-        is_server_time: Whether ``now`` is the server's time, and not that of a test.
+        is_server_time: Whether ``now`` is the server's time, and not a time that a test has set.
     """
 
     alive: bool
@@ -394,7 +394,7 @@ class WorkerRepository:
         orphans: Sequence[Record],
         rescued: Collection[str],
     ) -> None:
-        """Record which workers were declared dead, without those that had shut down before.
+        """Record which workers were declared dead, without the workers that had shut down before.
 
         The record is written in a transaction of its own. If the table of records refuses it, the jobs are
         reclaimed nevertheless, because only people read the record.

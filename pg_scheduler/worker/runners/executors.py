@@ -25,7 +25,7 @@ def check_executors(executors: Mapping[str, JobExecutor] | None) -> dict[str, Jo
 
     Raises:
         TypeError: They are not a mapping.
-        ConfigurationError: A name is not a str or is reserved, or an executor lacks a method.
+        ConfigurationError: A name is not a str or is reserved, or an executor is no JobExecutor.
     """
     executors = {} if executors is None else check_kind("executors", executors, Mapping)  # type: ignore[type-abstract]
     for name, executor in executors.items():

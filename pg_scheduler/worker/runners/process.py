@@ -97,7 +97,10 @@ class ProcessExecutor(JobExecutor):
         return value
 
     async def stop(self, grace: float) -> None:
-        """End the idle processes; kill those that do not end in time. Wait for all that are to end."""
+        """End the idle processes of this event loop, and kill those that do not end in time.
+
+        Wait for the end of these processes, and of others that were to end before.
+        """
         loop = asyncio.get_running_loop()
         idle, self._idle[:] = list(self._idle), []
         for child in idle:

@@ -136,6 +136,7 @@ def _classes_of(error: BaseException) -> list[list[str]]:
 
 
 def _new_error(values: dict[str, Any]) -> RemoteError:
+    """Return an exception that is derived from the first class of the original that allows it, if any."""
     for module, path in values["classes"]:
         derive = partial(_derive, values, module, path)
         if (error := guarded(derive, lambda _: None)) is not None:
@@ -146,7 +147,7 @@ def _new_error(values: dict[str, Any]) -> RemoteError:
 def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | None:
     """Return an exception that is also one of that class, without calling its constructor.
 
-    None if the class is not loaded here. The class may raise: it may forbid subclasses, or require arguments.
+    None if the class is not loaded here. This may raise, because a class may forbid subclasses.
     """
     base: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -163,6 +164,7 @@ def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | Non
 
 
 def _fill(error: RemoteError, values: dict[str, Any]) -> RemoteError:
+    """Return an exception with the text and the traceback of the original."""
     error.text = values["text"]
     error.remote_traceback = values["traceback"]
     remote = RemoteTraceback(values["traceback"])
