@@ -494,13 +494,14 @@ class AttemptSteps(OpenSteps):
     async def _step(self, name: str, kind: str, connection: Any = None) -> AsyncIterator[StoredStep | None]:
         """Use a name in a block, and yield the step that is stored under it; None if there is none.
 
-        ``connection`` is that of the caller, if the step commits with its transaction. The attempt is not
-        suspended within the block. A block that raises an exception may be repeated.
+        ``connection`` is the caller's connection, if the step commits with its transaction. The attempt is
+        not suspended within the block. A block that raises an exception may be repeated.
         """
         check_step_name(name)
         self._connections.check_loop()
         await self._check_open()
         self._waits.note_thread()
+        # A step whose transaction of the caller was rolled back may be repeated.
         is_callers = name in self._names and name in self._callers
         if is_callers and await self._callers.forget_rolled_back(name, connection):
             self._names.discard(name)

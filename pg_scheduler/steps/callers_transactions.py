@@ -85,8 +85,8 @@ class CallersTransactions:
 
         Args:
             name: The name of the step.
-            connection: The connection that the caller passes now; None for none. If it is that of the
-                transaction, a savepoint with the step may have been rolled back.
+            connection: The connection that the caller passes now; None for none. If it is the one of
+                the transaction, a savepoint with the step may have been rolled back.
         """
         step, job_id = self._steps[name], self._claim.job_id
         session = None if connection is None else await self._connections.check_transaction(connection)

@@ -63,8 +63,8 @@ class ChildJob(NamedTuple):
 
     Attributes:
         job_id: Its id.
-        other_id: Its id if a child of another step has the first one: that one with a hash. It is equal to
-            ``job_id`` if it would be too long.
+        other_id: The id of the child if a child of another step has ``job_id``: ``job_id`` with a hash. If
+            that would be too long, it is ``job_id``.
         number: Its number in the step; None for a single child.
         call: Its function and arguments.
         options: Arguments of ``enqueue()``.
@@ -220,9 +220,10 @@ class Children:
                 spec = ChildSpec(job.call, job_id, mark, job.options)
                 return await self._enqueue_child(spec, resolution, connection)
             except JobConflictError as conflict:
+                # Another job has the unique key of the child, and stands for the child.
                 if conflict.job_id != job_id:
                     return conflict.job_id
-            # Another session has committed a job of the id meanwhile.
+            # Another session has committed a job with this id meanwhile.
             family = await self._find(claim, name, [job], connection)
         job_id, row = _row_of(job, family)
         raise JobConflictError(
@@ -289,7 +290,7 @@ def _row_of(job: ChildJob, family: Family) -> tuple[str, ChildRow]:
         return job.other_id, other
     if row.state in {OWN, COMPLETED, FORMER}:
         return job.job_id, row
-    # The alert of the failure of a job may have such an id, or get it while the child exists.
+    # An id with this suffix may be that of the alert of a failed job, now or while the child exists.
     if (row.state == TAKEN and row.is_child) or job.job_id.endswith(ALERT_SUFFIX):
         return job.other_id, other
     return job.job_id, row

@@ -162,12 +162,12 @@ class StepRepository(Repository):
     async def keep_holders_results(
         self, job_ids: Collection[str], seconds: float, connection: Connection
     ) -> Sequence[KeyHolder]:
-        """Let jobs that have the unique keys of children keep their results; return those that cannot.
+        """Let jobs that have the unique keys of children keep their results; return the jobs that cannot.
 
         Args:
             job_ids: The jobs.
             seconds: For how long a result is kept.
-            connection: That of the transaction that stores the step.
+            connection: The connection of the transaction that stores the step.
         """
         rows = await self._statements.fetch("keep_holders_results", sorted(job_ids), seconds, on=connection)
         return [KeyHolder(*row) for row in rows]

@@ -230,6 +230,7 @@ class AttemptWaits:
         return {caller for caller in callers if isinstance(caller, threading.Thread)}
 
     def _all_threads_wait(self) -> bool:
+        """Return whether the threads in which code of the attempt runs all wait for steps."""
         function_thread = self._attempt.call and self._attempt.call.thread
         waiting = self._waiting_threads()
         threads = {*self._threads, *([function_thread] if function_thread else [])}
@@ -271,7 +272,10 @@ def _suspension(step: StoredStep) -> Suspension:
 
 
 def _may_continue(step: StoredStep) -> bool:
-    """Return whether a step that waited has ended, or has no more reason to wait."""
+    """Return whether a step that waited has ended, or has nothing left to wait for.
+
+    The time of the step may be over, or its children may be lost.
+    """
     if step.has_ended or step.kind == CHILD:
         return step.has_ended or not step.is_awaited
     return step.left_s is not None and step.left_s <= 0
