@@ -140,8 +140,8 @@ class Consequences:
         async def run_unlocked(part: Sequence[str], transaction: Transaction) -> None:
             """Apply the consequences of those jobs of which no row is locked.
 
-            So no statement of the transaction waits for a row. Otherwise a scan with thousands of locked jobs
-            could take too long to reach a job that is free.
+            For these jobs, no statement of the transaction waits for a row. If each locked job made a scan
+            wait, thousands of them could keep it from a job that is free.
             """
             rows = await self._statements.fetch("lock_settled", part, part, on=transaction.connection)
             locked.update(row["job_id"] for row in rows)

@@ -262,7 +262,11 @@ def _first_due(jobs: Sequence[AnyJob]) -> datetime | None:
 
 
 def needs_time(job: AnyJob, conflict_resolution: ConflictResolution) -> bool:
-    """Return whether a delayed job needs its due time before the statement that inserts it."""
+    """Return whether a delayed job needs its due time before the statement that inserts it.
+
+    The id of a time span follows from the due time. The statements for jobs that wait for others, and those
+    that replace jobs, take no delay.
+    """
     if isinstance(job, ExtendedJob) and (job.span is not None or job.after):
         return True
     return conflict_resolution is ConflictResolution.REPLACE

@@ -101,7 +101,7 @@ def distinct_alert_id(taken_id: str) -> str:
 
 
 def _shortened(job_id: str, suffix: str) -> str:
-    """Return an id to which a suffix can be appended."""
+    """Return a job id with room for a suffix. The end of an id that is too long becomes a hash."""
     if len(job_id.encode()) + len(suffix) <= MAX_ID_BYTES:
         return job_id
     start = job_id.encode()[: MAX_ID_BYTES - len(suffix) - HASH_CHARACTERS].decode(errors="ignore")

@@ -126,6 +126,7 @@ class InsertBatcher:
         due, message = job.execution_time, None
         is_near = self._outbox.is_near(due, self._origin)
         if is_near and self._outbox.is_sent_by_commit(connection, notify):
+            # A statement for delayed jobs appends the time of its call, which only the server knows.
             message = due_message("") if self._is_delayed else due_message("", due)
         inserted = await self._insert([job], message=message, connection=connection)
         if inserted and is_near and message is None:

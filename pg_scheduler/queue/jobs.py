@@ -227,10 +227,10 @@ class JobRepository(Repository):
 
         Args:
             name: The name of the statement. Its last parameter is whether the same transaction applies the
-                consequences afterwards. If it does not, and the job has some, the statement returns the job
-                without changing it.
-            job_id: The job.
-            args: The parameters of the statement between these two.
+                consequences afterwards. If that is False, and the job has consequences, the statement returns
+                the job without changing it.
+            job_id: The job. Its id is the first parameter of the statement.
+            args: The parameters of the statement between the first and the last one.
             within: The transaction of the caller, or one in progress; None for none.
 
         Raises:
@@ -302,7 +302,7 @@ class JobRepository(Repository):
         return [_cancelled_job(row) for row in rows if row["changed"]], end
 
     async def delete(self, job_ids: Collection[str]) -> list[TouchedJob]:
-        """Delete jobs that do not run and for which nothing waits; return those that existed."""
+        """Delete jobs that do not run and for which nothing waits; return the jobs that existed."""
         rows = await self._statements.fetch_retrying("delete_jobs", list(job_ids))
         return [TouchedJob(*row) for row in rows]
 

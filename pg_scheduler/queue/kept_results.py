@@ -100,7 +100,7 @@ def _result_from(row: Any, codec: PayloadCodec | None) -> JobResult | None:
             finished_at=row["finished_at"],
             expires_at=row["expires_at"],
         )
-    # The status of the result was written by hand.
+    # There is no row of the job, and the status of its result was written by hand.
     if status is None:
         return None
     message = row["row_error"]

@@ -216,7 +216,10 @@ class Outbox:
         watch.timer = loop.call_later(watch.wait_s, self._look, watch)
 
     def _look(self, watch: Watch) -> None:
-        """Notify workers if the transaction of a caller has ended, else ask once more later."""
+        """Notify workers if the transaction of a caller has ended, else ask once more after twice the wait.
+
+        After a wait of the horizon, give up: then nodes find the job by polling.
+        """
         current = guarded(watch.read, lambda _: None)  # a released or closed connection may raise anything
         # A library without an object for its transactions returns True while one is open.
         is_another = current is not watch.transaction and current is not True
@@ -333,7 +336,7 @@ class Outbox:
 
 
 def _earliest(due: datetime | None, other_due: datetime | None) -> datetime | None:
-    """Return the earlier one of two due times, of which None means that it is unknown."""
+    """Return the earlier of two due times; None if one of them is unknown."""
     return None if due is None or other_due is None else min(due, other_due)
 
 

@@ -176,7 +176,7 @@ class JobPreparer:
         if isinstance(func, str) and (allows_names or isinstance(func, TaskName)):
             name, task = check_name(func), self._tasks.resolve(func)
         else:
-            function = cast("JobFunction", func)  # a JobSpec takes a call() apart
+            function = cast("JobFunction", func)  # a JobSpec has taken the function out of a call()
             adopted = self._tasks.adopted.get(function) if isinstance(function, FunctionType) else None
             task = adopted or self._tasks.adopt(function)
             name = task.name
@@ -209,7 +209,7 @@ class JobPreparer:
 
 
 def _parents_of(spec: JobSpec) -> Parents:
-    """Return the jobs that one waits for.
+    """Return the jobs that a job waits for.
 
     Raises:
         TypeError: ``after`` is not a collection of ids, or ``pass_results`` is not a bool.

@@ -406,7 +406,7 @@ class JobWriter:
                 # Neither its key nor its id is taken any more, so the next round inserts it.
                 continue
             if holder is not None and holder.job_id != job.job_id and job.job_id in existing:
-                # The id is that of one row and the key that of another: it could replace only one of them.
+                # One row has the id, and another one has the key. The job could replace only one of them.
                 raise JobConflictError(holder.job_id, holder.status, holder.unique_key)
             # The row to replace is the one that holds the key. If none does, it is the one with the id.
             target = job.job_id if holder is None else holder.job_id
@@ -428,7 +428,7 @@ def _linked(queue: Queue, inserted: Collection[str] | None = None) -> list[Exten
     such a job waits for the newest job of the schedule too.
     """
     linked_jobs: list[ExtendedJob] = []
-    # The job of the fire time before, which may have existed, and the newest one that is inserted here.
+    # The job of the previous fire time, which may have existed before, and the newest job inserted here.
     previous_id = newest_id = queue.last_job_id
     for job in queue.jobs:
         job_id = job.row.job_id
