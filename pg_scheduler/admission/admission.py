@@ -215,7 +215,7 @@ class Admission(Service):
             self._surplus[key] = (task, SurplusPosition(claim.priority, claim.execution_time, claim.job_id))
 
     async def _block_surplus(self) -> None:
-        """Block a number of due jobs that would be claimed in vain and delay those of other tasks."""
+        """Block a number of due jobs that would be claimed in vain and delay jobs of other tasks."""
         key, (task, position) = self._surplus.popitem()
         names = [name for name, limited_task in self._tasks.lists.limited.items() if limited_task is task]
         job_ids = None

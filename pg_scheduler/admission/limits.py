@@ -151,7 +151,7 @@ class LimitRepository(Repository):
         """Unblock the first jobs of limits that have room, as many as there is room for.
 
         Args:
-            limits: The numbers of each limit, in sets of which the one with the most room decides.
+            limits: The numbers of each limit, in sets. The set with the most room decides.
             max_jobs: The maximum number of jobs of each limit.
         """
         numbered_limits = [

@@ -26,9 +26,9 @@ class PauseRepository(Repository):
         return any(row[0] for row in rows)
 
     async def end_pauses(self) -> list[str]:
-        """Delete the pauses whose time has ended; return the names of those that this call deleted."""
+        """Delete the pauses whose time has ended; return the names of the tasks that this call resumed."""
         return [row[0] for row in await self._statements.fetch("end_pauses", self._statements.now)]
 
     async def paused(self) -> list[Pause]:
-        """Return every pause in the order of the names, also those that have just ended."""
+        """Return every pause in the order of the names, including pauses that have just ended."""
         return await self._rows(Pause, "paused_tasks", self._statements.now)

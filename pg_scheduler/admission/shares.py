@@ -81,7 +81,7 @@ class ShareRepository(Repository):
         return Fed(row["jobs"], row["due"], row["room"], is_complete, tuple(row["locked"]))
 
     async def find_locked(self, job_ids: Collection[str]) -> set[str]:
-        """Return those of the jobs whose rows other transactions have locked."""
+        """Return the ids of the jobs whose rows other transactions have locked."""
         async with self._statements.connections.admission() as connection:
             rows = await self._statements.fetch("lock_settled", list(job_ids), [], on=connection)
         return {row["job_id"] for row in rows}

@@ -60,7 +60,7 @@ class BlockedJobs(Service):
         self._report(late, late)
 
     async def _end_scan(self) -> None:
-        """Plan the next scan, and delete starts that nothing counts any more from time to time."""
+        """Plan the next scan. From time to time, delete the starts that no limit counts any more."""
         now = time.monotonic()
         self._next_scan = now + self.scan_interval_s
         if now >= self._next_cleanup:
@@ -142,7 +142,7 @@ class Unblocker(BlockedJobs):
 
     @property
     def has_ends_to_check(self) -> bool:
-        """Whether attempts have ended, the limits of which were not checked since."""
+        """Whether the limits of attempts that have ended are still to be checked."""
         return bool(self._freed)
 
     def request_scan(self) -> None:
