@@ -216,6 +216,7 @@ class AttemptRunner:
         kwargs: Mapping[str, Any],
         executor: JobExecutor,
     ) -> Result:
+        """Call the function of an attempt in an executor, and return how it ended."""
         claim = attempt.claim
         attempt.call = call = JobCall(
             claim,

@@ -123,11 +123,9 @@ class Completer(Service):
             self._signals.due(due_at)
 
     async def _settle(self, batch: OutcomeBatch) -> None:
-        """Write outcomes together; if rows are locked, write only the outcomes whose rows are free.
+        """Write outcomes together; if rows are locked, write those whose rows are free, and postpone others.
 
-        The others are postponed.
-
-        Late outcomes have failed together with others before, so only those whose rows are free are written.
+        Late outcomes have failed together with others before, so they are written in the second way at once.
         """
         repository, buffer = self._store.results, self._result_buffer
         deleted = None if buffer.keeps_completed else buffer.deleted

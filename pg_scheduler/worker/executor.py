@@ -225,6 +225,7 @@ class Executor:
         await self._runner.stop()
 
     def _leave(self, attempt: Attempt) -> None:
+        """Keep an attempt in flight whose code runs on after the shutdown, and log that it does."""
         self.in_flight.leave(attempt)
         # An attempt that cannot be stopped is in a thread, which ThreadAbandoned reports.
         if not attempt.is_unstoppable:

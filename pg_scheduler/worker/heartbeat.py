@@ -206,6 +206,7 @@ class Heartbeat(Service):
         self._renewed(requested_at)
 
     def _renewed(self, requested_at: float) -> None:
+        """Record that a request, sent at this monotonic time, has renewed the lease."""
         self._lease.renewed(requested_at)
         self._reporter.confirm()
         now = time.monotonic()

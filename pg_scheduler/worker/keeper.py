@@ -128,6 +128,7 @@ class LeaseKeeper:
     # -- in the thread ---------------------------------------------------------------------------------
 
     def _main(self, ready: asyncio.Event, ended: asyncio.Event) -> None:
+        """Run the event loop of the thread, and set both events at its end, whatever ends it."""
         try:
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._keep(ready, ended))
@@ -207,6 +208,7 @@ class LeaseKeeper:
                 raise
 
     async def _connect(self) -> None:
+        """Open the connection, take the liveness lock, and write its key into the row of the worker."""
         try:
             await self._connection.open()
         except Exception as error:  # noqa: BLE001 - a pool's way to connect may be the user's code
@@ -225,6 +227,7 @@ class LeaseKeeper:
         self._call_in_loop(self._events.publish, KeeperConnected(has_lock=self._connection.key is not None))
 
     async def _renew(self) -> None:
+        """Renew the lease with the attempts and results that the worker has now."""
         self._renewed_at = requested_at = time.monotonic()
         # The running attempts are read first. So an attempt that ends in between is in both, not in neither.
         held = self._in_flight.held()

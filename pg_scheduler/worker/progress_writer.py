@@ -100,6 +100,7 @@ class ProgressWriter(Service):
                 del self.reports[claim.job_id]
 
     async def _write(self, job_ids: Iterable[str]) -> None:
+        """Write the reports of jobs that have one, and publish those that were written."""
         async with self._writing:  # a statement in progress may hold the rows
             batch = {job_id: report for job_id in job_ids if (report := self.reports.get(job_id)) is not None}
             if not batch:

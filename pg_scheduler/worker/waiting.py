@@ -208,6 +208,7 @@ class ChildWaits:
 
 
 def _context_of(task: Task) -> contextvars.Context | None:
+    """Return the context of a task; None if it cannot be found, before Python 3.12."""
     if sys.version_info >= (3, 12):
         return task.get_context()
     # A task that is implemented in Python has this attribute, one in C does not.

@@ -52,10 +52,10 @@ def _run(
 
 
 async def _end_of_thread(call: JobCall) -> None:
-    """Ask a function to return that middleware has stopped waiting for, and wait until it does.
+    """Wait for the end of a function in a thread that middleware has stopped waiting for.
 
-    Until then the job keeps its slot, so that no other attempt runs at the same time. If this is cancelled,
-    at a shutdown, the job stays with its thread.
+    The function is asked to return. Until it does, the job keeps its slot, so that no other attempt runs at
+    the same time. If this wait is cancelled, at a shutdown, the job stays with its thread.
     """
     has_waited = False
     while call.is_unstoppable:

@@ -151,7 +151,7 @@ class _Thread(threading.Thread):
         self.queue: SimpleQueue[Work | None] = SimpleQueue()
 
     def run(self) -> None:
-        """Execute attempts until the end, or until none has come for a while."""
+        """Execute attempts until ``end()`` is called, or until none has come for a while."""
         try:
             self._execute()
         finally:
