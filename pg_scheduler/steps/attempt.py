@@ -332,6 +332,7 @@ class AttemptSteps(OpenSteps):
                 return replace(children, take=only)
 
     def _sleep(self, name: str, delay: float | timedelta | None, until: datetime | None) -> PendingWait:
+        """Return the wait for the end of a sleep."""
         check_step_name(name)
         if delay is None and until is None:
             raise TypeError(f"sleep {name!r} has no end; pass a delay or until=")
@@ -351,6 +352,12 @@ class AttemptSteps(OpenSteps):
         return PendingWait(name, SLEEP, find, take)
 
     def _signal(self, name: str, timeout: float | timedelta | None, kind: type[Any] | None) -> PendingWait:
+        """Return the wait for a signal.
+
+        A wait that has timed out frees its name, so code may wait for one name several times. The row of the
+        step has the end of each timeout. By their number, an attempt knows which of its waits timed out
+        before.
+        """
         seconds = None if timeout is None else check_delay("timeout", timeout)
         end = NO_TIMEOUT if seconds is None else None
         value_type = SignalType(kind)
@@ -389,6 +396,7 @@ class AttemptSteps(OpenSteps):
         return PendingWait(name, SIGNAL, find, take)
 
     def _children_of(self, name: str, jobs: Sequence[ChildJob]) -> PendingWait:
+        """Return the wait for the ends of children. Its first look inserts them if they do not exist."""
         kinds = [ReturnType(job.call.func) for job in jobs]
 
         async def find() -> StoredStep:
