@@ -239,6 +239,7 @@ class Unblocker(BlockedJobs):
         return False
 
     def _next_delay(self, *, is_behind: bool) -> float:
+        """Return the seconds until the next pass: 0 if the last one left something to do at once."""
         if is_behind:
             return 0
         now = time.monotonic()
