@@ -155,9 +155,10 @@ class AttemptWaits:
         """Suspend the attempt if all of its code waits; else find out what has ended, and look later."""
         if not self._calls or self.suspensions or self._is_closed:
             return
-        if self._may_end and self._attempt.call is None and self._function_waits():
+        runs_in_loop = not self._attempt.runs_in_executor
+        if self._may_end and runs_in_loop and self._function_waits():
             self._pass.request(self)
-        elif self._may_end and self._attempt.call is not None and self._all_threads_wait():
+        elif self._may_end and not runs_in_loop and self._all_threads_wait():
             self._suspend()
             return
         else:
@@ -193,8 +194,9 @@ class AttemptWaits:
         """See `OpenSteps`."""
         if not self._may_end:
             return False
-        if self._attempt.call is not None:
-            function_thread = self._attempt.call.thread
+        if self._attempt.runs_in_executor:
+            call = self._attempt.call
+            function_thread = None if call is None else call.thread
             if function_thread is None or not thread_waits(function_thread, self._waiting_threads()):
                 return False
             descriptions = [

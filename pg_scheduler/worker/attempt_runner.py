@@ -218,6 +218,7 @@ class AttemptRunner:
     ) -> Result:
         """Call the function of an attempt in an executor, and return how it ended."""
         claim = attempt.claim
+        attempt.runs_in_executor = True
         attempt.call = call = JobCall(
             claim,
             task.func,

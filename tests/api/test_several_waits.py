@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from contextvars import copy_context
 from datetime import UTC, datetime, timedelta
@@ -18,6 +18,7 @@ from pg_scheduler import (
     Child,
     DuplicateStepError,
     First,
+    JobCall,
     JobFailedError,
     JobStatus,
     Sleep,
@@ -39,9 +40,13 @@ DAY = timedelta(days=1)
 NOW = timedelta(0)
 
 
-@pytest.fixture
-async def t(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
-    async with TestScheduler(pool, now=START) as scheduler:
+async def pass_on(_call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
+    return await call_next()
+
+
+@pytest.fixture(params=[(), (pass_on,)], ids=["plain", "middleware"])
+async def t(pool: asyncpg.Pool, request: pytest.FixtureRequest) -> AsyncIterator[TestScheduler]:
+    async with TestScheduler(pool, now=START, middleware=request.param) as scheduler:
         yield scheduler
 
 
