@@ -24,7 +24,7 @@ def _ignore(_stack: str) -> None: ...
 
 
 class RaisedError(Exception):
-    """The exception of a function, wrapped: raised as it is, it could end or cancel the caller's task."""
+    """Wraps the exception of a function, which could itself end or cancel the task of the caller."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(error)
@@ -104,11 +104,11 @@ class JobCall:
         self._on_cancel: Callable[[], None] | None = None
         self._is_running: Callable[[], bool] | None = None
         self.thread: threading.Thread | None = None
-        """The thread that calls the function; None if the executor does not tell."""
+        """The thread that calls the function; None if there is none, or if the executor does not set it."""
         self.trace: Mapping[str, str] | None = None
         self.cancelled_by: str | None = None
-        """Why: ``timeout``, ``cancelled``, ``lost`` (its lease), ``shutdown``, ``middleware``; or
-        ``suspended``, until a later attempt continues the job."""
+        """Why the attempt was cancelled: ``timeout``, ``cancelled``, ``lost`` (its lease), ``shutdown``,
+        ``middleware``, or ``suspended`` (a later attempt continues the job). None if it was not cancelled."""
 
     @property
     def job(self) -> CurrentJob:
@@ -146,12 +146,13 @@ class JobCall:
         self._on_cancel, self._is_running = callback, is_running
 
     def detach(self) -> None:
-        """Forget what ``on_cancel()`` was given: ``run()`` has ended, and middleware runs on."""
+        """Forget the callbacks of ``on_cancel()``: ``run()`` has ended, while middleware may still run."""
         self._on_cancel = self._is_running = None
 
     def _end(self) -> None:
-        """Forget the attempt, which has ended: it refers to this call, and both would be a cycle."""
+        """Forget the attempt, which has ended: it refers to this call, so a reference back is a cycle."""
         self.detach()
+        # The flag of the job is this call, so the job gets a copy of its value.
         if self._job is not None:
             self._job = replace(self._job, _attempt=None, _cancellation=_Flag(self.is_cancelled))
 
@@ -160,7 +161,7 @@ class JobCall:
         self._report(stack)
 
     def cancel(self, reason: str = "cancelled") -> bool:
-        """Set the flag; return whether that is enough, and ``run()`` need not be cancelled."""
+        """Set the flag and call back; return False if the caller has to cancel ``run()`` as well."""
         was_cancelled, self.is_cancelled = self.is_cancelled, True
         self.cancelled_by = self.cancelled_by or reason
         if self._on_cancel is None:
@@ -178,7 +179,7 @@ class JobCall:
 
     @property
     def is_unstoppable(self) -> bool:
-        """Whether its code runs and cannot be stopped; callable from any thread."""
+        """Whether the code of the attempt still runs and cannot be stopped; callable from any thread."""
         is_running = self._is_running
         if is_running is None:
             return False
@@ -201,7 +202,7 @@ class JobExecutor(ABC):
     """The base class of executors, which run the jobs of functions that name them.
 
     ``start()`` is called before the first job, and ``stop()`` at shutdown, when no ``run()`` is active. If
-    ``start()`` raises an exception, the job fails that needed the executor.
+    ``start()`` raises an exception, the job that needed the executor fails.
 
     Example:
         >>> from pg_scheduler import JobCall, JobExecutor

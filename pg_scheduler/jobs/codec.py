@@ -1,7 +1,8 @@
 """Encode what jobs store, their arguments, results and progress notes, by a codec of the application.
 
 An encoded text is stored as ``{"codec": "fernet", "key": "3fa9c210", "data": "..."}``, its data in Base64.
-Arguments have it under ``args``, where a release without codecs expects a list and fails the job.
+Encoded arguments are stored under ``args``. A release without codecs expects a list there, so it fails the
+job instead of calling its function with encoded arguments.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NO_ARGUMENTS: Final = '{"args":[],"kwargs":{}}'
 """What ``payload.encode()`` returns without arguments. It is not encoded."""
 
 MAX_LABEL_LENGTH: Final = 80
-"""Characters of the name of a codec, and of the id of its key; of those in a row, a message shows as many."""
+"""The longest name of a codec, and the longest id of its key. Messages cut longer ones that rows have."""
 
 LABEL: Final = f"of 1 to {MAX_LABEL_LENGTH} printable characters of ASCII"
 
@@ -67,7 +68,9 @@ class PayloadCodec:
     codec: Codec = field(repr=False)  # it may be a dataclass that has the keys
 
     def encode_arguments(self, task_data: str, job_name: str) -> str:
-        """Return the result of ``payload.encode()`` with encoded arguments, if there are any.
+        """Return the result of ``payload.encode()`` with encoded arguments.
+
+        It is returned unchanged if it has no arguments, or if the codec has no key to encode.
 
         Raises:
             PayloadError: The codec failed.
@@ -87,11 +90,11 @@ class PayloadCodec:
 
 
 def check_codec(codec: Codec | None) -> PayloadCodec | None:
-    """Return the codec of a Scheduler; None for none.
+    """Return the codec as the Scheduler calls it; None if no codec was given.
 
     Raises:
-        TypeError: It is no codec.
-        ConfigurationError: It has no name.
+        TypeError: The object is not a codec.
+        ConfigurationError: Its name, or the id of its key, is not a text that rows can have.
     """
     if codec is None:
         return None
@@ -112,7 +115,7 @@ def check_codec(codec: Codec | None) -> PayloadCodec | None:
 
 
 def _is_label(text: object) -> TypeGuard[str]:
-    """Return whether rows can have a text: a database of any encoding stores printable ASCII."""
+    """Return whether a value is a text of 1 to 80 printable characters of ASCII, which every encoding has."""
     return (
         isinstance(text, str) and 0 < len(text) <= MAX_LABEL_LENGTH and text.isascii() and text.isprintable()
     )
@@ -131,10 +134,11 @@ def encoding_of(envelope: dict[str, str]) -> str:
 
 
 def decode_text(envelope: dict[str, str], codec: PayloadCodec | None, job_name: str) -> str:
-    """Return an encoded text decoded.
+    """Return the decoded text of an envelope, which has the form of ``is_encoded()``.
 
     Raises:
-        PayloadError: There is no such codec here, or it failed, as without the key.
+        PayloadError: This Scheduler does not have the codec, the data is not Base64, or the codec failed, for
+            example because it lacks the key.
     """
     encoding = encoding_of(envelope)
     if codec is None or codec.name != envelope["codec"]:
@@ -148,7 +152,7 @@ def decode_text(envelope: dict[str, str], codec: PayloadCodec | None, job_name: 
     try:
         return _called(codec.codec.decode, data, job_name, problem).decode()
     except UnicodeDecodeError:
-        # Without the cause, which quotes the data.
+        # The cause is left out, because it quotes the data.
         raise PayloadError(f"{problem}: the result is no text") from None
 
 
@@ -156,9 +160,8 @@ def _called(method: Callable[[bytes, str], bytes], data: bytes, job_name: str, p
     """Return what a method of the codec returns.
 
     Raises:
-        PayloadError: It raised an exception, or returned something else. A PayloadError is stored and
-            logged, so it contains neither the message nor the traceback of that exception, which may quote
-            the data.
+        PayloadError: It raised an exception, or did not return bytes. A PayloadError is stored and logged, so
+            it contains neither the message nor the traceback of that exception, which may quote the data.
     """
     try:
         output: Any = method(data, job_name)

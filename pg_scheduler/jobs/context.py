@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from pg_scheduler.scheduler import Scheduler
 
 MAX_DEADLINE_S: Final = 1e9
-"""The calendar of Python ends in the year 9999. As the first argument of ``min()``, it also replaces NaN."""
+"""The longest time until a deadline. Python cannot represent deadlines after the year 9999.
+
+It has to be the first argument of ``min()``, which then returns it if the other one is NaN.
+"""
 
 
 T = TypeVar("T")
@@ -82,7 +85,7 @@ class CurrentJob:
     retry_count: int = field(default=0, kw_only=True)
     """The number of failed attempts that were retried: 0 in the first attempt."""
     max_retries: int = field(default=0, kw_only=True)
-    """The number of retries allowed. With as many in ``retry_count``, the attempt is the last one."""
+    """The number of retries allowed. When ``retry_count`` has reached it, this attempt is the last one."""
     _cancellation: Cancellation | None = field(default=None, repr=False, compare=False)
     _task_data: str = field(default="{}", repr=False, compare=False)
     _report: Callable[[JobProgress], None] | None = field(default=None, repr=False, compare=False)
@@ -97,8 +100,8 @@ class CurrentJob:
     def scheduler(self) -> Scheduler:
         """The Scheduler that runs the attempt, so that jobs can schedule jobs.
 
-        In a thread its methods block, as those of `SyncScheduler` do; `current_scheduler()` of
-        ``pg_scheduler.sync`` returns it with their types.
+        In a thread its methods block, as those of `SyncScheduler` do. Type checkers do not know that, so call
+        `current_scheduler()` of ``pg_scheduler.sync`` there: it returns the same object with these types.
 
         Raises:
             NotRunningError: The job runs in a process.
@@ -119,23 +122,24 @@ class CurrentJob:
         """The durable steps of the job: work that later attempts skip, and sleeps without a worker.
 
         Raises:
-            NotRunningError: The job runs in a process or a `job_context()`, or in a thread: call
-                `current_steps()` of ``pg_scheduler.sync`` there.
+            NotRunningError: The job runs in a process, in a `job_context()` or in a thread. In a thread, call
+                `current_steps()` of ``pg_scheduler.sync`` instead.
         """
         return self._running().open_steps()
 
     def predecessors(self) -> AsyncIterator[JobResult]:
         """Iterate over the results of the jobs in ``after=``, if ``pass_results=True`` was given with it.
 
-        They are copies, which live as long as this job: a retry reads the same ones, whatever became of the
-        other jobs. Without ``pass_results=`` there are none.
+        They are copies, which live as long as this job. So a retry reads the same results, even if the other
+        jobs were deleted or retried meanwhile. Without ``pass_results=`` there are none.
 
         Yields:
-            A `JobResult` for each of the other jobs, in the order of their ids; that of generated ids is the
-            order of the calls. One statement reads 100 of them.
+            A `JobResult` for each of the other jobs, in the order of their ids. Generated ids are in the
+            order of the calls that scheduled the jobs. One statement reads 100 results.
 
         Raises:
-            NotRunningError: The job runs in a process, or in a thread, where ``current_steps()`` has this.
+            NotRunningError: The job runs in a process or in a thread. In a thread, call ``predecessors()`` of
+                ``current_steps()`` instead.
             DatabaseUnavailableError: The worker lost its lease while the database was unavailable.
 
         Example:
@@ -167,8 +171,9 @@ class CurrentJob:
     def progress(self, done: float, total: float | None = None, note: str | None = None) -> None:
         """Report the progress of this attempt, which other processes read as ``Job.progress``.
 
-        A plain call for jobs of any kind, which does not wait: call it as often as there is progress. The
-        worker writes the last report of each job at most once a second, and before the attempt ends.
+        It is a plain call in jobs of any kind, and it does not wait, so call it as often as there is
+        progress. The worker writes the last report of each job at most once a second, and before the attempt
+        ends.
 
         Args:
             done: The amount of work that is done, in any unit.
@@ -213,8 +218,8 @@ class CurrentJob:
             NotRunningError: The job does not run in the event loop of a worker, but in a thread or process.
             RuntimeError: The block is not the first one: another one is open, or has completed the job.
             TypeError: The connection is of another kind.
-            ValueError: The connection is not in a transaction, or has another isolation level. The end of a
-                block that has set one raises it too.
+            ValueError: The connection is not in a transaction, or has another isolation level. A block that
+                has set another isolation level raises it at its end.
             ConfigurationError: The connection leads to another database.
 
         Example:
@@ -226,7 +231,9 @@ class CurrentJob:
         return self._running().completing(connection)
 
     def set_result(self, value: object) -> None:
-        """Set the value that ``keep_result=`` keeps, within a block of ``completing()``; None without a call.
+        """Set the value that ``keep_result=`` keeps; call it within a block of ``completing()``.
+
+        Without a call, the value is None.
 
         Raises:
             NotRunningError: The job does not run in the event loop of a worker.
@@ -239,7 +246,7 @@ class CurrentJob:
 
 
 class RunningJob(NamedTuple):
-    """What the context of a job holds, from which ``current_job()`` makes its value at each call."""
+    """What the context of a job holds. ``current_job()`` makes a new `CurrentJob` of it at each call."""
 
     claim: Claim
     """The job, as it was claimed."""
@@ -318,6 +325,7 @@ def current_attempt() -> RunningAttempt:
 
 
 def _check_is_running(attempt: RunningAttempt | None, job_id: str) -> RunningAttempt:
+    """Return the attempt. A job in a process has none there, so this raises NotRunningError for None."""
     if attempt is None:
         raise NotRunningError(
             f"job {job_id!r} runs in a process, where it has no durable steps, no predecessors() "
@@ -355,11 +363,12 @@ def job_state(kind: type[T]) -> T:
 
 
 def _origin(options: str | None) -> tuple[str | None, datetime | None]:
-    """Return the schedule and the fire time of a job."""
+    """Return the id of the schedule of a job and the fire time in UTC; None for what its options lack."""
     values = object_from(options)
     schedule_id, fire_time = values.get("schedule_id"), values.get("fire_time")
     instant = None
     if isinstance(fire_time, str):
-        with suppress(ValueError, OverflowError):  # written by hand
+        # The options may have been written by hand, and contain any text.
+        with suppress(ValueError, OverflowError):
             instant = datetime.fromisoformat(fire_time).astimezone(UTC)
     return schedule_id if isinstance(schedule_id, str) else None, instant

@@ -58,16 +58,16 @@ def job(
         typed: Whether pydantic validates the arguments by the annotations of the function, when a job is
             scheduled and when it runs. The function then receives models, datetimes and other objects, equal
             to those that were passed: a call with another value raises ``PayloadError``. False if omitted.
-        metadata: A JSON object for people and filters, merged into that of its jobs.
+        metadata: A JSON object for people and filters, merged into the metadata of its jobs.
         limits: How many attempts may run or start at once, per key or in total; see ``Limit``. Unlimited if
             omitted.
-        share: Whose tenants take turns, so that one with many jobs does not delay the others; see
-            ``Share``. None for no tenants.
+        share: The share whose tenants take turns, so that a tenant with many jobs does not delay the jobs of
+            the others; see ``Share``. None for no tenants.
         unique: Which of its jobs exclude one another: a ``Unique()``, or one key for all. It applies to the
             fire times of schedules too. Not unique if omitted.
         on_failure: The name of a task to enqueue when a job has failed finally or expired, in the same
             transaction. It is called with ``job_id=``, ``job_name=``, ``error=`` and ``attempts=``. None for
-            none.
+            no such task.
         version: The version of the code, from 1, which a job stores with its first durable step; see
             ``current_job().steps.version``. 1 if omitted.
 

@@ -36,6 +36,7 @@ def check_executor(func: JobFunction, executor: str) -> str:
             "omit executor= to run it in a thread"
         )
     if executor == PROCESS:
+        # import_path() raises TypeError if a process cannot import the function.
         import_path(func)
     return executor
 
@@ -54,7 +55,7 @@ def import_path(func: JobFunction) -> tuple[str, str]:
             "module:name; define it at the top level of a module"
         )
     if (loaded_module := sys.modules.get(module)) is not None:
-        # While the module is being imported, it does not have the function yet.
+        # While the module is being imported, it does not have the function yet, so a missing name is valid.
         target: object = loaded_module
         for part in path.split("."):
             target = getattr(target, part, None)

@@ -1,4 +1,4 @@
-"""The history of a job's attempts: entries to write with the last log lines, and those read from a row.
+"""The history of a job's attempts: entries to write, entries read from a row, and the log lines in them.
 
 An attempt that does not simply complete appends an entry to the ``errors`` column, in the statement that ends
 it. The entry is a JSON object with the outcome, the error and its traceback; the statement adds the attempt,
@@ -35,16 +35,16 @@ PARENT: Final = "parent"
 """The outcome of a job that was cancelled because of another job."""
 
 MAX_TRACEBACK_BYTES: Final = 4000
-"""Bytes of a traceback that are kept, its end."""
+"""Bytes at the end of a traceback that are kept."""
 
 MAX_FRAMES: Final = 50
-"""Frames of a traceback that are formatted, the innermost ones: more do not fit."""
+"""Innermost frames of a traceback that are formatted. More would not fit into the bytes that are kept."""
 
 MAX_CHUNK_LENGTH: Final = 1000
-"""Characters of one frame or message in a traceback. The whole message is kept apart from it."""
+"""Characters of one frame or message in a traceback. The entry has the whole message besides."""
 
 MAX_LINES_LENGTH: Final = 3000
-"""Characters of a message of several lines, its end: it may be the traceback of another process."""
+"""Characters at the end of a message of several lines, which may be the traceback of another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,7 @@ def history_entry(
     trace: Mapping[str, str] | None = None,
 ) -> str:
     """Return the JSON text of an entry."""
+    # Middleware of the application has set the trace, so reading it may raise any exception.
     entry = {
         "outcome": outcome,
         "error_type": error_type,
@@ -104,7 +105,7 @@ def history_entry(
 
 
 def _storable_trace(trace: object) -> dict[str, str] | None:
-    """Return the headers that middleware set; None for anything but texts by name of at most 8 KiB."""
+    """Return the headers of middleware that are texts; None if there are none, or more than 8 KiB of JSON."""
     if not isinstance(trace, Mapping):
         return None
     headers = {
@@ -120,7 +121,8 @@ def exception_entry(
 ) -> str:
     """Return the entry of an attempt that an exception ended, with the lines that it logged and its trace.
 
-    A group is named by an exception in it. The traceback has all of them.
+    For an exception group, the class and the message are those of its strongest exception. The traceback has
+    all of its exceptions.
     """
     leaf = naming_leaf_of(error)
     return history_entry(
@@ -134,7 +136,7 @@ def exception_entry(
 
 
 def count_others(error: BaseException) -> str:
-    """Return what follows the message of an exception that stands for a group; empty for only one."""
+    """Return the suffix of a message that names one of three exceptions, `` (and 2 more)``; empty for one."""
     other_count = len(leaves_of(error)) - 1
     return f" (and {other_count} more)" if other_count > 0 else ""
 
@@ -150,6 +152,7 @@ def entry_in_ascii(entry: str) -> str:
     if trace:
         values["trace"] = trace
     if "traceback" in values:
+        # The escaped text is longer, so it has to be cut again.
         values["traceback"] = _end_of(values["traceback"])
     return json.dumps(values, separators=(",", ":"))
 
@@ -167,7 +170,7 @@ def _traceback_of(error: BaseException) -> str | None:
 
 
 def _shortened(chunk: str) -> str:
-    """Return a frame or a message of a traceback: the begin of one line, the end of several."""
+    """Return a part of a traceback, shortened: the beginning of a single line, the end of several lines."""
     if "\n" in chunk[:-1]:
         return chunk[-MAX_LINES_LENGTH:]
     return chunk if len(chunk) <= MAX_CHUNK_LENGTH else chunk[:MAX_CHUNK_LENGTH] + " ...\n"
@@ -259,7 +262,7 @@ class KeptLog:
         return self._lines.get(None) is not None
 
     def begin(self) -> deque[str]:
-        """Return where the lines of an attempt are kept that begins in this context."""
+        """Begin to keep the lines of an attempt in this context; return the deque that will have them."""
         lines: deque[str] = deque(maxlen=MAX_LINES)
         self._lines.set(lines)
         return lines
@@ -277,7 +280,7 @@ kept_log: Final = KeptLog()
 
 
 def kept_lines(lines: deque[str]) -> list[str]:
-    """Return the newest lines that are stored, oldest first."""
+    """Return the lines to store, oldest first: the newest ones that fit into ``MAX_LOG_LENGTH``."""
     stored_lines: list[str] = []
     length = 0
     for line in reversed(list(lines)):

@@ -25,11 +25,13 @@ of the job: calls leave it out, and `@job(typed=True)` does not validate it."""
 def own_signature(func: JobFunction) -> inspect.Signature:
     """Return the signature of a function without its injected parameters.
 
-    A call goes to a wrapper itself, whatever function it wraps.
+    A decorated function has the signature of its wrapper, because a call reaches the wrapper first.
 
     Raises:
-        ConfigurationError: An injected parameter is positional-only, or precedes one that is positional.
-        TypeError: The function has no signature that can be read, as for ValueError.
+        ConfigurationError: An injected parameter is positional-only, or precedes a parameter that a job can
+            give by its position.
+        TypeError: Python cannot read a signature of the function.
+        ValueError: Python cannot read a signature of the function.
     """
     signature = signature_of(func, follow_wrapped=False)
     parameters = list(signature.parameters.values())
@@ -65,9 +67,9 @@ def _is_injected(annotation: object, func: JobFunction) -> bool:
 
 
 def value_of(node: ast.expr, namespace: Mapping[str, Any]) -> object:
-    """Return the value of a name, or of an attribute of one.
+    """Return the value of a name, or of an attribute such as ``module.Injected``.
 
-    It is None for any other expression, which would have to be evaluated.
+    It is None for an unknown name, and for any other expression, which would have to be evaluated.
     """
     match node:
         case ast.Name(id=name):

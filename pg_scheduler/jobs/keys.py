@@ -1,6 +1,7 @@
-"""Key functions of limits and shares, and the texts in ``blocked_on`` that begin with a name and have a key.
+"""Key functions of limits and shares, and the texts in ``blocked_on`` that identify a limit or a share.
 
-Such a text is ``<kind>:<name>:<key>``. It is ASCII and short enough for an index, the same one on every node.
+Such a text is ``<kind>:<name>:<key>``. It is ASCII and short enough for an index, and every node computes the
+same text.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from pg_scheduler.jobs.validation import check_text
 
 
 class KeyOfFirstArgument(Protocol):
-    """The type of ``lambda account, **_: account``: pyright infers no parameters from ``Callable[...]``."""
+    """The type of ``lambda account, **_: account``.
+
+    With ``Callable[...]`` alone, pyright could not infer the types of the parameters of a lambda.
+    """
 
     def __call__(self, first: Any, /, **kwargs: Any) -> str | int:
         """Return the key of a job."""
@@ -59,7 +63,7 @@ def check_key_name(kind: str, name: object, example: str) -> None:
 
 
 def check_key_function(key: object, example: str) -> None:
-    """Raise TypeError unless this is a plain function; ``example`` is the parameter of one in the message."""
+    """Raise TypeError unless this is a plain function; ``example`` is a parameter's name for the message."""
     if not callable(key):
         raise TypeError(
             f"key must be a function, not {type(key).__name__}: {key!r}; "
@@ -112,12 +116,12 @@ def key_text(
 
 
 def named_prefix(kind: str, name: str) -> str:
-    """Return the text of a name without a key; ``kind`` ends with a colon."""
+    """Return the part of a text before its key; ``kind`` ends with a colon, such as ``limit:``."""
     return f"{kind}{_name_text(name)}:"
 
 
 def prefix_of(kind: str, blocked_on: str) -> str:
-    """Return the part of a text before its key, which is what ``named_prefix()`` returns for its name."""
+    """Return the part of a text before its key, as ``named_prefix()`` has made it of the name."""
     return blocked_on[: blocked_on.find(":", len(kind)) + 1]
 
 

@@ -31,7 +31,7 @@ BLOCKED_BY_LIMIT: Final = "limit:"
 MAX_PER: Final = timedelta(days=366)
 
 MIN_STEP_S: Final = 0.1
-"""The time over which a rate is spread: of starts that follow one another faster, some share a step."""
+"""The longest step with several starts, in seconds. A lower rate has longer steps with one start each."""
 
 
 class LimitKeyError(KeyFunctionError):
@@ -118,7 +118,10 @@ def numbers_of(limit: Limit) -> LimitNumbers:
 
 
 def lowest_numbers(declared: Sequence[LimitNumbers]) -> LimitNumbers:
-    """Return the lowest numbers that are declared for a limit, those that admission control applies."""
+    """Return the lowest numbers that are declared for a limit; None for a number that none declares.
+
+    ``per_s`` is the time span of the lowest ``max_starts``.
+    """
     running = [numbers.max_running for numbers in declared if numbers.max_running is not None]
     starts = [(numbers.max_starts, numbers.per_s) for numbers in declared if numbers.max_starts is not None]
     max_starts, per_s = min(starts, key=lambda start: start[0], default=(None, None))
@@ -169,16 +172,18 @@ def check_limits(limits: object) -> tuple[Limit, ...]:
 def limits_of_job(
     limits: Sequence[Limit], task_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, LimitNumbers]]:
-    """Return the text that identifies each limit for a job with these arguments, and all its numbers.
+    """Return the limits of a job with these arguments, each as the text that identifies it and its numbers.
+
+    A limit that spreads its starts occurs twice: with the declared numbers, and with those of a step.
 
     Raises:
         LimitKeyError: A key function raised, or returned something else than a short str or int.
     """
-    keys = []
+    job_limits = []
     for limit in limits:
         text = _prefix(limit, task_name) + _key_of(limit, task_name, args, kwargs)
-        keys += [(text, numbers) for numbers in _numbers_and_step(limit)]
-    return keys
+        job_limits += [(text, numbers) for numbers in _numbers_and_step(limit)]
+    return job_limits
 
 
 def limits_of_every_job(limits: Sequence[Limit], task_name: str) -> list[tuple[str, LimitNumbers]] | None:
@@ -196,6 +201,7 @@ def _numbers_and_step(limit: Limit) -> list[LimitNumbers]:
     declared = numbers_of(limit)
     if not limit.spread or declared.max_starts is None or declared.per_s is None:
         return [declared]
+    # A step has as many starts as fit into MIN_STEP_S. At a low rate it has one start, and is longer.
     starts_per_step = max(int(declared.max_starts * MIN_STEP_S / declared.per_s), 1)
     step_s = declared.per_s * starts_per_step / declared.max_starts
     return [declared, LimitNumbers(max_running=None, max_starts=starts_per_step, per_s=step_s)]
@@ -228,16 +234,17 @@ class LimitBook:
             for limit in limits:
                 numbers_by_prefix[_prefix(limit, task_name)] += _numbers_and_step(limit)
                 self._declared[_prefix(limit, task_name)].append(limit)
+            # A task may declare several limits of one name, whose numbers apply together.
             for prefix, numbers in numbers_by_prefix.items():
                 if (option := tuple(numbers)) not in self._options[prefix]:
                     self._options[prefix].append(option)
 
     def declared(self, blocked_on: str) -> Sequence[Limit]:
-        """Return the limits that tasks declare under this name; none if it is unknown."""
+        """Return the limits that tasks declare under the name in this text; empty if the name is unknown."""
         return self._declared.get(prefix_of(BLOCKED_BY_LIMIT, blocked_on), ())
 
     def options(self, blocked_on: str) -> Sequence[Sequence[LimitNumbers]]:
-        """Return the numbers of a limit, a set for each task that declares others; none if it is unknown."""
+        """Return each different set of numbers that a task declares for a limit; empty if it is unknown."""
         return self._options.get(prefix_of(BLOCKED_BY_LIMIT, blocked_on), ())
 
     def longest_per_s(self, blocked_on: str) -> float:

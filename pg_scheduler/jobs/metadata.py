@@ -1,7 +1,8 @@
 """The metadata of a job: a JSON object for people and filters, the third key of ``task_data``.
 
-A job without metadata has no such key, so its ``task_data`` is the same as ever. The top-level keys of the
-task, the schedule and the job are merged, the job's last. The key ``trace`` is reserved for trace context.
+A job without metadata has no such key, so its ``task_data`` has the arguments only. The top-level keys of the
+task, the schedule and the job are merged, and those of the job win. The key ``trace`` is reserved for trace
+context.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ TRACE: Final = "trace"
 """The reserved key. Its value is an object of strings, such as the headers of W3C Trace Context."""
 
 MAX_TRACE_BYTES: Final = 8192
-"""The maximum size of its value as JSON."""
+"""The maximum size of the value of ``trace`` as JSON."""
 
 TRACE_ID: Final = slice(3, 35)
 """The position of the trace id in a ``traceparent`` header of W3C Trace Context."""
 
 
 def check_metadata(metadata: object, *, allows_trace: bool = False) -> dict[str, Any]:
-    """Return a copy of the metadata as it will be read.
+    """Return a copy of the metadata, with the values that will be read from its JSON.
 
     Args:
         metadata: The metadata.
@@ -72,7 +73,9 @@ def tags_of(metadata: Mapping[str, Any]) -> list[str]:
 
 
 def with_trace(task_data: str, trace: Mapping[str, str]) -> str:
-    """Return the text of ``task_data``, as ``encode()`` returns it, with trace context unless it has some.
+    """Return the text of ``task_data`` with trace context; if its metadata has some already, that stays.
+
+    The text must have the form in which ``encode()`` and ``with_metadata()`` return it.
 
     Raises:
         PayloadError: PostgreSQL cannot store a value, or the trace context is too large.
@@ -83,6 +86,7 @@ def with_trace(task_data: str, trace: Mapping[str, str]) -> str:
             f"the headers of middleware have {len(text)} bytes of JSON, more than {MAX_TRACE_BYTES}; "
             f"let headers() return less than {', '.join(trace)}"
         )
+    # Without metadata, the key is inserted before the brace at the end of the object.
     if '"metadata":' not in task_data:
         return f'{task_data[:-1]},"metadata":{{"{TRACE}":{text}}}}}'
     # An argument may have that name too, so only the parsed object shows whether there is metadata.
@@ -105,7 +109,7 @@ def with_metadata(
         task_data: The arguments, as ``encode()`` returns them.
         inherited: The metadata of the task, which was checked.
         metadata: The metadata of the job, whose keys replace those of the task; None for none.
-        allows_trace: Whether that may have trace context.
+        allows_trace: Whether the metadata of the job may have trace context.
 
     Raises:
         PayloadError: JSON cannot represent a value, or ``trace`` is not allowed or invalid.
@@ -119,6 +123,6 @@ def with_metadata(
 
 
 def metadata_of(task_data: str) -> dict[str, Any]:
-    """Return the metadata in a column; empty if there is none, or something else."""
+    """Return the metadata in a ``task_data`` column; empty if it has none, or if that is not an object."""
     metadata = object_from(task_data).get("metadata")
     return metadata if isinstance(metadata, dict) else {}

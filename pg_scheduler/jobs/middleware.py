@@ -24,12 +24,12 @@ class Middleware(Protocol):
 
     It runs in the event loop of the worker, whatever runs the job, within the timeout of the attempt and with
     ``current_job()``. Its return value is the value of the job, and the exception that it raises is the
-    outcome of the attempt. A job without a registered function, or whose arguments cannot be read, fails
-    without it.
+    outcome of the attempt. A job fails before any middleware is called if its function is not registered, or
+    its arguments cannot be read.
 
-    An object may have a second method, ``headers(call: ScheduledCall) -> Mapping[str, str]``, a plain one. It
-    is called for each job that this Scheduler stores, in the context of the caller. The strings that all
-    middleware return become ``metadata["trace"]`` of the job, at most 8 KiB as JSON.
+    An object may have a second method, ``headers(call: ScheduledCall) -> Mapping[str, str]``, which is not
+    async. It is called for each job that this Scheduler stores, in the context of the caller. The strings
+    that all middleware return become ``metadata["trace"]`` of the job, at most 8 KiB as JSON.
 
     Example:
         >>> from collections.abc import Awaitable, Callable
@@ -43,7 +43,7 @@ class Middleware(Protocol):
     """
 
     async def __call__(self, call: JobCall, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Run an attempt: ``await call_next()`` runs the next middleware, and the last one's the function."""
+        """Run an attempt: ``await call_next()`` runs the next middleware, or in the last one the function."""
 
 
 class SendingMiddleware(ABC):
@@ -51,7 +51,7 @@ class SendingMiddleware(ABC):
 
     @abstractmethod
     def sending(self, call: ScheduledCall | None, count: int) -> AbstractContextManager[None]:
-        """Surround a call that stores ``call``, or ``count`` jobs of a bulk call if that is None."""
+        """Surround a call that stores jobs: the job ``call``, or ``count`` jobs if ``call`` is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,13 @@ class ScheduledCall:
     """A job that is about to be stored, as ``headers()`` of middleware sees it."""
 
     job_id: str
-    """The id of the job. If it exists, the job may not be stored."""
+    """The id of the job. If a job with this id exists already, this one may not be stored."""
     job_name: str
     """The name of the job."""
     execution_time: datetime
-    """When it is due; by the clock of this machine for a job of ``enqueue()`` that neither replaces nor waits
-    for another one and is not unique in a time span."""
+    """When it is due. For most jobs of ``enqueue()``, it is computed by the clock of this machine. It is the
+    time of the database for a job that may replace another one, waits for others, or is unique in a time
+    span."""
     schedule_id: str | None
     """The schedule that enqueues it; None for other jobs."""
     _task_data: str = field(repr=False)
@@ -91,7 +92,7 @@ def check_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]
 
     Raises:
         TypeError: It is not a list of coroutine functions or of objects with a method ``async __call__``, or
-            ``headers`` of one is not a plain method.
+            one has a ``headers`` that is not a plain method.
     """
     if not isinstance(middleware, list | tuple):
         raise TypeError(f"middleware must be a list, not {middleware!r}; pass middleware=[{middleware!r}]")

@@ -71,7 +71,7 @@ class StandIn(NamedTuple):
 
 
 def stand_in_of(target: object) -> StandIn | None:
-    """Return what an object means that stands for a task, such as a task of Django; None for any other."""
+    """Return the stand-in of an object that stands for a task, such as a task of Django; None for others."""
     method = getattr(type(target), "__job_stand_in__", None)
     stand_in: StandIn | None = None if method is None else method(target)
     return stand_in
@@ -94,7 +94,7 @@ UNSET: Final = Unset.UNSET
 
 
 AfterOutcome: TypeAlias = Literal["completed", "ended"]
-"""Which end of another job lets a job start that waits for it."""
+"""Which end of another job lets a waiting job start: its completion only, or any end."""
 
 JobFunction = Callable[..., Any]
 """A coroutine function, or a plain function that was declared."""
@@ -170,7 +170,7 @@ class Job:
     priority: JobPriority
     """The priority."""
     attempt: int
-    """The number of attempts so far, part of the fencing token. An expiry is none."""
+    """The number of attempts so far, part of the fencing token. An expiry does not count as an attempt."""
     retry_count: int
     """The number of failed attempts that were retried."""
     crash_count: int
@@ -267,7 +267,7 @@ class Worker:
     is_alive: bool
     """Whether the lease is valid by the database's clock."""
     is_stopping: bool = False
-    """Whether the worker has shut down, and threads of its process that cannot be stopped run on."""
+    """Whether the worker has shut down while threads of its process, which cannot be stopped, still run."""
     role: str = "both"
     """The role: both, scheduler, worker or observer."""
     identity: str | None = None

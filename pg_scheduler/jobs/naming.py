@@ -22,7 +22,10 @@ MAX_COMPARED_NAMES: Final = 1000
 
 RENAMED: Final = 0.85
 MOVED: Final = 0.6
-"""How similar the new name of a task is, from 0 to 1; less if its last part is the same."""
+"""How similar an old and a new name of a task must be, from 0 to 1.
+
+``MOVED`` is for names whose last parts are equal, ``RENAMED`` for all others.
+"""
 
 _main_names: Final[dict[ModuleType, str]] = {}
 
@@ -47,7 +50,8 @@ def check_function(func: object, *, allow_plain: bool = False) -> None:
             remedy = "; a lambda or a generator function cannot be a job"
         raise TypeError(f"Expected an async function (async def ...), not {func!r}{remedy}")
     if not hasattr(func, "__qualname__"):
-        raise TypeError(  # the repr of a partial shows arguments
+        # A partial has no name. Its repr would show arguments, so the message has its type only.
+        raise TypeError(
             f"Expected an async function with a name, not a {type(func).__name__}; "
             "pass the function, and its arguments as args="
         )
@@ -120,7 +124,10 @@ def check_name(name: object) -> str:
 
 
 def most_similar(name: str, names: Sequence[str]) -> str | None:
-    """Return the name that was probably meant: the closest one with the same last part, else a close one."""
+    """Return the name that was probably meant: the closest one with the same last part, else a close one.
+
+    It is None if no name is close, or if the given name is too long to be compared.
+    """
     if len(name) > MAX_COMPARED_LENGTH:
         return None
     candidates = [other for other in names[:MAX_COMPARED_NAMES] if len(other) <= MAX_COMPARED_LENGTH]
@@ -131,10 +138,10 @@ def most_similar(name: str, names: Sequence[str]) -> str | None:
 
 
 def likely_new_name(name: str, names: Sequence[str]) -> str | None:
-    """Return the name that a task of this name probably has now: only a very similar one.
+    """Return the name that a task of this name probably has now; None unless one is very similar.
 
-    After a typing error the closest name is a good hint. Here a wrong one would send the reader to a task
-    that has nothing to do with the jobs.
+    After a typing error, the closest name is a good hint. Here a wrong name would send the reader to a task
+    that has nothing to do with the jobs, so the names must be very similar.
     """
     similar_name = most_similar(name, names)
     if similar_name is None:

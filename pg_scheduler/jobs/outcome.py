@@ -1,11 +1,11 @@
 """Decide the outcome of an attempt from its result.
 
-``decide()`` maps a result (how the attempt ended) to an outcome (the change of the row, and the event). The
-completion of a job that keeps no result and has no steps passes on without it. ``COMPLETE`` is the same for
-one that takes the longer way, such as after a report of progress, and for completions that were refused.
+``decide()`` maps a result (how the attempt ended) to an outcome (the change of the row, and the event). Most
+completions need no outcome: those of jobs that keep no result and have no steps. ``COMPLETE`` is the outcome
+of such a job where one is needed, such as after a report of progress, or after its completion was refused.
 
-An attempt that a caller cancelled, or whose lease was lost, has a ``Revocation`` (worker/in_flight.py): its
-row belongs to another attempt by then, or has ended.
+An attempt that a caller cancelled, or whose lease was lost, has a ``Revocation`` (worker/in_flight.py),
+because its row then belongs to another attempt, or has ended.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class CrashResult:
 
 @dataclass(frozen=True, slots=True)
 class SuspendResult:
-    """The attempt ended because the job waits, for one step or several. The first ends first."""
+    """The attempt ended because the job waits for one or several steps. The first suspension ends first."""
 
     suspensions: tuple[Suspension, ...]
 
@@ -157,7 +157,7 @@ class RowChange:
 
     @property
     def characters(self) -> int:
-        """The length of the kept result, which the job decides. Other texts are cut."""
+        """The length of the kept result. The job decides it, whereas all other texts are cut."""
         return 0 if self.kept is None else self.kept.characters
 
 
@@ -197,7 +197,10 @@ class Outcome:
         )
 
     def event_of(self, claim: Claim, *, accepted: bool = True) -> JobEvent | None:
-        """Return the event about an attempt; ``JobLost`` if the database refused the outcome."""
+        """Return the event about an attempt: ``JobLost`` if the database refused the outcome.
+
+        It is None for an outcome without an event, whether it was accepted or not.
+        """
         if self.make_event is None:
             return None
         make = self.make_event if accepted else JobLost
@@ -234,7 +237,7 @@ class Outcome:
 
     @classmethod
     def suspend(cls, suspensions: tuple[Suspension, ...]) -> Outcome:
-        """Make the job pending again until it need not wait any more. The history has no entry about it."""
+        """Make the job pending again, to wait for its suspensions. The history has no entry about it."""
         first = suspensions[0]
         change = RowChange(JobStatus.PENDING, suspensions=suspensions)
         return cls(change, partial(JobSuspended, step=first.name, kind=first.kind, until=first.until))
@@ -249,19 +252,22 @@ class Outcome:
     def crash(
         cls, error: str, max_crashes: int | None, trace: Mapping[str, str] | None = None, crashes: int = 0
     ) -> Outcome:
-        """Make the job pending again at once, or fail it after too many; ``crashes`` happened before."""
+        """Make the job pending again at once, or fail it after too many crashes.
+
+        ``crashes`` is the number of earlier crashes of the job.
+        """
         change = reclaim_change(crashed=True, crashes=crashes, max_crashes=max_crashes)
         reason = change.error or error
         change = replace(change, error=reason, entry=history_entry("crashed", message=reason, trace=trace))
         event: MakeEvent = partial(JobFailed, error=reason)
         if change.status is JobStatus.PENDING:
             event = partial(JobRetried, error=reason, delay=timedelta(0))
-        # The argument that is left is the number of earlier crashes.
+        # The partial leaves one argument open: the number of earlier crashes.
         return cls(change, event, partial(cls.crash, error, max_crashes, trace))
 
 
 LOCK_RETRY_DELAY: Final = timedelta(seconds=5)
-"""The time until a job that has begun requests its advisory lock again, which another attempt holds."""
+"""The time after which a job that has begun requests its advisory lock again, if another attempt holds it."""
 
 LOCK_AWAITED: Final = "another attempt holds the advisory lock"
 """The message in the history about an attempt that did not get the lock."""
@@ -273,7 +279,7 @@ RELEASE: Final = Outcome(RowChange(JobStatus.PENDING, entry=history_entry("relea
 """Make the job pending again at once. The attempt does not count as a retry."""
 
 REVOKED: Final = Outcome(RowChange(JobStatus.CANCELLED, is_revoked=True), None)
-"""Report that an attempt has ended whose job was ended before, as by a caller who cancelled it."""
+"""Report the end of an attempt whose job had ended before, for example because a caller cancelled it."""
 
 
 class Substitute(NamedTuple):
@@ -429,7 +435,7 @@ def may_retry(claim: Claim, error: BaseException, policy: RetryPolicy) -> bool:
 
 
 def _retry_delay(claim: Claim, policy: RetryPolicy, spread: float) -> timedelta:
-    """Return the delay of a policy, whose class may be derived by the user."""
+    """Return the delay of a policy; that of the default policy if a subclass of the user raises an error."""
     count = claim.retry_count
     return guarded(
         lambda: timedelta(seconds=check_delay("delay", policy.delay(count, spread=spread))),
@@ -438,6 +444,7 @@ def _retry_delay(claim: Claim, policy: RetryPolicy, spread: float) -> timedelta:
 
 
 def _broken_policy(claim: Claim, default: T, kind: str) -> T:
+    """Log that the retry policy raised an exception of this class; return the default value."""
     logger.error(
         "the retry policy of job %s (id %s) raised %s; the default policy applies",
         claim.job_name,
@@ -457,7 +464,7 @@ def _fail(claim: Claim, error: BaseException, entry: str) -> Outcome:
 def describe(error: BaseException) -> str:
     """Return an exception as text that PostgreSQL can hold: without NUL and surrogates.
 
-    Of a group it is one exception in it, with the number of the others.
+    A group is described by its strongest exception and the number of the others.
     """
     leaf, suffix = naming_leaf_of(error), count_others(error)
     name, message = class_name(leaf), message_of(leaf)

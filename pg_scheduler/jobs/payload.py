@@ -3,7 +3,7 @@
 Supported values are None, bool, int, finite float, str, and lists, tuples and dicts with str keys of these.
 They are restored unchanged, except that tuples become lists, members of str and int enums become plain
 values, and the keys of a dict come in another order. Since jsonb has one kind of number, ``-0.0`` becomes
-``0.0``, and floats from 1e16 on become int: ``float()`` of that is the same float.
+``0.0``, and floats from 1e16 on become int: ``float()`` of such an int is the same float.
 
 Everything else is rejected when the job is scheduled, with the path of the value: NaN and infinities, which
 are not JSON; NUL characters and lone surrogates, which PostgreSQL cannot store; keys that are not str; sets,
@@ -37,7 +37,7 @@ MAX_INT_BITS = 4096
 """Python rejects integers of more than 4,300 digits."""
 
 MAX_PLAIN_LENGTH = 1000
-"""Characters of JSON that cannot contain a larger int."""
+"""Characters of a text of JSON that is too short for an int of more than ``MAX_INT_BITS``."""
 
 CONVERSIONS: Final[Mapping[type, str]] = {
     UUID: "str(...)",
@@ -65,7 +65,7 @@ _to_text: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 
 
 def _make_to_json() -> Callable[[Any], str]:
-    """Return the encoder's ``encode()``, which would create its C part anew for each value."""
+    """Return a faster ``encode()``: that of the encoder creates its C part anew for each value."""
     if c_make_encoder is None:
         return _encoder.encode
     chunks = c_make_encoder(
@@ -113,11 +113,13 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
     if not args and not kwargs:
         return NO_ARGUMENTS
     try:
+        # ``**`` raises TypeError for a key that is not a str.
         text = to_json({"args": args, "kwargs": dict(**kwargs) if kwargs else {}})
     except (TypeError, ValueError, RecursionError):
         text = ""
     if text and _is_plain(text):
         return text
+    # The check visits each value, and its error has the path of the invalid one.
     for index, value in enumerate(args):
         _check(value, f"args[{index}]", 1)
     named = dict(kwargs or {})
@@ -126,7 +128,7 @@ def encode(args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> str:
 
 
 def encode_object(name: str, value: object) -> str:
-    """Return a mapping as JSON text; ``name`` is that of the parameter.
+    """Return a mapping as JSON text; ``name`` is the name of the parameter, for errors.
 
     Raises:
         PayloadError: It is not a mapping, or JSON cannot represent a value.
@@ -149,7 +151,7 @@ def encode_value(value: object, verb: str = "return") -> str:
     """
     _check(value, "the value", 1, verb)
     text = to_json(value)
-    # A value that is computed when it is read may be another one than at the check.
+    # A class may compute its contents at each read, so the text may contain what the check has not seen.
     if "\\u0000" in text or "\\ud" in text:
         _check(_read(text)[0], "the value", 1, verb)
     return text
@@ -230,6 +232,7 @@ def decode(
         raise PayloadError(f"task_data must be a JSON object, not {type(data).__name__}")
     args, kwargs = data.get("args", []), data.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
+        # The decoded text has the arguments in the usual form.
         if is_encoded(args):
             return decode(decode_text(args, codec, job_name))
         raise PayloadError("task_data must have a list under 'args' and an object under 'kwargs'")
@@ -242,11 +245,11 @@ def has_encoded_arguments(task_data: str) -> bool:
 
 
 def _is_plain(text: str) -> bool:
-    """Return whether the JSON alone shows that every value is valid, so that they need not be visited.
+    """Return whether the JSON of arguments alone shows that every value is valid, so that none is visited.
 
-    The encoder has rejected NaN and unknown objects, and ``**`` the keys of ``kwargs`` that are not str.
-    Still possible are a large int, deep nesting, an inner dict, whose keys the encoder converts to str, and a
-    NUL or a surrogate, which it escapes.
+    The encoder has rejected NaN and unknown objects, and ``**`` the keys of ``kwargs`` that are not str. The
+    text shows the rest: a large int, deep nesting, a NUL or a surrogate (which the encoder escapes), and a
+    dict within the arguments, whose keys the encoder would convert to str.
     """
     return (
         len(text) <= MAX_PLAIN_LENGTH
@@ -258,6 +261,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _check(value: Any, path: str, depth: int, verb: str = "pass") -> None:
+    """Raise PayloadError unless JSON can represent a value at this depth; ``verb`` begins the remedy."""
     if depth > MAX_DEPTH:
         _refuse(path, f"is nested deeper than {MAX_DEPTH} levels (or contains itself)", "flatten it")
     match value:
@@ -348,7 +352,10 @@ def object_from(text: str | None) -> dict[str, Any]:
 
 
 def is_equal_json(text: str, other_text: str) -> bool:
-    """Return whether two texts have the same value. The database writes JSON in its own way."""
+    """Return whether two texts of JSON have the same value; False if Python cannot read one of them.
+
+    The texts themselves may differ, because the database writes JSON in its own way.
+    """
     try:
         return bool(_marked(value_from(text)) == _marked(value_from(other_text)))
     except (ValueError, RecursionError):
@@ -356,7 +363,10 @@ def is_equal_json(text: str, other_text: str) -> bool:
 
 
 def _marked(value: Any) -> Any:
-    """Return a value in which True, 1 and 1.0 differ. The database writes larger floats without a point."""
+    """Return a value in a form in which True, 1 and 1.0 differ.
+
+    Floats from 1e16 on equal their ints, because the database writes them without a point.
+    """
     if isinstance(value, bool) or (isinstance(value, float) and abs(value) < 1e16):
         return type(value), value
     if isinstance(value, dict):

@@ -55,7 +55,7 @@ def progress_text(
     codec: PayloadCodec | None = None,
     job_name: str = "",
 ) -> str:
-    """Return progress as JSON. If the codec fails, the error is the note.
+    """Return progress as JSON. If the codec fails, the error is stored as the note.
 
     Args:
         progress: Checked progress.
@@ -80,9 +80,9 @@ def progress_text(
 def progress_from(
     column: str | None, codec: PayloadCodec | None = None, job_name: str = ""
 ) -> JobProgress | None:
-    """Return the progress in a column; None if there is none, or something else.
+    """Return the progress in a column; None if the column has none, or has something else.
 
-    The note is the reason if it cannot be decoded.
+    If the note cannot be decoded, the reason stands in its place.
     """
     value = object_from(column)
     if not _is_number(value.get("done")):
@@ -99,7 +99,7 @@ def progress_from(
 
 
 def _checked(name: str, value: Any) -> float:
-    """Return a number, without what its class overrides."""
+    """Return a number as a plain int or float, because a subclass may override any method."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(
             f"{name} must be an int or a float, not {value!r}; pass {name}=int(...) or float(...)"
@@ -108,7 +108,8 @@ def _checked(name: str, value: Any) -> float:
     if not _is_number(value):
         text = f"{value}" if isinstance(value, float) else f"an int of {value.bit_length()} bits"
         raise ValueError(f"{name} must be finite and at most 1e300, not {text}")
-    # The database returns such a float as its shortest digits, which are another number as an int.
+    # The database writes a large float as its shortest digits, which Python would read as another int. The
+    # digits of an int are exact.
     return int(value) if abs(value) >= LEAST_LARGE else value
 
 

@@ -34,9 +34,10 @@ COMPARED_TYPES: Final = (str, bytes, int, float)
 
 
 class TaskLists:
-    """The names and tasks of a registry until it changes, each list from its first use on.
+    """Lists of the names and tasks of a registry. Each is derived at its first use.
 
-    A change replaces them all, so that a thread which still derives one adds it to those of before.
+    A change of the registry replaces the whole object. If a thread is deriving a list at that moment, it
+    stores the list in the old object, which is not read any more.
     """
 
     def __init__(self, registry: TaskRegistry) -> None:
@@ -75,7 +76,11 @@ class TaskRegistry:
         self._exact: dict[str, Task] = {}
         self._loose: dict[str, dict[str, Task]] = {}
         self.adopted: Final[dict[JobFunction, Task]] = {}
-        """The tasks of functions ``adopt()`` has found; it compares closures and methods at each call."""
+        """The tasks of plain and coroutine functions without captured values, as ``adopt()`` has found them.
+
+        Callers look here first. For closures and methods they call ``adopt()``, which compares the captured
+        values each time.
+        """
         self.lists = TaskLists(self)
         """Replaced when a name is added, or limits, a share or the executor of a task change."""
         self.children: Final[WeakSet[TaskRegistry]] = WeakSet()
@@ -107,15 +112,15 @@ class TaskRegistry:
         """
         check_function(func, allow_plain=True)
         existing_task = self.task_of(func)
-        is_plain = name is None and options == NO_OPTIONS and not aliases and not loose
-        if existing_task and is_plain and existing_task.func is func:
+        gives_values = name is not None or options != NO_OPTIONS or bool(aliases) or bool(loose)
+        if existing_task and not gives_values and existing_task.func is func:
             return existing_task
         previous_task = existing_task or Task(func, qualified_name(func), executor=default_executor(func))
         task = previous_task.changed(func, previous_task.name if name is None else check_name(name), options)
         exact_names = [task.name, qualified_name(func), *check_aliases(aliases)]
         for exact_name in exact_names:
             self._check_is_free(exact_name, task)
-        # Its other names resolve to the new task, too.
+        # The other names of the existing task have to resolve to the new task, too.
         if existing_task:
             exact_names += [exact_name for exact_name, owner in self._exact.items() if owner is existing_task]
         loose_names = [name for name, bearers in self._loose.items() if task.identity in bearers]
@@ -140,6 +145,7 @@ class TaskRegistry:
         """
         if not isinstance(func, FUNCTIONS) and (stand_in := stand_in_of(func)) is not None:
             func = stand_in.func
+        # A plain function is accepted only if it was declared.
         if not self.declares(func):
             check_function(func)
         existing_task = self.task_of(func)
@@ -149,12 +155,16 @@ class TaskRegistry:
                 "captured values, and a row stores the name only; pass the values that differ in args="
             )
         task = self.register(func)
+        # The captured values of closures and methods have to be compared at each call.
         if isinstance(func, FunctionType) and func.__closure__ is None:
             self.adopted[func] = task
         return task
 
     def forget(self, *, lists: bool) -> None:
-        """Forget what was derived before a change, here and in registries whose parent this is."""
+        """Forget what was derived before a change, here and in registries whose parent this is.
+
+        ``lists`` is whether the change concerns the lists too, and not only ``adopted``.
+        """
         self.adopted.clear()
         if lists:
             self.lists = TaskLists(self)
@@ -169,7 +179,7 @@ class TaskRegistry:
         return next(iter(bearers.values())) if len(bearers) == 1 else None
 
     def declares(self, func: object) -> bool:
-        """Return whether the object is a function that is registered, which a plain one must be."""
+        """Return whether the object is a registered function, as a plain one must be to be scheduled."""
         return isinstance(func, FUNCTIONS) and self.task_of(func) is not None
 
     def task_of(self, func: JobFunction) -> Task | None:
@@ -198,7 +208,7 @@ class TaskRegistry:
         return inherited | {name for name, owner in self._exact.items() if owner.identity == task.identity}
 
     def names_like(self, name: str) -> list[str]:
-        """Return a name, and the others of the tasks that have it: a loose name may be that of several."""
+        """Return a name, followed by the other names of its task; several tasks may have a loose name."""
         task = self.resolve(name)
         tasks = self.bearers(name).values() if task is None else [task]
         names = {
@@ -207,7 +217,7 @@ class TaskRegistry:
         return [name, *sorted(names - {name})]
 
     def _loose_of(self, task: Task) -> Iterator[str]:
-        """Yield the loose names that no other function has."""
+        """Yield the loose names that resolve to this task, because no other task has them."""
         for name in {former_job_name(task.func), *self.loose_names()}:
             bearer = self.resolve(name)
             if bearer is not None and bearer.identity == task.identity:
@@ -254,7 +264,7 @@ def _captured(func: JobFunction) -> list[object]:
 def _same(objects: list[object], other_objects: list[object]) -> bool:
     """Return whether the objects are the same; plain values are compared by type and value.
 
-    True equals 1, but a function that has captured the one is another than that with the other.
+    Types count, because True equals 1, but functions that have captured True and 1 behave differently.
     """
     return len(objects) == len(other_objects) and all(
         value is other

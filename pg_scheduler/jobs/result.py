@@ -35,8 +35,8 @@ class KeptResult:
     Attributes:
         seconds: Seconds for which it is kept after the end.
         value: The value as JSON; None if there is none.
-        no_value_reason: Why there is no value; None if there is one, or if the job did not complete. With a
-            value, that is encoded, and this is for those who cannot decode it.
+        no_value_reason: Why there is no value; None if there is one, or if the job did not complete. An
+            encoded value has a reason too: how it is encoded, for readers who cannot decode it.
         error: The error as JSON; None if the job completed.
     """
 
@@ -51,7 +51,10 @@ class KeptResult:
         return sum(len(text) for text in (self.value, self.no_value_reason, self.error) if text is not None)
 
     def in_ascii(self) -> KeptResult:
-        """Return what a database can store whose encoding lacks a character of the value, reason or error."""
+        """Return the result for a database whose encoding lacks one of its characters.
+
+        The error and the reason are escaped. A value is left out, with a reason.
+        """
         if self.error is not None:
             texts = json.loads(self.error)
             escaped = {key: text and to_ascii(text) for key, text in texts.items()}
@@ -104,7 +107,7 @@ def kept_value(
     Args:
         seconds: Seconds for which it is kept.
         value: The value that the function returned.
-        limit: The maximum size of its JSON in bytes, encoded; None for no limit.
+        limit: The maximum size in bytes of its JSON, after the codec; None for no limit.
         codec: Encodes it; None for none.
         job_name: The name of the job, for the codec.
     """
@@ -124,7 +127,7 @@ def kept_value(
 
 
 def encoded_value(text: str, codec: PayloadCodec | None, job_name: str) -> tuple[str, str | None]:
-    """Return the JSON of a value as it is stored, and how it is encoded; None if it is not.
+    """Return the JSON of a value as it is stored, and a description of its encoding; None for no encoding.
 
     Raises:
         PayloadError: The codec failed.
@@ -138,7 +141,7 @@ def encoded_value(text: str, codec: PayloadCodec | None, job_name: str) -> tuple
 def check_value_size(text: str, limit: int | None, verb: str = "return") -> None:
     """Raise PayloadError if the JSON of a value is longer than a limit in bytes of UTF-8.
 
-    The verb is what to do with an id instead, for the remedy.
+    ``verb`` is what to do with an id instead of the value, for the remedy in the error.
     """
     if (size := size_beyond(limit, text)) is None:
         return
@@ -152,12 +155,12 @@ def check_value_size(text: str, limit: int | None, verb: str = "return") -> None
 
 
 def read_value(text: str | None, reason: str | None, codec: PayloadCodec | None) -> tuple[Any, str | None]:
-    """Return the value of a row, decoded, and the reason why there is none.
+    """Return the decoded value of a row, and None; or None, and the reason why there is no value.
 
     Args:
-        text: The value as stored.
-        reason: The reason as stored; with a value, that is encoded.
-        codec: Decodes it; None for none.
+        text: The value as stored; None for no value.
+        reason: The reason as stored; None for none. If there is a value too, the value is encoded.
+        codec: Decodes the value; None for none.
     """
     try:
         value = value_from(text)
@@ -180,11 +183,12 @@ def kept_error(seconds: float, message: str, exception: BaseException | None) ->
     if exception is not None:
         kind = class_name(naming_leaf_of(exception))
         message = message.removeprefix(kind).removeprefix(": ")
-        # The last line names the exception itself, whose class and message are stored apart.
+        # The last line would name the exception itself, whose class and message are stored separately.
         lines = traceback.format_exception(type(exception), _Unprinted(), traceback_of(exception))[:-1]
         # The traceback of a group has those of the exceptions in it.
         if is_a(exception, BaseExceptionGroup):
             lines = traceback_lines(exception)
+        # An exception from another process has the traceback of that process as a text.
         remote = guarded(lambda: getattr(exception, "remote_traceback", None), lambda _: None)
         text = str.__str__(remote) if is_a(remote, str) else "".join(lines)
         trace = storable(text)[-MAX_TRACEBACK_LENGTH:] or None
@@ -193,4 +197,4 @@ def kept_error(seconds: float, message: str, exception: BaseException | None) ->
 
 
 class _Unprinted(Exception):
-    """Stands for an exception in a traceback: its own str() may raise, and is stored apart."""
+    """Stands for the exception whose traceback is formatted, because str() of that exception may raise."""

@@ -23,9 +23,11 @@ class RetryPolicy:
     """Exponential backoff with jitter.
 
     The delay before retry ``n`` (from 0) is ``base * factor**n``, at most ``maximum``. It varies by up to the
-    fraction ``jitter`` of itself, so that jobs that failed together are not retried together. A timeout is a
-    ``TimeoutError``. Of an exception group, as of ``asyncio.TaskGroup``, the exceptions in it count: ``only``
-    must name all of them, ``never`` any of them.
+    fraction ``jitter`` of itself, so that jobs that failed together are not retried together.
+
+    For ``only`` and ``never``, a timeout is a ``TimeoutError``. Of an exception group, such as that of an
+    ``asyncio.TaskGroup``, the exceptions in it count: the job is retried if ``only`` is empty or names all of
+    them, and ``never`` names none.
 
     Raises:
         ConfigurationError: A value is out of range or has the wrong type; a ValueError.
@@ -80,6 +82,7 @@ class RetryPolicy:
 
     def allows(self, error: BaseException) -> bool:
         """Return whether an attempt that raised this exception is retried."""
+        # The class of a group counts too, since a policy may name it.
         kinds = [type(leaf) for leaf in leaves_of(error)]
         if issubclass(type(error), self.never) or any(issubclass(kind, self.never) for kind in kinds):
             return False
@@ -128,6 +131,7 @@ class RunAgain(Exception):
         return getattr(self, "_delay", DEFAULT_DELAY)
 
     def __reduce__(self) -> tuple[type[RunAgain], tuple[timedelta]]:
+        # By default, a copy would be made with the message in place of the delay.
         return type(self), (self.delay,)
 
 
@@ -204,27 +208,31 @@ class Abort(Exception):
 
 
 def snooze_of(error: BaseException) -> Snooze | None:
-    """Return the `Snooze` that ends an attempt, with the longest delay in a group of nothing else."""
+    """Return the `Snooze` that ends an attempt; None if the attempt raised any other exception.
+
+    In a group of nothing but `Snooze`, it is the one with the longest delay.
+    """
     snoozes = [leaf for leaf in leaves_of(error) if is_a(leaf, Snooze)]
     return max(snoozes, key=delay_of) if len(snoozes) == len(leaves_of(error)) else None
 
 
 def retry_of(error: BaseException) -> Retry | None:
-    """Return the `Retry` that an attempt raised, with the longest delay in a group; None without one."""
+    """Return the `Retry` that an attempt raised, in a group that with the longest delay; None for none."""
     return max((leaf for leaf in leaves_of(error) if is_a(leaf, Retry)), key=delay_of, default=None)
 
 
 def may_repeat(error: BaseException, policy: RetryPolicy) -> bool:
     """Return whether a policy and the exceptions of an attempt permit a retry.
 
-    The policy, whose class may be derived by the user, decides about ordinary exceptions.
+    An `Abort` forbids it, and a `Retry` or `Snooze` permits it. The policy decides about all other
+    exceptions; its class may be a subclass of the user, so it may raise.
     """
     leaves = leaves_of(error)
     if any(is_a(leaf, Abort) for leaf in leaves):
         return False
     ordinary = [leaf for leaf in leaves if not is_a(leaf, RunAgain)]
     if len(ordinary) == len(leaves) and type(policy).allows is RetryPolicy.allows:
-        # The policy may name the class of a group, so it gets the group and not its leaves.
+        # The policy may name the class of a group, so it gets the group and not the exceptions in it.
         return policy.allows(error)
     return all(bool(policy.allows(leaf)) for leaf in ordinary)
 
@@ -249,11 +257,15 @@ def is_mistake(error: BaseException) -> bool:
 
 
 def naming_leaf_of(error: BaseException) -> BaseException:
-    """Return the exception that names an error: the first one of the strongest in a group."""
+    """Return the exception that stands for an error: in a group the first of the strongest ones.
+
+    For a `Retry` with a cause, it is the cause.
+    """
     return reason_of(min(leaves_of(error), key=_weakness))
 
 
 def _weakness(leaf: BaseException) -> int:
+    """Return how weak an exception in a group is, 0 for the strongest; see the docstring of the module."""
     if is_a(leaf, Abort):
         return 0
     return 3 if is_a(leaf, Snooze) else 2 if is_a(leaf, Retry) else 1

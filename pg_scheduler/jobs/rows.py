@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Self, TypeAlias
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-"""A delayed job is due as long after this time as after its insertion, by the clock of the database. Time
-spans are counted from it too."""
+"""The time from which time spans are counted. Also, until a delayed job is inserted, its due time is this
+time plus the delay; the statement then adds the delay to the time of the database."""
 
 
 class PlainJob(NamedTuple):
@@ -22,7 +22,7 @@ class PlainJob(NamedTuple):
     job_id: str
     task_data: str
     execution_time: datetime
-    """When it is due; ``EPOCH`` plus a delay until the statement adds that to its time."""
+    """When it is due. For a delayed job it is ``EPOCH`` plus the delay until the statement inserts it."""
     job_name: str
     priority: int
     max_retries: int
@@ -43,7 +43,7 @@ class PlainJob(NamedTuple):
         return len(self.task_data)
 
     def with_id(self, job_id: str) -> PlainJob:
-        """Return the job with another id."""
+        """Return the job with another id, always as a plain ``PlainJob``: a job with that id may exist."""
         return PlainJob(job_id, *self[1:])
 
     def due_at(self, execution_time: datetime) -> Self:
@@ -56,7 +56,7 @@ class PlainJob(NamedTuple):
 
 
 class GeneratedIdJob(PlainJob):
-    """A plain job with a generated id. The id cannot exist, so the job may be inserted by COPY.
+    """A plain job with a generated id. No other job can have the id, so the job may be inserted by COPY.
 
     It has neither a function nor a lock, which only jobs of schedules have.
     """
@@ -79,7 +79,7 @@ class Extras(NamedTuple):
     def waiting_for_others(self, **options: object) -> Extras:
         """Return the columns of a job that waits for other jobs first, with further options.
 
-        Its share follows when they end.
+        A share, which was in ``blocked_on``, is kept in the options until the other jobs have ended.
         """
         extra_options = options if self.blocked_on is None else {**options, "share": self.blocked_on}
         return self.with_options(**extra_options)._replace(blocked_on="after")
@@ -123,7 +123,8 @@ class ExtendedJob:
     after_outcome: str = "completed"
     """``completed`` or ``ended``."""
     passes_results: bool = field(default=False, kw_only=True)
-    """Whether their results are copied to it. Its options have the mark of jobs with steps then."""
+    """Whether the results of the jobs in ``after`` are copied to it; its options have the mark of jobs with
+    steps then."""
     span: Span | None = None
     """Derives the id from the due time; None if the time does not matter."""
 
@@ -149,7 +150,7 @@ class ExtendedJob:
 
     @property
     def characters(self) -> int:
-        """The length of the values whose size the caller decides: also of the arguments of an alert."""
+        """The length of the values whose size the caller decides; the extras have arguments of an alert."""
         return len(self.row.task_data) + sum(len(text) for text in self.extras if text is not None)
 
     @property

@@ -1,8 +1,8 @@
 """Recognise services that share a database and names of tasks: each runs jobs of the other by its own code.
 
-A worker reports a fingerprint of the code of each task when it registers, so nothing is paid for a job. Two
-live workers that have one name with different code are two services, or two releases of one. Releases of one
-service have most of their names in common; services with modules of the same name have few.
+A worker reports a fingerprint of the code of each task when it registers, so jobs themselves cost nothing.
+Two live workers that have one name with different code are two services, or two releases of one service.
+Releases of one service have most of their names in common; different services have few.
 """
 
 from __future__ import annotations
@@ -40,17 +40,21 @@ class SharedNames(NamedTuple):
 
 
 def fingerprints_of(tasks: Iterable[Task]) -> dict[str, dict[str, str]]:
-    """Return the fingerprints of tasks by their names, below the interpreter that has compiled them."""
+    """Return a mapping from the interpreter that has compiled the code to the fingerprints by task name."""
     fingerprints: dict[str, str] = {}
     for task in sorted(tasks, key=lambda task: task.name)[:MAX_TASKS]:
         code = getattr(inspect.unwrap(task.func), "__code__", None)
-        if isinstance(code, CodeType):  # not an object that can be called
+        # An object with a method ``__call__()`` has no code of its own, and gets no fingerprint.
+        if isinstance(code, CodeType):
             fingerprints[task.name] = _fingerprint(code)
     return {COMPILER: fingerprints}
 
 
 def shared_names(settings: ReportedSettings, other_settings: ReportedSettings) -> SharedNames:
-    """Return the names that two workers have with different code, by the settings that they report."""
+    """Return the names that two workers have with different code, by the settings that they report.
+
+    There are none if the workers report no code of the same interpreter, because it cannot be compared then.
+    """
     codes, other_codes = settings.fingerprints, other_settings.fingerprints
     compiler = next(iter(codes.keys() & other_codes.keys()), None)
     if compiler is None:

@@ -21,7 +21,7 @@ from pg_scheduler.jobs.keys import (
 from pg_scheduler.jobs.payload import decode
 
 BLOCKED_BY_SHARE: Final = "share:"
-"""How ``blocked_on`` begins in a job that waits for its turn. It follows every limit."""
+"""How ``blocked_on`` begins in a job that waits for its turn. It sorts after the text of every limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def check_share(share: object) -> Share:
     """Return the share.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not a Share.
     """
     if not isinstance(share, Share):
         raise TypeError(
@@ -69,12 +69,12 @@ def check_share(share: object) -> Share:
 
 
 def share_prefix(share: Share, task_name: str) -> str:
-    """Return the text of a share without a key."""
+    """Return the part of ``share:<name>:<key>`` before the key."""
     return named_prefix(BLOCKED_BY_SHARE, share.name or task_name)
 
 
 def share_key(share: Share, task_name: str, arguments: str) -> str:
-    """Return the ``blocked_on`` of a job.
+    """Return the text ``share:<name>:<key>`` of a job, for its ``blocked_on``.
 
     Args:
         share: The share.

@@ -22,10 +22,10 @@ from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.jobs.values import ValueType, is_json
 
 MARK: Final = "steps"
-"""The key in the ``options`` of a job that marks it: stored steps of its id count only then.
+"""The key in the ``options`` of a job that marks it. Without the mark, stored steps of its id do not count.
 
-Its value is the version of the task when the job stored its first step; 0 while only others have stored
-anything for it.
+Its value is the version of the task when the job stored its first step; 0 while only other jobs or callers
+have stored anything for the job.
 """
 
 DEFINITION: Final = "definition"
@@ -38,7 +38,7 @@ MAX_NAME_BYTES: Final = 200
 RESERVED_NAME: Final = re.compile("(?:result|child|again|next):[0-9a-f]{64}")
 """The names of results that were passed to a job."""
 MAX_STEPS: Final = 1000
-"""Steps of one job, and signals to it that come before a wait."""
+"""Steps that one job may store. As many signals to it may come before it waits for them."""
 MAX_STEP_BYTES: Final = 64 * 2**20
 """Bytes of JSON of all values of the steps of one job, and of such signals."""
 
@@ -50,7 +50,7 @@ CHILD: Final = "child"
 FIRST: Final = "first"
 
 NO_TIMEOUT: Final = datetime(9999, 1, 1, tzinfo=UTC)
-"""Until when a job waits that waits without a limit."""
+"""The end of a wait without a limit."""
 
 ENCODED_KEYS: Final = frozenset({"codec", "key", "data", "job_name"})
 """The keys of a value that a codec has encoded."""
@@ -67,7 +67,7 @@ class StoredStep(NamedTuple):
         left_s: The seconds until then, by the clock of the database; negative after it.
         is_awaited: Whether children of the step have not ended. A step that is neither over nor awaited has
             lost them: an older node has ended them, or they were deleted by hand.
-        timeouts: The ends of those waits for a signal that have timed out and were followed by another one.
+        timeouts: The ends of earlier waits for a signal: they timed out, and the job waited for it again.
     """
 
     name: str
@@ -81,7 +81,7 @@ class StoredStep(NamedTuple):
 
     @property
     def is_early_signal(self) -> bool:
-        """Whether it is a signal that came before a wait, if there was one. It takes no room of steps."""
+        """Whether it is a signal that came before the job waited for it. It does not count as a step."""
         return self.kind == SIGNAL and self.until is None
 
 
@@ -100,11 +100,11 @@ def version_of(options: str | None) -> int | None:
 
 
 def check_step_name(name: object, *, noun: str = "step") -> str:
-    """Return the name of a step, or of a signal, which is that of the step that waits for it.
+    """Return the name of a step, or of a signal. A signal has the name of the step that waits for it.
 
     Raises:
         TypeError: It is not a str.
-        ValueError: It is empty, too long, or one of the names under which rows are stored that are no steps.
+        ValueError: It is empty, too long, or reserved for rows that are not steps.
     """
     subject = f"the name of a {noun}"
     if name == "":
@@ -190,7 +190,8 @@ class ReturnType:
         try:
             annotation = return_annotation(inner)
             self._type = None if annotation is UNDECLARED else ValueType(annotation)
-        except NameError as error:  # a name for type checkers only, which a value may not need
+        except NameError as error:
+            # The name may exist for type checkers only. Values that are JSON do not need the annotation.
             self._undefined = error
         except (PydanticUserError, TypeError, SyntaxError) as error:
             raise self._unusable(error) from error

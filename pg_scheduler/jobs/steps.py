@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Suspension:
-    """Why an attempt ends before its function: the job waits, and needs no worker until then."""
+    """Why an attempt ends before its function has returned: the job waits, and meanwhile needs no worker."""
 
     kind: str
     """The kind of the step that waits."""
@@ -124,7 +124,7 @@ class StepCursor(ABC):
         Args:
             value: A new value; if omitted, the last one.
             connection: Your connection in a transaction, as for ``Steps.transaction()``: the value commits
-                with your writes, so a crash repeats nothing. Call it instead of ``set()`` then. None to
+                with your writes, so a crash repeats nothing. Do not call ``set()`` for such a value. None to
                 commit the value at once.
 
         Raises:
@@ -148,9 +148,9 @@ class Steps(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """The ``version=`` that the task had when the job stored its first step; before it, that of now.
+        """The ``version=`` that the task had when the job stored its first step; until then, the current one.
 
-        ``retry_job(from_step=)`` with the name of the first step deletes it too.
+        ``retry_job(from_step=)`` with the name of the first step deletes the stored version too.
 
         Example:
             >>> from pg_scheduler import current_job, job
@@ -284,10 +284,10 @@ class Steps(ABC):
     ) -> None:
         """Continue later, in another attempt. Meanwhile the job is pending, and uses no worker and no memory.
 
-        The attempt ends as at a shutdown, as soon as all that its function has begun waits for steps:
-        ``finally`` blocks run, and what they raise has no effect. It uses no retry. While other code of the
-        job works, the attempt stays in memory, and a sleep that ends returns there. A sleep that is over
-        returns at once.
+        The attempt ends as at a shutdown: ``finally`` blocks run, and what they raise has no effect. It uses
+        no retry. It ends as soon as everything that its function has begun waits for steps. While other code
+        of the job still works, the attempt stays in memory, and the call returns in this attempt if the time
+        passes meanwhile. In a later attempt, a sleep that is over returns at once.
 
         Args:
             name: The name of the step, as in ``run()``.
@@ -336,9 +336,9 @@ class Steps(ABC):
             The value, the same in each later attempt.
 
         Raises:
-            TimeoutError: No signal came in time. None is accepted any more, until the job waits for the name
-                again: after a timeout it may, and the new timeout begins then. Later attempts raise the
-                error of the first wait again, and continue with the second one.
+            TimeoutError: No signal came in time. From then on, a signal of this name is refused. After a
+                timeout the job may wait for the name again: signals are accepted again, and the new timeout
+                begins. Later attempts raise the error again at the first wait, and then reach the second one.
             Abort: The value does not fit ``kind``, so the job fails.
             ConfigurationError: pydantic does not support ``kind``.
             TypeError: A value has the wrong type.
@@ -448,8 +448,8 @@ class Steps(ABC):
             The values, in the order of the calls.
 
         Raises:
-            JobEndedError: Of the children that have no value, that of the first in this order; see
-                ``child()``, also for the other errors.
+            JobEndedError: A child has no value. If several have none, it is the error of the first of them in
+                this order; see ``child()`` for its classes and for the other errors.
             PayloadError: There are more than 1,000 calls.
 
         Example:

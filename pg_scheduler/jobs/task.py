@@ -1,4 +1,4 @@
-"""The options of jobs, and registered functions, which give defaults of them and accept certain arguments."""
+"""The options of jobs, and the registered functions, which have defaults of options and check arguments."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class JobOption(NamedTuple):
     Attributes:
         check: Returns a given value in the unit of the rows, or raises a TypeError or ValueError.
         default: The value if neither a call, a schedule nor a task gives one; UNSET for the Scheduler's.
-        is_column: Whether it is a column of its row; otherwise it is a key of ``options`` unless it is None.
+        is_column: Whether rows have a column for it. If not, it is a key of ``options``; None is left out.
     """
 
     check: Callable[[Any], Any]
@@ -65,7 +65,10 @@ JOB_OPTIONS: Final[Mapping[str, JobOption]] = {
     "timeout": JobOption(check_timeout, DEFAULT_TIMEOUT.total_seconds(), is_column=True),
     "keep_result": JobOption(check_keep_result, None),
 }
-"""The options by their names, which tasks and rows of schedules have too. The columns are in their order."""
+"""The options by name; tasks and rows of schedules use the same names.
+
+The options with a column are in the order of these columns.
+"""
 
 
 CODE_OPTIONS: Final = ("metadata", "share", "unique", "on_failure")
@@ -142,7 +145,7 @@ class JobSpec:
             self._take_over(stand_in)
 
     def _take_over(self, stand_in: StandIn) -> None:
-        """Take the name and the options of an object that stands for a task. Those that are given win."""
+        """Take the name and options of an object that stands for a task. Options that were given are kept."""
         self.func = stand_in.name  # type: ignore[assignment] # a name, which is registered
         for name, value in stand_in.options.items():
             if name == "metadata":
@@ -171,10 +174,11 @@ class Arity:
     """The arguments that a function accepts. Its signature decides; nothing is called.
 
     Attributes:
-        counts: The numbers of positional arguments that are enough without keyword arguments.
-        accepted: The numbers that were enough together with keyword arguments, by the names of those.
-        last: The names of the keyword arguments that were accepted last, and the number of the others. To
-            compare a list is cheaper than a lookup.
+        counts: The numbers of positional arguments that are accepted without keyword arguments.
+        accepted: The numbers of positional arguments that were accepted together with keyword arguments, by
+            the names of the keyword arguments.
+        last: The names of the keyword arguments that were accepted last, and the number of the positional
+            arguments with them. Comparing this list is cheaper than a lookup in ``accepted``.
         signature: The signature without injected parameters; None if the function has none that can be read.
     """
 
@@ -187,6 +191,7 @@ class Arity:
         self.signature: inspect.Signature | None
         try:
             self.signature = own_signature(func)
+        # A ConfigurationError is a ValueError too, but about an injected parameter that has to be corrected.
         except ConfigurationError:
             raise
         except (TypeError, ValueError):
@@ -210,7 +215,10 @@ class Arity:
 
 
 def _counts(signature: inspect.Signature | None) -> range:
-    """Return the numbers of positional arguments that are enough without keyword arguments; none may be."""
+    """Return the numbers of positional arguments that are accepted without keyword arguments.
+
+    The range is empty if a keyword argument is required, and unlimited if the signature is unknown.
+    """
     if signature is None:
         return range(sys.maxsize)
     minimum = maximum = 0
@@ -262,7 +270,7 @@ class Task:
         metadata: Merged into that of its jobs.
         typed: Validates its arguments; None unless it is typed.
         limits: How many attempts may run or start; none for no limit.
-        share: Whose tenants take turns; None for no tenants.
+        share: The share whose tenants take turns; None for no tenants.
         unique: Which of its jobs exclude one another; None for none.
         on_failure: The task that is enqueued when a job fails; None for none.
         version: The version of its durable steps.
@@ -312,8 +320,8 @@ class Task:
         if self.typed is not None:
             return self.typed.encode(args, kwargs)
         task_data = encode(args, kwargs)
-        # Most calls have arguments of a number and of names that were accepted before. To look that up costs
-        # less than a call of check().
+        # Most calls repeat a number and names of arguments that were accepted before. Looking these up costs
+        # less than a call of check(), which binds the arguments to the signature.
         arity, count = self.arity, len(args)
         if not kwargs:
             if count not in arity.counts:
@@ -347,10 +355,10 @@ class Task:
         return value if self.typed is None else self.typed.form_of_result(value)
 
     def share_key(self, arguments: str | None) -> str | None:
-        """Return the share and the tenant of a job; None without a share.
+        """Return the text ``share:<name>:<tenant>`` of a job; None without a share or without its arguments.
 
         Args:
-            arguments: Its arguments as JSON, not encoded by a codec; None if they are unknown.
+            arguments: The arguments of the job as JSON, not encoded by a codec; None if they are unknown.
 
         Raises:
             KeyFunctionError: The key function raised, or returned something else than a short str or int.
@@ -389,7 +397,11 @@ class Task:
         return TypedArguments(func) if is_typed else None
 
     def _executor_of(self, func: JobFunction) -> str:
-        """Return the executor, which may be the default for another kind of function after a reload."""
+        """Return the executor for a function that replaces the one of the task, as after a reload.
+
+        If the task has the default executor of its function, it gets that of the new one, which may be async
+        where the old one was plain.
+        """
         is_default = self.executor == default_executor(self.func)
         return default_executor(func) if is_default else self.executor
 

@@ -1,8 +1,8 @@
 """Bind the arguments of typed tasks with pydantic, when they are scheduled and when they run.
 
-A row holds the arguments as JSON in the shape in which they were given. Before they are stored, the same code
-validates that JSON as later in the attempt, so arguments that are stored fit the function of the caller, and
-what it gets is compared with what the caller passed.
+A row holds the arguments as JSON in the shape in which they were given. Before they are stored, this JSON is
+validated by the same code as later in the attempt. So stored arguments fit the function as the caller has it.
+The objects that the function would get are then compared with those that the caller passed.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class TypedArguments:
         self._return_type: ValueType | None = None
         self._signature = own_signature(func)
         parameters = self._signature.parameters.values()
-        # Strict types accept a text as a date only if pydantic reads it from JSON. All arguments together are
-        # read from an object by their names, or from an array. So positional ones are named where possible.
+        # Strict types accept a text as a date only if pydantic reads it from JSON. One text of JSON holds all
+        # arguments of a call: an object has them by name, an array by position. Only an object can have both
+        # kinds, so positional arguments get their names where that is possible.
         self._names = [
             parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
         ]
@@ -89,6 +90,8 @@ class TypedArguments:
         task_data = encode(plain, named)
         if self._arrives_equal(args, values, plain, named, task_data):
             return task_data
+        # Try the other forms of each value. If none arrives equal, this raises PayloadError. A value that
+        # does not fit its annotation keeps the usual form, and check() raises the error about it.
         plain = [
             _form(kind, value, f"args[{index}]")
             for index, (kind, value) in enumerate(zip(types, args, strict=True))
@@ -101,9 +104,10 @@ class TypedArguments:
         return task_data
 
     def form_of_result(self, value: Any) -> Any:
-        """Return what the function returned, in the form in which it is stored; ``NoValue`` if it has none.
+        """Return what the function returned, in the form in which it is stored.
 
-        A value that does not fit the return annotation stays as it is, as without one.
+        It is a ``NoValue`` if the value would not arrive equal, or cannot be read. A value that does not fit
+        the return annotation stays as it is, as if there were no annotation.
         """
         if value is None or type(value) in {bool, int}:
             return value
@@ -123,6 +127,7 @@ class TypedArguments:
             return self._return_type.encode(value, "the value")
         except PayloadError as error:
             return NoValue(str(error))
+        # The value does not fit the annotation, or the annotation cannot be used.
         except (PydanticUserError, ValidationError, NameError, TypeError, SyntaxError):
             return value
 
@@ -134,7 +139,16 @@ class TypedArguments:
         named: Mapping[str, Any],
         task_data: str,
     ) -> bool:
-        """Return whether the function would get these arguments, if they are stored in this form."""
+        """Return whether the function would get arguments equal to ``args`` and ``kwargs``.
+
+        Args:
+            args: The positional arguments of the caller.
+            kwargs: The keyword arguments of the caller.
+            plain: The form of the positional arguments that would be stored.
+            named: The form of the keyword arguments that would be stored.
+            task_data: These forms as JSON.
+        """
+        # The database changes the digits of large floats.
         if LARGE in task_data:
             plain, named = decode(as_returned(task_data))
         try:
@@ -201,6 +215,11 @@ class TypedArguments:
             raise PayloadError(str(error)) from error
 
     def _validate(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Bound:
+        """Return the objects that pydantic makes of arguments, which it reads from JSON where it can.
+
+        Raises:
+            ValidationError: They do not fit.
+        """
         adapter = self._adapter or self._build()
         names = self._names[: len(args)]
         if len(names) == len(args) and not self._has_positional_only and kwargs.keys().isdisjoint(names):
@@ -210,6 +229,12 @@ class TypedArguments:
         return adapter.validate_python(ArgsKwargs(tuple(args), dict(kwargs)))
 
     def _build(self) -> TypeAdapter[Bound]:
+        """Build the validators: the types of single values, and the adapter for all arguments of a call.
+
+        The adapter validates calls of ``capture()``, which has the parameters of the function, and returns
+        the arguments that it is called with.
+        """
+
         @functools.wraps(self._func)
         def capture(*args: Any, **kwargs: Any) -> Bound:
             return args, kwargs
@@ -262,7 +287,11 @@ def _unpacked_types(annotation: Any) -> dict[str, ValueType]:
 
 
 def _form(kind: ValueType, value: Any, path: str) -> Any:
-    """Return the form of an argument that arrives as it was sent; the usual one if it does not fit."""
+    """Return the form of an argument that arrives as it was sent; the usual one if its type refuses it.
+
+    Raises:
+        PayloadError: JSON cannot represent it, or no form of it arrives as it was sent.
+    """
     try:
         return kind.encode(value, path)
     except ValidationError:

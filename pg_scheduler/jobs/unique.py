@@ -1,7 +1,8 @@
-"""Unique jobs: the key of which at most one job is unfinished, or the id that a time span has once.
+"""Unique jobs: at most one unfinished job has a given key, or one row has the id of a time span.
 
-A key is a text of the caller, or names the task and a digest of arguments. Arguments are compared as JSON
-carries them, by the names of the parameters, so a positional and a keyword argument are equal.
+A key is a text of the caller, or consists of the name of the task and a digest of arguments. Arguments are
+compared as JSON carries them, by the names of the parameters. So it does not matter whether an argument is
+positional or a keyword argument.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MAX_NAME_LENGTH: Final = 200
 MIN_PER: Final = timedelta(seconds=1)
 MAX_PER: Final = timedelta(days=366)
 OTHER_NAMES: Final = "**"
-"""The key of the arguments for ``**kwargs``. No parameter has this name."""
+"""The key of the arguments that ``**kwargs`` of the function collects. No parameter has this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +120,13 @@ def check_unique_names(unique: Uniqueness | None, signature: inspect.Signature |
 
 
 def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, task_data: str) -> str:
-    """Return the key of a job, or how the ids of its spans begin.
+    """Return the key of a job; with ``per``, the text with which the ids of its time spans begin.
 
     Args:
         rule: The rule.
         task: The name of the task.
-        signature: That of the function.
-        task_data: The arguments of the job as in its row.
+        signature: The signature of the function; None if it cannot be read.
+        task_data: The arguments of the job as in its row, not encoded by a codec.
     """
     args, kwargs = decode(task_data)
     values = _bound(signature, args, kwargs)
@@ -145,7 +146,11 @@ def unique_text(rule: Unique, task: str, signature: inspect.Signature | None, ta
 def _bound(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return arguments by the names of their parameters, with the defaults that JSON can represent."""
+    """Return arguments by the names of their parameters, with the defaults that JSON can represent.
+
+    The positional arguments that ``*args`` of the function collects are under the name of this parameter, and
+    keyword arguments for ``**kwargs`` under ``OTHER_NAMES``.
+    """
     parameters = () if signature is None else tuple(signature.parameters.values())
     positional = [
         parameter
@@ -168,7 +173,8 @@ def _bound(
         if parameter.name not in values and parameter.default is not parameter.empty:
             try:
                 values[parameter.name] = json.loads(json.dumps(parameter.default))
-            except BaseException as error:  # user code: an object that JSON cannot represent, or may not read
+            except BaseException as error:
+                # The default may be any object. If JSON cannot represent it, the argument is left out.
                 if is_ctrl_c(error):
                     raise
     if other_arguments := {name: value for name, value in kwargs.items() if name not in by_name}:

@@ -152,7 +152,7 @@ def check_timeout(value: object) -> float | None:
         return None
     try:
         seconds = float(check_seconds("timeout", value, "seconds, a timedelta or None"))
-    except OverflowError:  # an int
+    except OverflowError:  # an int that is too large for a float
         seconds = float("inf")
     if not 0 < seconds < float("inf"):
         raise ConfigurationError(

@@ -4,9 +4,10 @@ A value is dumped by its declared type. What a reader would get from that JSON i
 the call: a value that would not arrive equal is refused, with its path and a remedy. Nothing is lost in
 silence, whichever way a value takes: as an argument, a result, the value of a step, or a signal.
 
-JSON has several forms for some values. A model is dumped without the fields that were not set, by its
-aliases; where that would not arrive equal, by its names, or with the fields that only this object has.
-Members of sets are sorted, since the order of a set differs between processes.
+JSON has several forms for some values. The usual form of a model has its aliases as keys, and leaves out the
+fields that were not set. If that would not arrive equal, other forms are tried: with the names of the fields
+as keys, or with the unset fields that differ from their defaults. Members of sets are sorted, since the order
+of a set differs between processes.
 
 "Equal" is ``==``, with differences where that compares too little or too much: which fields of a model are
 set counts, and the comparison does not distinguish NaN from NaN, a time zone from its offset at that time, or
@@ -61,11 +62,11 @@ class Difference(NamedTuple):
     path: str = ""
 
     def within(self, part: str) -> Difference:
-        """Return the difference as one of the value that has this part."""
+        """Return the difference of a part as a difference of the value that contains the part."""
         return self._replace(path=part + self.path)
 
     def error(self, root: str) -> PayloadError:
-        """Return the error for a value."""
+        """Return the error for the value whose path is ``root``."""
         return PayloadError(f"{root}{self.path} {self.reason}; {self.remedy}")
 
 
@@ -103,9 +104,10 @@ class ValueType:
         """Return the form of a value that arrives as it was sent.
 
         Args:
-            value: A value of the type; or one that pydantic converts to it, also in the form of JSON.
+            value: A value of the type, or one that pydantic converts to it, such as its form as JSON.
             path: The path of the value, for errors.
-            in_union: Whether its reader may have a union of types, which a field distinguishes.
+            in_union: Whether the reader may declare a union of types. The form then has the fields that
+                distinguish these types, even if they were not set.
 
         Raises:
             PayloadError: JSON cannot represent the value, or it would not arrive equal.
@@ -113,9 +115,9 @@ class ValueType:
         """
         if isinstance(value, Iterator):
             value = list(value)
-        # What the type makes of the value, which is the error if it does not fit. Few values need it.
+        # What the type makes of the value, or the error if it does not fit; computed only if it is needed.
         converted: Any = _MISSING
-        # The first difference of a form that pydantic reads, and the first error of one that it does not.
+        # The first difference of a form that pydantic can read, and the first error of a form that it cannot.
         difference: Difference | None = None
         misfit: ValidationError | None = None
         texts = set[str]()
@@ -130,8 +132,8 @@ class ValueType:
                 misfit = misfit or error
                 continue
             form_difference = first_difference(value, arrived)
-            # A value that pydantic converts to the type may arrive as the converted one. If the type accepts
-            # it from JSON only, it is sent as it is, and whatever arrives is right.
+            # A value that pydantic converts to the type may arrive as the converted value. If the type
+            # accepts the value from JSON only, it is sent as it is, and whatever arrives is right.
             if form_difference is not None:
                 if converted is _MISSING:
                     converted = self._converted(value)
@@ -168,13 +170,18 @@ class ValueType:
             if is_json(value):
                 yield value
                 return
-        # Some fields that were not set are needed: those of which this object has a value of its own, and
-        # those that tell the type.
+        # Some fields that were not set are needed: those whose value differs from the default, and those that
+        # distinguish the types of a union.
         excluded = _unset_fields(value)
         for by_alias in (True, False):
             yield self._dump(value, path, by_alias=by_alias, exclude_unset=False, exclude=excluded)
 
     def _dump(self, value: Any, path: str, **options: Any) -> Any:
+        """Return the form of a value that pydantic dumps with these options; by default the usual form.
+
+        Raises:
+            PayloadError: JSON cannot represent the value.
+        """
         options = {"by_alias": True, "exclude_unset": True, **options}
         try:
             text = self._adapter.dump_json(value, round_trip=True, warnings=False, **options)
@@ -209,6 +216,7 @@ def encode_by_class(value: Any, path: str) -> Any:
         return {_key(key, path): encode_by_class(item, f"{path}[{key!r}]") for key, item in value.items()}
     try:
         return ValueType(kind).encode(value, path, in_union=True)
+    # pydantic does not support the class as a type, but may be able to serialize the object.
     except PydanticUserError:
         return ValueType(Any).dump(value, path)
     except ValidationError as error:
@@ -219,6 +227,7 @@ def _text_of(form: Any, path: str) -> str:
     try:
         return json.dumps(form)
     except (ValueError, RecursionError) as error:
+        # If it finds the invalid part, its error has the path of that part.
         check_json(form, path)
         raise PayloadError(f"{path} cannot be serialized: {error}") from error
 
@@ -234,7 +243,7 @@ def is_json(value: Any) -> bool:
 
 
 def as_returned(text: str) -> str:
-    """Return JSON as the database returns it, as far as Python reads it otherwise than as it was written."""
+    """Return JSON with its large floats as the database returns them: Python reads their digits as ints."""
     if LARGE not in text:
         return text
     return json.dumps(json.loads(text, parse_float=_returned_number))
@@ -256,7 +265,7 @@ def _key(key: Any, path: str) -> str:
 
 
 def first_difference(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
-    """Return what of a value does not arrive as it was sent; None if all does."""
+    """Return the first part of a value that does not arrive as it was sent; None if all of it does."""
     kind, other = type(original), type(arrived)
     if kind is other:
         if kind in COMPARABLE:
@@ -275,7 +284,9 @@ def first_difference(original: Any, arrived: Any) -> Difference | None:  # noqa:
 
 
 def _in_others(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR0911 - one for each kind
+    """Compare values whose classes differ, or have no comparison of their own here."""
     kind, other = type(original), type(arrived)
+    # What is declared as an Iterable arrives as an iterator.
     if isinstance(arrived, Iterator):
         original, arrived = _items(original), list(arrived)
         return _changed(original, arrived) if original is None else _in_items(original, arrived)
@@ -304,6 +315,7 @@ def _in_others(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR09
 def _in_items(original: Sequence[Any], arrived: Sequence[Any]) -> Difference | None:
     if len(original) != len(arrived):
         return _changed(original, arrived)
+    # Comparing all items at once is faster than one after the other.
     kinds = [*map(type, original)]
     if set(kinds) <= COMPARABLE and kinds == [*map(type, arrived)] and [*original] == [*arrived]:
         return None
@@ -327,6 +339,7 @@ def _in_dicts(original: Mapping[Any, Any], arrived: Mapping[Any, Any]) -> Differ
 
 def _in_models(original: BaseModel, arrived: Any) -> Difference | None:
     kind, other = type(original), type(arrived)
+    # A generic model may arrive with other type arguments.
     if kind is not other and _origin(kind) is not _origin(other):
         return _changed(original, arrived)
     values, arrived_values = original.__dict__, arrived.__dict__
@@ -358,6 +371,7 @@ def _in_fields_set(original: BaseModel, arrived: BaseModel) -> Difference | None
     for name in type(original).model_fields:
         if name in names and name not in arrived_names:
             return Difference("is set, and would arrive as not set", REMEDY_OF_SET, path=f".{name}")
+        # A field with another value than its default has to be dumped, so it is set where it arrives.
         if name in arrived_names and name not in names and _is_default(original, name):
             return Difference("is not set, and would arrive as set", REMEDY_OF_SET, path=f".{name}")
     return None
@@ -369,6 +383,7 @@ REMEDY_OF_SET: Final = "let the serializer of the model dump the fields that are
 def _in_dataclasses(original: Any, arrived: Any) -> Difference | None:
     if type(original) is not type(arrived):
         return _changed(original, arrived)
+    # Fields with ``compare=False`` do not count for ``==`` either.
     for field in fields(original):
         if field.compare:
             value, other = (getattr(instance, field.name, _MISSING) for instance in (original, arrived))
@@ -382,12 +397,17 @@ def _is_same_time(original: datetime, arrived: datetime) -> bool:
     offset, other = original.utcoffset(), arrived.utcoffset()
     if offset is None or other is None:
         return offset is other and original == arrived and original.fold == arrived.fold
-    # == is always false for times that a change of the clock makes ambiguous.
+    # Between two zones, ``==`` is False for times that a change of the clock makes ambiguous. The difference
+    # is not.
     return not original - arrived
 
 
 def _is_equal(original: Any, arrived: Any) -> bool:
-    """Return whether two values are ``==``; True if that has no meaning for them."""
+    """Return whether two values are ``==``.
+
+    Values whose class defines no equality count as equal if they have the same class. So do values whose
+    comparison raises an exception, or returns no bool.
+    """
     has_equality: bool = getattr(type(original), "__eq__", None) is not object.__eq__
     if not has_equality:
         return type(original) is type(arrived)
@@ -401,7 +421,7 @@ def _is_equal(original: Any, arrived: Any) -> bool:
 
 
 def _has_kept_order(original: Mapping[Any, Any]) -> bool:
-    """Return whether the database keeps the order of keys: the shorter ones first."""
+    """Return whether keys are in the order in which the database returns them: the shorter ones first."""
     keys = [str(key).encode() for key in original]
     return keys == sorted(keys, key=lambda key: (len(key), key))
 
@@ -412,7 +432,11 @@ def _origin(kind: type[BaseModel]) -> type:
 
 
 def _is_default(model: BaseModel, name: str) -> bool:
-    """Return whether a field that was not set has the value that it gets wherever the model arrives."""
+    """Return whether a field that was not set has the value that it gets wherever the model arrives.
+
+    It is False for a default factory, which may return another value there, and for a ``Literal``, which may
+    distinguish the types of a union.
+    """
     field = type(model).model_fields[name]
     if field.default_factory is not None or get_origin(field.annotation) is Literal:
         return False
@@ -420,14 +444,16 @@ def _is_default(model: BaseModel, name: str) -> bool:
 
 
 def _items(value: Any) -> list[Any] | None:
-    is_read_once = isinstance(value, Iterator) or not isinstance(value, Iterable)
-    return None if is_read_once or isinstance(value, str | bytes) else [*value]
+    """Return the items of a collection; None for an iterator, a text, bytes, and what has no items."""
+    is_collection = isinstance(value, Iterable) and not isinstance(value, Iterator | str | bytes)
+    return [*value] if is_collection else None
 
 
 # -- the words for a difference ------------------------------------------------------------------------
 
 
 def _changed(original: Any, arrived: Any) -> Difference:
+    """Return the difference of a value that arrives as another one, or not at all (``_MISSING``)."""
     name, other = type(original).__qualname__, type(arrived).__qualname__
     if hasattr(original, "get_secret_value"):
         return Difference(
@@ -451,7 +477,7 @@ def _changed(original: Any, arrived: Any) -> Difference:
 
 
 def _of_field(field: Any, difference: Difference) -> Difference:
-    """Return a difference in the words for the field of a model that has it."""
+    """Return the difference of a field's value, in words about the field if its declaration is the cause."""
     if difference.path or _is_secret(difference):
         return difference
     if field.exclude:
@@ -472,7 +498,7 @@ def _is_secret(difference: Difference) -> bool:
 
 
 def _unread(error: ValidationError) -> Difference:
-    """Return why pydantic does not read what it has written."""
+    """Return the difference for a value whose JSON pydantic has written, but cannot read."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place, message = first["loc"], first["msg"]
     if "[key]" in place:
@@ -500,7 +526,7 @@ def path_of(place: Iterable[int | str]) -> str:
 
 
 def _unrepresentable(value: Any, depth: int = 0) -> Difference | None:
-    """Return which part of a value no JSON can represent as it is; None if there is none."""
+    """Return the first part of a value that JSON cannot represent as it is; None if there is none."""
     match value:
         case bytes():
             try:
@@ -531,7 +557,7 @@ def _unrepresentable(value: Any, depth: int = 0) -> Difference | None:
 
 
 MAX_DEPTH: Final = 50
-"""Levels in which the words of an error are looked for."""
+"""Levels of nesting in which ``_unrepresentable()`` searches."""
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -552,7 +578,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unset_fields(value: Any) -> Any:
-    """Return which fields of models are left out, as pydantic takes it for ``exclude=``; None for none."""
+    """Return the unset fields of models to leave out, for ``exclude=`` of pydantic; None for none."""
     if isinstance(value, RootModel):
         return _unset_fields(value.root)
     parts: Iterable[tuple[Any, Any]]
@@ -585,9 +611,10 @@ def _may_have_sets(schema: Any) -> bool:
 
 
 def _with_sorted_sets(value: Any, form: Any) -> Any:
-    """Return the form of a value with the members of its sets in one order.
+    """Return the form of a value with the members of its sets sorted.
 
-    The form has them in the order of the set object. Where a serializer has changed the shape, it stays.
+    In the given form they have the order of the set object. A part whose shape was changed by a serializer
+    stays as it is.
     """
     if isinstance(value, RootModel):
         return _with_sorted_sets(value.root, form)
@@ -605,7 +632,7 @@ def _with_sorted_sets(value: Any, form: Any) -> Any:
 
 
 def _sorted_fields(value: Any, form: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of an object as its form has them: by their aliases or by their names."""
+    """Yield the fields of an object, with sorted sets, by the keys of its form: their aliases or names."""
     aliases: dict[str, str | None] = {}
     if isinstance(value, BaseModel):
         aliases = {name: field.serialization_alias for name, field in type(value).model_fields.items()}

@@ -25,7 +25,7 @@ DECLARED_FUNCTIONS: Final = "schedule_functions"
 """Where a worker reports what else identifies these schedules, by their ids; see ``Declaration``."""
 
 LEFT_OUT: Final = "schedules_left_out"
-"""What a worker reports besides whose declared schedules are too many."""
+"""Where a worker reports that it declares more schedules than it lists, because they are too many."""
 
 UNKNOWN_ZONES: Final = "unknown_zones"
 """Where a worker reports the time zones that it does not know, by the ids of due schedules."""
@@ -44,7 +44,10 @@ MAX_DAYS: Final = 100_000
 
 
 def reported_names(names: Sequence[Any] | None) -> tuple[str, ...] | None:
-    """Return the names that a worker claims; None if it does not report them. An array can be nested."""
+    """Return the names that a worker claims; None if it does not report them.
+
+    A row may have a nested array, so items that are no texts are left out.
+    """
     return None if names is None else tuple(name for name in names if isinstance(name, str))
 
 
@@ -54,10 +57,10 @@ class LoopBlock:
 
     seconds: float
     job_id: str | None
-    """The job that blocked it; None if it was none, or if that is unknown."""
+    """The job that blocked it; None if no job did, or if the worker does not report it."""
     job_name: str | None
     names_culprit: bool
-    """Whether the worker reports what blocked it, which can be no job."""
+    """Whether the worker reports what blocked it. If it does, and ``job_id`` is None, it was no job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ class ReportedShare(NamedTuple):
 
 
 class ReportedRetention(NamedTuple):
-    """For how long a worker keeps the jobs of a status; ``days`` is None if it does not go by their age."""
+    """For how long a worker keeps the jobs of a status; ``days`` is None if their age does not decide it."""
 
     days: float | None
     deletes: bool
@@ -203,7 +206,7 @@ class ReportedSettings:
 
     @property
     def counts_attempts(self) -> bool:
-        """Whether it counts attempts, as every worker does that does not deny it."""
+        """Whether it counts attempts; True if it reports nothing about that."""
         return self._values.get("statistics") is not False
 
     @property
@@ -229,12 +232,12 @@ class ReportedSettings:
 
     @property
     def retention(self) -> Mapping[str, Any] | None:
-        """Its policies of retention as they are written, whether it applies them or not."""
+        """Its policies of retention as they are written, whether it applies them or not; None without any."""
         vacuum = self._values.get("vacuum")
         return vacuum if isinstance(vacuum, Mapping) else None
 
     def retention_of(self, status: str) -> ReportedRetention:
-        """Return for how long it keeps the jobs of a status."""
+        """Return for how long it keeps the jobs of a status. It deletes none if its vacuum is disabled."""
         is_enabled = self._values.get("vacuum_enabled") is True
         policy = _object((self.retention or {}).get(status)) if is_enabled else {}
         days = _number(policy.get("days"))
@@ -266,12 +269,13 @@ class ReportedSettings:
         ]
 
     def positional_of(self, task: str) -> int:
-        """Return how many of these parameters positional arguments have, from the first on."""
+        """Return how many of the parameters of a task take positional arguments; these come first."""
         return _count(_object(self._values.get("positional")).get(task)) or 0
 
 
 def _limit_numbers(limit: Mapping[str, Any]) -> LimitNumbers:
     max_starts, per_s = _count(limit.get("max_starts")), _seconds(limit.get("per_s"))
+    # One of them means nothing without the other.
     if max_starts is None or per_s is None:
         max_starts = per_s = None
     return LimitNumbers(_count(limit.get("max_running")), max_starts, per_s)
