@@ -20,7 +20,7 @@ Hook: TypeAlias = Callable[[Any], Awaitable[Any]]
 SOCKET_NAME: Final = "/.s.PGSQL."
 
 INTERVAL_OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPALIVE", "TCP_KEEPINTVL")
-"""Socket options in seconds. The second is the name of the first on macOS."""
+"""Socket options in seconds. ``TCP_KEEPALIVE`` is the name of ``TCP_KEEPIDLE`` on macOS."""
 
 
 def loop_of(pool: asyncpg.Pool) -> asyncio.AbstractEventLoop:
@@ -50,7 +50,10 @@ def open_connections(pool: asyncpg.Pool) -> list[asyncpg.Connection]:
 
 
 def open_transaction(connection: asyncpg.Connection | PoolConnectionProxy) -> object:
-    """Return the object of the open transaction; True if asyncpg did not begin it, or it is being ended."""
+    """Return the object of the open transaction, False without one.
+
+    It is True for a transaction that asyncpg did not begin, or that it is ending.
+    """
     untyped_connection: Any = connection
     return untyped_connection.is_in_transaction() and (untyped_connection._top_xact or True)  # noqa: SLF001
 
@@ -66,17 +69,19 @@ def address_of(connection: asyncpg.Connection) -> Address | None:
     """Return where a connection leads; None if that is unknown."""
     untyped_connection: Any = connection
     host, params = server_host(connection), untyped_connection._params  # noqa: SLF001
+    # The host may be the path of a socket, such as /run/postgresql/.s.PGSQL.5432.
     folder, is_socket, suffix = host.rpartition(SOCKET_NAME)
     port = suffix if is_socket else untyped_connection._addr[1]  # noqa: SLF001
     return Address.of(folder if is_socket else host, port, params.database or params.user)
 
 
 def address_of_pool(pool: asyncpg.Pool) -> Address | None:
-    """Return where the connections of a pool lead; None if that is unknown before the first one."""
+    """Return where the connections of a pool lead; None if that is unknown before the first connection."""
     if connections := open_connections(pool):
         return address_of(connections[0])
     untyped_pool: Any = pool
-    if getattr(untyped_pool, "_connect", asyncpg.connect) is not asyncpg.connect:  # asyncpg 0.30
+    # Since asyncpg 0.30 a pool may have a connect= of its owner, which may connect to any address.
+    if getattr(untyped_pool, "_connect", asyncpg.connect) is not asyncpg.connect:
         return None
     settings = untyped_pool._connect_kwargs  # noqa: SLF001
     overrides = {name: settings[name] for name in Address._fields if settings.get(name)}
@@ -85,13 +90,16 @@ def address_of_pool(pool: asyncpg.Pool) -> Address | None:
 
 
 def has_address(pool: asyncpg.Pool) -> bool:
-    """Return whether a pool can open connections: it has an event loop, or a DSN for one of its own."""
+    """Return whether connections like those of the pool can be opened: its loop is open, or it has a DSN."""
     untyped_pool: Any = pool
     return not loop_of(pool).is_closed() or untyped_pool._connect_args[0] is not None  # noqa: SLF001
 
 
 def opened_by_pool(connection: asyncpg.Connection | PoolConnectionProxy) -> asyncpg.Connection | None:
-    """Return the connection behind the proxy of a pool, which is new at each use; None after the use."""
+    """Return the connection behind the proxy that a pool makes for each use; None after the use.
+
+    A connection that was opened directly is returned as it is.
+    """
     untyped_connection: Any = connection
     opened: asyncpg.Connection | None = untyped_connection
     if isinstance(connection, PoolConnectionProxy):
@@ -162,6 +170,7 @@ def classes_of(pool: asyncpg.Pool) -> dict[str, Any]:
 
 
 async def _run(connection: asyncpg.Connection, *hooks: Hook | None) -> asyncpg.Connection:
+    """Call the hooks of a pool with a connection, and return it; None for a hook that the pool lacks."""
     try:
         for hook in hooks:
             if hook is not None:
@@ -173,6 +182,7 @@ async def _run(connection: asyncpg.Connection, *hooks: Hook | None) -> asyncpg.C
 
 
 async def _call_in(loop: asyncio.AbstractEventLoop, call: Callable[[], Any]) -> Any:
+    """Call a function in another event loop; return its result, or what awaiting it returns there."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_result_of(call), loop))
 
 
@@ -191,7 +201,8 @@ def local_port(connection: asyncpg.Connection | PoolConnectionProxy) -> int | No
 def probe_peer(connection: asyncpg.Connection | PoolConnectionProxy, interval_s: int, count: int) -> None:
     """Let the kernel close the connection when the server does not answer ``count`` probes.
 
-    The socket keeps that, also in a pool.
+    The socket keeps this setting after the connection has returned to its pool. A Unix-domain socket needs
+    none, because it ends with the process of its peer.
     """
     untyped_connection: Any = connection
     tcp_socket: socket.socket = untyped_connection._transport.get_extra_info("socket")  # noqa: SLF001

@@ -20,7 +20,7 @@ class AuditRepository(Repository):
         Args:
             action: The action, such as ``trigger_schedule``.
             subject: The id or name of the changed object; None for no particular object.
-            on: The connection of the transaction that does it.
+            on: The connection of the transaction that changes the subject; None for one of the pool.
             details: Values that JSON can represent.
         """
         author = self._statements.author.values(**details)

@@ -1,7 +1,8 @@
 """The author of a change, for the audit.
 
-What a service does, such as the rescue of jobs, is also recorded for people. The service does it without the
-record if the server refuses that one. What a person does is part of one transaction with its record.
+The changes of services, such as the rescue of jobs, are recorded for people only. If the server refuses such
+a record, the service makes the change without it. A change that a person makes is never made without its
+record, because both are in one transaction.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Author(NamedTuple):
 
 
 def release_of(metadata: Mapping[str, Any] | None) -> str | None:
-    """Return the release of the application that the metadata of a Scheduler name."""
+    """Return the release of the application that the metadata of a Scheduler name; None if it names none."""
     release = (metadata or {}).get("release")
     return release[:MAX_RELEASE_LENGTH] if isinstance(release, str) and release else None
 
@@ -52,7 +53,7 @@ _records: ContextVar[bool] = ContextVar("pg_scheduler_records", default=True)
 
 @contextmanager
 def acting_as(author: Author) -> Iterator[None]:
-    """Make this author responsible for the changes that are made within."""
+    """Make this author responsible for the changes that are made within the block."""
     token = _acting.set(author)
     try:
         yield
@@ -91,7 +92,7 @@ async def with_record(subject: str, write: Callable[[], Awaitable[T]]) -> T:
 
 @contextmanager
 def for_people(subject: str) -> Iterator[None]:
-    """Log what the server refuses within, which only people read, instead of raising it."""
+    """Log that the server refuses what the block writes, for people only, instead of raising the error."""
     try:
         yield
     except RECORD_REFUSALS as refusal:

@@ -20,7 +20,10 @@ LOOK_INTERVAL_S: Final = 0.02
 """Seconds before each look at a transaction, within which it may begin to wait for a lock."""
 
 TURN_SHARE: Final = 0.5
-"""A transaction that is younger than this part of a wait only has its turn: others have come before it."""
+"""The part of a wait that decides whether transactions hold a lock in turns.
+
+If the transaction that holds the lock now is younger than this part, others have held the lock before it.
+"""
 
 Fetch: TypeAlias = Callable[..., Awaitable[list[asyncpg.Record]]]
 """Runs a statement by its name, as ``Statements.fetch()`` does."""
@@ -33,7 +36,8 @@ class Blocker(NamedTuple):
         pid: Its process id; 0 for a prepared transaction.
         application_name: Its name, None if this role may not read it.
         began_at: When its transaction began, None if this role may not read it.
-        age_s: Seconds that this was ago, at the instant ``seen_at`` of the monotonic clock of this process.
+        age_s: The age of its transaction in seconds at ``seen_at``, None if this role may not read it.
+        seen_at: An instant of the monotonic clock of this process.
     """
 
     pid: int
@@ -50,7 +54,10 @@ class Blocker(NamedTuple):
 
 
 def take_turns(blockers: Sequence[Blocker], seconds: float) -> bool:
-    """Return whether each of these transactions is younger than half of the wait of a call."""
+    """Return whether transactions hold a lock in turns: each of these is younger than half of the wait.
+
+    It is False if there are none, or if the age of one is unknown.
+    """
     now = time.monotonic()
     return bool(blockers) and all(
         blocker.age_s is not None and blocker.age_s + now - blocker.seen_at < seconds * TURN_SHARE
@@ -70,11 +77,12 @@ async def watching(fetch: Fetch, connection: Connection, blockers: list[Blocker]
 
 
 async def _find_blockers(fetch: Fetch, pid: int, blockers: list[Blocker]) -> None:
+    """Look for the sessions that a session waits for until there are some, and replace the list by them."""
     sessions: list[Blocker] = []
     # The sessions are for a message only, so an error leaves them unknown.
     with suppress(DatabaseUnavailableError, *REFUSALS):
         while not sessions:
-            # Until then the statement of the transaction has begun to wait.
+            # After this time, the statement of the transaction may have begun to wait.
             await asyncio.sleep(LOOK_INTERVAL_S)
             rows = await fetch("find_blockers", pid)
             sessions = [Blocker(*row)._replace(seen_at=time.monotonic()) for row in rows]

@@ -31,6 +31,7 @@ async def check_codecs(connection: Connection, timeout_s: float) -> None:
     Raises:
         ConfigurationError: A value changed, or its codec raised an exception.
     """
+    # Normally one query for all types is enough. The others find the type with the codec.
     if await _returns(connection, VALUES, timeout_s):
         return
     for name, value in VALUES.items():
@@ -47,6 +48,7 @@ async def _returns(connection: Connection, values: Mapping[str, object], timeout
     try:
         row = await connection.fetchrow(f"SELECT {columns}", *values.values(), timeout=timeout_s)
     except asyncpg.InvalidSQLStatementNameError:
+        # The cause is no codec, but a pooler that has lost the prepared statement.
         raise
     except Exception as error:  # user code: a codec
         if is_transient(error):

@@ -90,8 +90,8 @@ process was suspended in it, lock not available, object in use."""
 
 
 POLICY_ROUTINE: Final = "ExecWithCheckOptions"
-"""The function of the server that refuses a row because of a row security policy. A missing privilege, which
-others find, has the same SQLSTATE."""
+"""The function of the server that refuses a row because of a row security policy. The error of a missing
+privilege has the same SQLSTATE, but comes from another function."""
 
 FUNCTION_LANGUAGES: Final = ("SQL", "PL/")
 """What the context of an error of a function contains, whatever the language of the messages is."""
@@ -117,8 +117,8 @@ ENDED_WHILE_IDLE: Final = (
     "the server, or a proxy before it, ended the connection while no statement ran on it, as by "
     "pg_terminate_backend(), idle_session_timeout, idle_in_transaction_session_timeout or a restart"
 )
-"""Replaces asyncpg's text, which has two numbers of states. The reason of the server has arrived before the
-end of the connection, and asyncpg keeps it to itself."""
+"""Replaces the text of asyncpg, which has two numbers of states and no reason. The server has sent a reason
+before it ended the connection, but asyncpg does not report it."""
 
 DEADLOCK: Final = "40P01"
 WAITS: Final = frozenset({DEADLOCK, LOCK_NOT_AVAILABLE})
@@ -139,7 +139,7 @@ FOREIGN_LIBRARIES: Final = frozenset({"django", "psycopg", "psycopg2", "sqlalche
 LIBRARIES: Final = frozenset({"asyncpg", *FOREIGN_LIBRARIES})
 
 UNAVAILABLE: Final = frozenset({"InterfaceError", "InternalClientError", "OperationalError"})
-"""Classes of PEP 249, and one of asyncpg, of which an error without SQLSTATE is one of the connection."""
+"""Classes of PEP 249, and one of asyncpg. Without an SQLSTATE, such an error concerns the connection."""
 
 
 def is_transient(error: BaseException) -> bool:
@@ -177,6 +177,7 @@ def sqlstate_of(error: BaseException | None) -> str | None:
 def constraint_of(error: BaseException) -> str | None:
     """Return the name of the constraint that a statement violated; None if the error has none."""
     source = _source_of(error)
+    # asyncpg has it in the error, psycopg in ``diag``, and SQLAlchemy on asyncpg in the cause.
     for candidate in (source, getattr(source, "diag", None), getattr(source, "__cause__", None)):
         name = getattr(candidate, "constraint_name", None)
         if isinstance(name, str):
@@ -253,7 +254,7 @@ def is_lock_timeout(fault: Exception) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether a constraint, or code of the application, refused a row; others may be written."""
+    """Return whether a constraint or code of the application refused a row, so other rows may be written."""
     if isinstance(error, SchemaForbiddenError) and error.__cause__ is not None:
         return _is_of_application(error.__cause__)
     if isinstance(error, asyncpg.PostgresError):
@@ -264,11 +265,13 @@ def is_refusal(error: BaseException) -> bool:
 def _is_of_application(error: BaseException) -> bool:
     """Return whether a trigger or a row security policy of the application raised an error.
 
-    The error of a trigger has a context. Of this library only one trigger is a function that adds one, and
-    COPY adds one of its own. The innermost function is named first. The trigger chooses the SQLSTATE, so that
-    of an outage does not mean that this server has one. But a parallel worker of the server adds a line to
-    its errors too, in the language of the server. So an outage is only one of a trigger if the context names
-    a language of functions.
+    An error that a function raises has a context, which names the innermost function first. So the context
+    shows the triggers of the application, if two other origins are excluded: the only trigger of this library
+    that is such a function, and COPY, which adds lines of its own.
+
+    A trigger chooses its SQLSTATE, which may be that of an outage although this server has none. But errors
+    of a parallel worker of the server have a context too, in the language of the server. So an error with the
+    SQLSTATE of an outage counts as one of a trigger only if its context names a language of functions.
     """
     routine = getattr(error, "server_source_function", None)
     if routine == POLICY_ROUTINE:
@@ -291,7 +294,7 @@ def is_read_only(fault: Exception) -> bool:
 
 
 def is_locked_out(fault: Exception) -> bool:
-    """Return whether a transaction met the locks of others: a part of its work may have no such fault."""
+    """Return whether a transaction failed because of locks of others; a part of its work may succeed."""
     return is_lock_timeout(fault) or is_conflict(fault)
 
 
@@ -304,8 +307,8 @@ def is_timeout(fault: DatabaseUnavailableError) -> bool:
 def connecting() -> Iterator[None]:
     """Raise the permanent errors of taking or returning a connection as ConnectionRejectedError.
 
-    The pool may call functions of its owner here. Their errors are those of a secret store or of credentials
-    that rotate, and end without a change of the code.
+    The pool may call functions of its owner here. If these fail, the cause is mostly a secret store or the
+    rotation of credentials, which recover without a change of the code.
     """
     try:
         yield
@@ -392,9 +395,9 @@ _TRANSLATED: Final = _Translated()
 
 
 def raise_translated(error: Exception) -> None:
-    """Raise what stands for an error, if anything does, as ``translated()``.
+    """Raise the exception of this library that stands for an error, as ``translated()``; return without one.
 
-    Statements call it in an except clause, which costs nothing while none fails.
+    Statements call it in an except clause, which costs nothing as long as no statement fails.
     """
     if isinstance(error, SchedulerError):
         return

@@ -26,7 +26,7 @@ CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class ConnectionOwner(Protocol):
-    """Has connections. An asyncpg pool cannot be referenced weakly."""
+    """Has connections, and stands for a pool, because a pool of asyncpg cannot be referenced weakly."""
 
     def open_connections(self) -> list[asyncpg.Connection]:
         """Return the open connections."""

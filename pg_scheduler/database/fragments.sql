@@ -1,8 +1,8 @@
 -- Text that several statements share. {critical}, {high}, {normal} and {low} are the numbers of the
 -- priorities.
 
--- The time of a statement. now() is that of the transaction, which may be one of the application and have lasted for
--- minutes: a job would be due, and expire, before the call that changes it.
+-- The time at which the statement began. now() is the time at which the transaction began. A transaction of the
+-- application may have begun minutes ago, so a job would be due, and expire, before the call that changes it.
 
 -- fragment: now
 statement_timestamp()
@@ -26,8 +26,8 @@ CASE
 
 -- The end of a job takes its consequences, and a cancellation takes what the job waited for. The key "ended" of
 -- "options" keeps them, as "on_end" and "blocked_on", until a retry restores them. A function waits for the children of
--- its steps again by itself. The end of a child is passed to the job whose step it is of, so a child that is retried has
--- that consequence again.
+-- its steps again by itself. The end of a child is passed to the job that has its step, so a child that is retried gets
+-- this consequence again.
 
 -- fragment: options_after_end
 CASE WHEN jsonb_typeof(options) = 'object' THEN options ELSE jsonb_build_object() END
@@ -63,7 +63,8 @@ CASE WHEN (options -> 'ended') IS NULL THEN options
 CASE WHEN (job.options #> ARRAY ['suspended', 'attempt']) = to_jsonb(job.attempt)
         THEN job.options #> ARRAY ['suspended', 'steps'] END
 
--- Whether a worker that has stopped does not run a job: its heartbeats name the attempts that run on, see renew_lease.
+-- Whether a worker that has stopped does not run a job any more. Its heartbeats name the attempts that still run; see
+-- renew_lease.
 
 -- fragment: ended_in_stopped
 worker.stopping AND NOT ((worker.health -> 'held') @> jsonb_build_object(job.job_id, job.attempt))
@@ -113,14 +114,15 @@ CASE WHEN NOT {keeps_result} THEN on_end
         ELSE CASE WHEN jsonb_typeof(on_end) = 'object' THEN on_end ELSE jsonb_build_object() END
             || jsonb_build_object('result', true) END
 
--- Whether the consequences of a job that has ended wait for the real end of its last attempt, or of the job before.
+-- Whether the consequences of a job that has ended wait for the real end of its last attempt, or for the end of the
+-- previous job of its schedule.
 
 -- fragment: may_run_on
 (on_end -> 'alive') IS NOT NULL
 
 -- Whether the consequences of a job that ends now are delayed. Its attempt runs, another job or its schedule depends
--- on it, and its worker has a row, so that the worker or a scan reports the real end. Or it waits for the job of its
--- schedule before, and not for children: the next one then waits for that one too.
+-- on it, and its worker has a row, so that the worker or a scan reports the real end. Or the job waits for the previous
+-- job of its schedule, and not for children: the next job of the schedule then has to wait for that previous job too.
 
 -- fragment: is_awaited
 CASE WHEN status = 'running' AND ({has_consequences} OR options -> 'schedule_id' IS NOT NULL)
@@ -147,9 +149,9 @@ status        = 'cancelled',
     errors        = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
         || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, {now}))) ELSE job.errors END
 
--- The values of a finished job that is to run again, at $2. A pending job with a last_heartbeat has got its due time at
--- that instant: it may have been one of a wrong clock. People do not see it. The mark of a suspension goes: the job does
--- not wait any more.
+-- The values of a finished job that is to run again, at $2. The last_heartbeat of a pending job is the instant at which
+-- it got its due time, since the clock may have been wrong then. People do not see it. The mark of a suspension is
+-- removed, because the job does not wait any more.
 
 -- fragment: retried_values
 status         = 'pending',
@@ -365,14 +367,14 @@ coalesce(schedule.paused_until, schedule.next_fire_at)
     AND kinds <@ $4::text[]
 
 -- Whether the next fire time, which is not due, is to be computed again: older time zone data than the node's ($5) gave
--- it, or a clock that was set back since then. None is without $5.
+-- it, or a clock that was set back since then. Without $5, none is computed again.
 
 -- fragment: is_outdated
 schedule.paused_at IS NULL AND schedule.next_fire_at > coalesce($1, {now})
     AND (schedule.tzdata < $5::text COLLATE "C" OR ($5::text IS NOT NULL AND {is_ahead}))
 
 -- Whether a schedule was written, or has fired, at an instant that the clock has not reached: it was set back since then.
--- The last job of pg_scheduler 0.2, which is the anchor, may be due later.
+-- A last fire time that equals the anchor does not count: the last job of pg_scheduler 0.2 may be due later.
 
 -- fragment: is_ahead
 (
@@ -427,8 +429,8 @@ CASE WHEN until IS NOT NULL THEN least(greatest(until, {first_instant}), {last_i
 CASE WHEN step.kind = 'cursor' THEN greatest(step.started_at, step.ended_at) ELSE step.started_at END
 
 -- The times of a step after it is set back by the time ``early.ahead`` to ``early.now``. A cursor may have its first value
--- from before the clock was ahead. What happened before the step is stored by the
--- right clock already, such as the end of one that ended since. A sleep keeps its end, which may be a time that its job
+-- from before the clock was ahead, and then keeps that time. A time before the start of the step comes from the right
+-- clock already, such as the end of a step that has ended since. A sleep keeps its end, which may be a time that its job
 -- has chosen.
 
 -- fragment: times_set_back
@@ -454,8 +456,8 @@ SELECT jsonb_object_agg(id, n) AS of FROM unnest($1::text[]) WITH ORDINALITY AS 
 ((SELECT place.of FROM place) ->> job_id)::integer
 
 -- Whether the attempt of a start runs, or was ended by hand within the last 2 seconds, so that it may still run. The
--- history has that whatever became of the job since; a status that SQL has set is in the row only. The times keep
--- the history of other jobs from being read.
+-- history shows such an end, whatever became of the job since. If SQL has set the status, only the row shows the end. The
+-- times are compared first, so that the histories of most jobs are not read.
 
 -- fragment: is_running
 coalesce((
@@ -499,8 +501,9 @@ ROWS FROM (
 --
 -- fragment: left_out
 
--- Whether a worker may declare a schedule. Each worker that plans reports what its code declares under $3, unless its
--- release is older: it may declare anything then, as may one that left some out ($4).
+-- Whether a worker may declare a schedule. Each worker that plans reports under $3 what its code declares. A worker of
+-- an older release reports nothing there, so it may declare any schedule. So may a worker that reports under $4 that it
+-- left some out.
 
 -- fragment: may_declare
 (

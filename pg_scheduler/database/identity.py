@@ -6,8 +6,9 @@ another system identifier or oid. Files that were copied, as by a standby, have 
 The first start of a worker writes the row. So does a start on a copy without unfinished jobs and schedules,
 such as one of a template for tests: nothing there can run twice.
 
-The tables may also be exchanged under a running worker. One that registers again compares the recorded
-database with that of its start: rows of another database are a copy, its own have moved to another server.
+The tables may also be exchanged while a worker runs. A worker that registers again therefore reads the record
+again. If the record names the database in which this worker started, but the tables are in another one now,
+the database of the worker has moved to another server. Any other difference is treated as at a start.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ ADOPT: Final = "adopt_database"
 
 
 class Identity(NamedTuple):
-    """A database: the system identifier of its server if it may be read, its oid, its origin and its name."""
+    """A database: the system identifier of its server, its oid, its origin and its name.
+
+    ``system`` is None if this role may not read it. ``origin`` is the transaction that created the tables.
+    """
 
     system: str | None
     database: int

@@ -1,7 +1,7 @@
 -- name: read_identity
 -- route: pool
--- Return this database and the recorded one. The system identifier is read by a statement of its own: one that may not
--- execute the function fails as a whole.
+-- Return this database and the recorded one. The system identifier is read by a statement of its own, because a
+-- statement fails as a whole if the role may not execute one of its functions.
 SELECT coalesce((
         SELECT has_function_privilege(control.oid, 'EXECUTE')
         FROM pg_catalog.pg_proc AS control

@@ -39,7 +39,7 @@ def describe_holders(blockers: Sequence[Blocker]) -> str:
 class LockReports:
     """Logs which transactions calls wait for: each one once a minute, however many calls wait for it.
 
-    Of transactions that hold a lock one after the other, one record a minute names an example.
+    If transactions hold a lock one after the other, one record a minute names one of them as an example.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,10 @@ class LockRetries:
 
     @property
     def _is_to_look(self) -> bool:
-        """Whether an attempt that begins now finds out what it waits for, for the record or the error."""
+        """Whether an attempt that begins now is to find out what it waits for.
+
+        It is if the record is due, or if the attempt may be the last one, whose error names the holder.
+        """
         seconds = self._seconds
         is_due = not self._is_reported and seconds >= self._reports.report_after_s
         return is_due or seconds >= self._timeout_s - MAX_PAUSE_S
@@ -123,10 +126,10 @@ class LockRetries:
                 else f"the call has waited {waited} for a lock of another transaction: {holders}; end that "
                 "transaction, or repeat the call"
             ) from fault.__cause__
-        # While no look has found the holder, the record waits for it as long again.
+        # If no attempt has found the holder of the lock yet, the record is delayed until twice this time.
         if not self._is_reported and seconds >= report_after_s * (1 if self._blockers else 2):
             self._is_reported = True
             self._reports.report(self._name, seconds, self._blockers)
         await asyncio.sleep(min(self._backoff.next_delay_s(), self._timeout_s - seconds))
-        # An attempt that looks for the holder must wait until that is found.
+        # An attempt that looks for the holder has to wait for the lock until the holder is found.
         self.lock_timeout_ms = LOCK_TIMEOUT_MS if self._is_to_look else DIVIDED_LOCK_TIMEOUT_MS

@@ -20,7 +20,7 @@ PROBE_TIMEOUT_S: Final = 5.0
 """Longest wait for another session of a pooler, which may have a single one."""
 
 MAX_SESSIONS: Final = 4
-"""Sessions of a pooler that are in use before its next one is another session for certain."""
+"""The most sessions of a pooler that the probe occupies, so that the pooler has to take another one."""
 
 PROCESS_ID: Final = "SELECT pg_catalog.pg_backend_pid()"
 
@@ -81,8 +81,9 @@ async def loses_statements(pool: asyncpg.Pool) -> bool:
 async def probe_statements(pool: asyncpg.Pool, connection: Connection) -> None:
     """Use a prepared statement in two sessions of a pooler, if there is one.
 
-    A pooler in transaction mode gives a connection another session for its next transaction, here because
-    others are in transactions in the first one. A connection with a session of its own costs one query.
+    A pooler in transaction mode may give a connection another session for its next transaction. To bring that
+    about, this opens other connections, whose transactions occupy the sessions that are free. A connection
+    with a session of its own costs one query.
 
     Args:
         pool: The pool.

@@ -12,7 +12,7 @@ LOCK_TIMEOUT_MS: Final = 100
 """Longest wait of a hot statement for a locked row."""
 
 DIVIDED_LOCK_TIMEOUT_MS: Final = 20
-"""Longest wait for a lock of statements that have met one before, in a part of the work."""
+"""Longest wait for a lock when work that has met a lock is repeated, or divided into parts."""
 
 SHARED_LOCK_TIMEOUT_MS: Final = 1000
 """Longest wait on the shared connection for a locked row."""
@@ -31,9 +31,9 @@ this."""
 def probe_settings(interval_s: int) -> dict[str, str]:
     """Return the settings with which the server ends a session whose peer is gone, after four intervals.
 
-    Without them it keeps that session, with its locks, for the two hours of the operating system. The last
-    one is for a response that the peer does not acknowledge, which no probe follows. Linux also uses it in
-    place of the number of probes.
+    Without them the server keeps that session, with its locks, for the two hours of the operating system.
+    ``tcp_user_timeout`` is for a response that the peer does not acknowledge, after which no probe is sent.
+    Linux also uses it in place of the number of probes.
     """
     return {
         "tcp_keepalives_idle": str(interval_s),

@@ -118,9 +118,9 @@ class Connections:
         size = pool.get_max_size()
         self.dedicated_connection: Final = DedicatedConnection(pool, options)
         self.dedicated: AbstractAsyncContextManager[Connection | None] = self.dedicated_connection
-        """What the route ``dedicated`` enters: the same, but nothing in the transaction of a test.
+        """The context manager of the route ``dedicated``: the dedicated connection, except in test kits.
 
-        It yields None where the pool cannot spare a connection."""
+        It yields None where the pool cannot spare a connection, and in the transaction of a test."""
         has_spare = size > MIN_FREE_CONNECTIONS + 2
         self.sticky_connection: Final = StickyConnection(pool, options) if has_spare else None
         self.admission_connection: Final = StickyConnection(pool, options) if has_spare else None
@@ -215,7 +215,7 @@ class Connections:
             raise RuntimeError(FOREIGN_LOOP)
 
     async def check_call(self, connection: AnyConnection | None) -> Connection | None:
-        """Return the connection of a caller for statements; None for those of the pool.
+        """Return the connection of a caller for statements; None for None, so that they use the pool.
 
         Raises:
             ConfigurationError: It leads to another database than the pool.
@@ -228,7 +228,8 @@ class Connections:
         usable_connection = None if connection is None else check_connection(connection)
         if usable_connection is None or as_foreign(usable_connection) is None:
             self.check_loop()
-        # One that arrives as a ForeignConnection comes from an outer call of the library, which checked it.
+        # A connection that arrives as a ForeignConnection comes from an outer call of the library, which has
+        # checked it.
         was_checked = as_foreign(connection) is not None
         if usable_connection is not None and not was_checked:
             await self._database.check_caller(connection, usable_connection)
@@ -245,7 +246,7 @@ class Connections:
             await probe_statements(self._pool, connection)
 
     def check_thread(self) -> None:
-        """Raise RuntimeError unless the caller is in the event loop of the pool, or no loop runs."""
+        """Raise RuntimeError unless the event loop of the pool runs the caller, or no loop runs at all."""
         try:
             running_loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -282,7 +283,7 @@ class Connections:
     def sticky(self, *, reserved: bool = False) -> AbstractAsyncContextManager[Connection]:
         """Yield a connection that the next call is likely to reuse; ``reserved`` as in ``acquire()``.
 
-        A pool with none to spare gives an ordinary one.
+        If the pool has no connection to spare for that, it is an ordinary one.
         """
         if self.sticky_connection is None or (reserved and self._is_starved):
             return self.acquire(reserved=reserved)
@@ -291,8 +292,8 @@ class Connections:
     def step(self) -> AbstractAsyncContextManager[Connection]:
         """Yield a connection for a step of a job; the next step is likely to reuse it.
 
-        Steps at the same time wait for one another only if they leave too few connections for others, as
-        while a lock of the whole table of steps stops them.
+        Steps that run at the same time wait for one another only if too few connections would be left for
+        services, for example while a lock of the whole table of steps stops all of them.
         """
         for step_connection in self.step_connections:
             if not step_connection.is_in_use and not self._is_starved:
@@ -326,8 +327,8 @@ class Connections:
         """Yield a connection in a transaction with planner settings; ``reserved`` as in ``acquire()``.
 
         If this process is suspended within the block, the server ends the transaction and frees its locks.
-        Without ``savepoints`` it begins in one round trip instead of two, and has no other within it. Where
-        it waits for a lock longer than ``lock_timeout_ms``, it fails; None for the setting of the session.
+        Without ``savepoints`` it begins in one round trip instead of two, and cannot have savepoints. If it
+        waits for a lock longer than ``lock_timeout_ms``, it fails; None for the setting of the session.
         """
         timeout_s = self.options.hot_timeout_s if hot else self.options.call_timeout_s
         settings = HOT_TRANSACTION_SETTINGS if hot else TRANSACTION_SETTINGS
@@ -360,7 +361,8 @@ class Connections:
     async def checkout(self, *, direct: bool = True) -> AsyncIterator[Connection]:
         """Yield a connection with an unchanged session. Errors of the block stay untranslated.
 
-        They may be a job's own. What holds something for others prepares the session; see ``hold_session()``.
+        These errors may be those of a job. A session that holds something for others has to be prepared; see
+        ``hold_session()``.
 
         Args:
             direct: Whether it comes from the ``direct_dsn`` if there is one, as for a session of its own.
@@ -405,11 +407,12 @@ class Connections:
     async def transaction_of_job(self, *, lock_timeout_ms: int | None = None) -> AsyncIterator[Connection]:
         """Yield a connection of the pool in a READ COMMITTED transaction, for the code of a job.
 
-        Errors of the block stay untranslated, unless the connection has ended. Those of the commit do not.
-        Where it waits for a lock longer than ``lock_timeout_ms``, it fails; None for that of the session.
+        Errors of the commit are translated. Errors of the block are not, unless the connection has ended. If
+        the transaction waits for a lock longer than ``lock_timeout_ms``, it fails; None for the setting of
+        the session.
 
-        The code of a job may leave it idle for long, so it has no limit for that. Instead both ends probe the
-        other one, so that its locks do not outlive the machine of the job.
+        The code of a job may leave the transaction idle for long, so there is no limit for that. Instead both
+        ends probe the other one, so that the locks do not outlive the machine of the job.
         """
         timeout_s = self.options.call_timeout_s
         settings = [] if lock_timeout_ms is None else [f"SET LOCAL lock_timeout = {lock_timeout_ms}"]
@@ -433,7 +436,7 @@ class Connections:
                         await transaction.rollback()
                 source = error.__cause__ if isinstance(error, DatabaseUnavailableError) else error
                 if isinstance(source, asyncpg.InterfaceError) and not is_open(connection):
-                    # The text of asyncpg is that of a connection that was released.
+                    # The text of asyncpg is about a connection that was released, which is not the cause.
                     raise ConnectionLostError(ENDED_WHILE_IDLE) from error
                 raise
             with translated(), terminate_unanswered(connection):
@@ -475,6 +478,7 @@ class Connections:
             ConfigurationError: The connection goes through a pooler.
         """
         async with AsyncExitStack() as stack:
+            # A connection to the direct DSN takes none from the pool.
             if self._direct_dsn is None:
                 await stack.enter_async_context(self._lock_holders)
             connection = await stack.enter_async_context(self.hold_session())
@@ -498,7 +502,8 @@ class Connections:
     async def release_held(self) -> None:
         """Release the dedicated and the sticky connections.
 
-        One that a call uses, which waits for a lock perhaps, is released by that call.
+        If a call still uses one after a second, perhaps because it waits for a lock, that connection returns
+        to the pool after the call.
         """
         await self.dedicated_connection.release()
         for sticky in (self.sticky_connection, self.admission_connection, *self.step_connections):
@@ -531,9 +536,10 @@ class Connections:
                     await connection.close(timeout=self.options.close_timeout_s)
 
     async def _open(self, dsn: str, name: str) -> asyncpg.Connection:
-        """Open a connection to a DSN, which leads to the database of the pool.
+        """Open a connection to a DSN, and check that it leads to the database of the pool.
 
-        What its options name may be missing later, and another server may answer: that is an outage.
+        If the same setting has worked before, a ConfigurationError counts as an outage: a file that the DSN
+        names may be missing for a while, or another server may respond.
         """
         try:
             with reading_dsn(name):
@@ -561,7 +567,8 @@ class Connections:
 class StickyConnection:
     """Yield one connection of the pool to one user at a time, and release it when idle.
 
-    A class, not a generator: every single ``schedule()`` passes here.
+    It is a class, because a context manager made of a generator is slower, and each ``schedule()`` passes
+    here.
     """
 
     def __init__(self, pool: asyncpg.Pool, options: ConnectionOptions) -> None:
@@ -570,6 +577,7 @@ class StickyConnection:
         self._turn = asyncio.Lock()
         self._connection: PoolConnectionProxy | None = None
         self._idle_at = 0.0
+        """When the connection is to be released unless it is used again, by the clock of the event loop."""
         self._timer: asyncio.TimerHandle | None = None
         self.releasing: asyncio.Task[None] | None = None
         """The task that last began to release an idle connection."""
@@ -615,6 +623,7 @@ class StickyConnection:
                 if connection is not None:
                     if isinstance(error, TimeoutError | asyncio.CancelledError):
                         terminate(connection)
+                    # asyncpg raises AttributeError if the connection ends between two steps of a call.
                     if isinstance(error, AttributeError) and not is_open(connection):
                         error = ended_connection()
                 await self._return()

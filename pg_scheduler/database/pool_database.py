@@ -42,7 +42,7 @@ FROM pg_catalog.pg_database
 WHERE datname = current_database()
 """
 )
-"""What any role may read. No two servers have started at the same microsecond."""
+"""Reads what identifies a database, as any role may. No two servers have started at the same microsecond."""
 
 
 RETRY_DELAY_S: Final = 60.0
@@ -78,7 +78,7 @@ class PoolDatabase:
     """Accepts the connections that lead to the database of a pool.
 
     Args:
-        pool: The pool. One that can open no connection has no database, so each is accepted.
+        pool: The pool. If it can open no connection, it has no database, so all connections are accepted.
         timeout_s: Limit for connecting to its database, and for each query.
     """
 
@@ -106,7 +106,7 @@ class PoolDatabase:
             return
         database = await self._identify(connection)
         if self._database is None or not database.is_same(self._database):
-            # It is asked again, since its server may have been started again or replaced in the meantime.
+            # The pool is asked again, since its server may have been restarted or replaced in the meantime.
             self._database = await self._read_own()
         if not database.is_same(self._database):
             raise ConfigurationError(
@@ -115,7 +115,7 @@ class PoolDatabase:
             )
 
     async def check_caller(self, original: object, connection: Connection) -> None:
-        """Check a connection, and remember what leads to the database of the pool.
+        """Check a connection, and remember it and its address if they lead to the database of the pool.
 
         Args:
             original: What the caller passed.
@@ -128,6 +128,7 @@ class PoolDatabase:
             return
         source = original.connection if isinstance(original, BlockingConnection) else original
         address: Address | None
+        # A link is the object that leads to the database: a connection of a driver, or an engine.
         if isinstance(source, asyncpg.Connection | PoolConnectionProxy):
             link: Any = opened_by_pool(source)
             # A connection that was released has no link.
@@ -171,8 +172,8 @@ class PoolDatabase:
     async def _database_of_pool(self, *, is_blocking: bool) -> Database | None:
         """Return the database of the pool; None if it cannot be asked now.
 
-        A connection of its own asks: the pool may have none left, as the caller may hold the last one. A
-        blocking call in a coroutine cannot wait for that connection.
+        It is asked on a new connection, because the caller may hold the last one of the pool. A blocking call
+        within a coroutine cannot wait for such a connection, so it gets None.
         """
         if time.monotonic() < self._next_read_at or (is_blocking and _runs_event_loop()):
             return None

@@ -49,7 +49,7 @@ class Route(StrEnum):
     RESERVED = "reserved"
     """The same, or the dedicated connection while jobs use up the pool."""
     STEP = "step"
-    """One of a few connections of the pool that are kept for a moment for steps; else as reserved."""
+    """One of a few connections of the pool that are kept for steps for a moment; RESERVED if none is free."""
     STICKY = "sticky"
     """A connection of the pool that is kept for a moment, for the next call."""
     STICKY_RESERVED = "sticky-reserved"
@@ -109,11 +109,11 @@ _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
 _OF_RECORDS: Final = ("into_audit", "once_per_release")
 LEFT_OUT: Final = " AND job_id <> ALL ($16::text[])"
-"""The fragment of the claim of a worker that leaves out jobs; it is empty in that of all others."""
+"""The fragment by which a claim leaves out jobs; it is empty in a claim that leaves out none."""
 
 LOCK_LIMIT: Final = f" AND (SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_MS}ms', true) IS NOT NULL)"
 """The fragment by which a statement limits its waits for locks, before it reads the first row. It is empty in
-the transaction of a caller, for the rest of which the limit would last."""
+the transaction of a caller, where the limit would last until the end of the transaction."""
 
 _PRIORITIES: Final = {priority.value: str(priority.db_value) for priority in JobPriority}
 _COUNTS: Final = {
@@ -131,7 +131,7 @@ def load_queries(schema: str) -> Mapping[str, Query]:
 
 @cache
 def load_query(schema: str, name: str) -> Query:
-    """Return one statement. To load all would block the event loop for 14 ms."""
+    """Return one statement. Loading all of them at once would block the event loop for 14 ms."""
     return compose_query(schema, name)
 
 
@@ -155,7 +155,7 @@ def load_limited(schema: str, name: str, *, is_recorded: bool = True) -> Query:
 
 
 def names_by_text(schema: str) -> dict[str, str]:
-    """Return the names of the statements by their texts, of which some have several."""
+    """Return the names of the statements by text: a statement may run without its record or with a limit."""
     names: dict[str, str] = {}
     for name, query in load_queries(schema).items():
         variants = [query]
@@ -182,9 +182,9 @@ def channel_of(schema: str) -> str:
 
 
 def _lock_mask_of(schema: str) -> int:
-    """Return what makes the stored keys of advisory locks those of a schema.
+    """Return the number by which the keys of the advisory locks of a schema differ from those of others.
 
-    The keys of the default schema stay as they are: other releases and programs may hold them meanwhile.
+    It is 0 for the default schema, whose keys have to stay those that other releases and programs use.
     """
     if schema == DEFAULT_SCHEMA:
         return 0
@@ -207,6 +207,7 @@ class _Sources(NamedTuple):
 
 @cache
 def _sources() -> _Sources:
+    """Return the texts of all files. The comments of fragments are removed, those of statements stay."""
     fragments, texts = {**_PRIORITIES, **_COUNTS}, {}
     for kind, name, text in _parts():
         if kind == "fragment":
@@ -223,11 +224,18 @@ def _parts() -> Iterator[tuple[str, str, str]]:
     for folder in FOLDERS:
         for file in sorted(files("pg_scheduler").joinpath(folder).iterdir(), key=lambda file: file.name):
             if file.name.endswith(".sql"):
+                # After the text before the first mark, split() returns three texts for each mark: its two
+                # groups, and what follows it.
                 _, *parts = _MARK.split(file.read_text(encoding="utf-8"))
                 yield from zip(parts[::3], parts[1::3], parts[2::3], strict=True)
 
 
 def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
+    """Return the statement of a text that begins with its declarations.
+
+    Raises:
+        LookupError: A declaration is missing or invalid, a fragment is unknown, or the search path matters.
+    """
     declared: dict[str, str] = {}
     while match := _DECLARATION.match(text):
         declared[match[1]] = match[2]

@@ -47,7 +47,7 @@ ENDED: Final = "the connection ended during a call"
 
 
 def check_connection(connection: object) -> Connection | None:
-    """Return what statements run on: an asyncpg connection, or what stands for one of another library.
+    """Return what statements run on: a connection of asyncpg, or a ForeignConnection; None for None.
 
     Raises:
         TypeError: It is no connection, or a call on it would block the event loop.
@@ -73,7 +73,10 @@ def check_savepoints(connection: Connection) -> None:
 
 
 def can_set_savepoints(connection: Connection) -> bool:
-    """Return whether a savepoint may be set, as in a transaction that no statement of the caller began."""
+    """Return whether a savepoint can be set: not if a statement of the caller began the transaction.
+
+    It is True for a connection that has ended, whose next statement raises the error.
+    """
     return (
         as_foreign(connection) is not None
         or not is_open(connection)
@@ -82,9 +85,9 @@ def can_set_savepoints(connection: Connection) -> bool:
 
 
 def transaction_of(connection: Connection) -> Callable[[], object] | None:
-    """Return what reads the open transaction of a connection; None if that is unknown.
+    """Return a function that returns the open transaction of a connection; None if no function can.
 
-    For one connection it is equal each time.
+    The functions for the same connection of asyncpg are equal.
     """
     foreign = as_foreign(connection)
     return MethodType(open_transaction, connection) if foreign is None else foreign.transaction_of
@@ -119,7 +122,7 @@ async def take_from(pool: asyncpg.Pool, timeout_s: float) -> PoolConnectionProxy
     try:
         return await pool.acquire(timeout=timeout_s)
     except Exception as error:
-        # It has many causes, among them a pool that cannot give connections.
+        # This error has many causes. If the pool cannot give connections, check_pool() raises a clearer one.
         if isinstance(error, asyncpg.InterfaceError):
             check_pool(pool)
         raise_rejected(error)
@@ -210,7 +213,8 @@ async def is_direct(connection: Connection, timeout_s: float) -> bool:
 def terminate(connection: Connection) -> None:
     """Close a connection without waiting for the server.
 
-    Of one that has ended, asyncpg may not have called the termination listeners, nor removed the others.
+    It is also for a connection that has ended: asyncpg may not have called its termination listeners yet, nor
+    removed its other listeners.
     """
     with suppress(asyncpg.InterfaceError):  # the pool's proxy of one that was released rejects every call
         connection.terminate()
@@ -269,6 +273,7 @@ def terminate_unanswered(connection: Connection) -> Iterator[None]:
         if not isinstance(error, DatabaseUnavailableError) or isinstance(error.__cause__, TimeoutError):
             terminate(connection)
         raise
+    # asyncpg raises AttributeError if the connection ends between two steps of a call.
     except AttributeError as error:
         if is_open(connection):
             raise

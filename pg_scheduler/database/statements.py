@@ -77,7 +77,7 @@ class Statements:
     The schema is looked up at first use; each statement names it from then on.
 
     Attributes:
-        get_author: Returns who makes a change if the caller's context names no one.
+        get_author: Returns the author of a change if the caller's context names none.
         publish: Publishes the events of committed transactions.
         codec: Decodes what rows have encoded; None for none.
     """
@@ -101,7 +101,7 @@ class Statements:
         self.publish: Callable[[Event], None] = _discard
         self.clock_offset_s = 0.0
         """Seconds by which the clock of this host is ahead of that of the server, as heartbeats measure it; 0
-        if they are close or hours apart, or if this process makes none."""
+        if the clocks are close or hours apart, or if this process has no heartbeats."""
         self.lock_reports: Final = LockReports()
         self._acquire: Mapping[Route, Acquire] = {
             Route.DEDICATED: partial(connections.transaction, hot=True),
@@ -166,13 +166,14 @@ class Statements:
     ) -> AsyncIterator[Transaction]:
         """Yield a transaction for statements that belong together; publish its events after the commit.
 
-        Within another transaction it is a savepoint, whose events are added to those of that one. Within the
-        connection of a caller they are discarded: it is unknown whether its transaction commits.
+        Within another transaction it is a savepoint, and its events are added to those of the transaction.
+        Within a transaction of a caller it is a savepoint too, but its events are discarded: the library
+        does not know whether the caller commits.
 
         Args:
-            within: The other transaction, or the connection of a caller in one; None for none.
+            within: The outer transaction, or the connection of a caller in a transaction; None for neither.
             reserved: Whether it may use the dedicated connection, which must be for a short time.
-            savepoints: Whether others may be within it.
+            savepoints: Whether it may have savepoints.
             lock_timeout_ms: The longest wait for a lock, after which it fails; None for that of the session.
 
         Raises:
@@ -227,6 +228,7 @@ class Statements:
             limited = load_limited(await self.schema(), name, is_recorded=writes_records())
 
             async def attempt(connection: Connection | None, _: str | None) -> list[asyncpg.Record]:
+                # Without a connection, the statement sets the lock timeout itself.
                 if connection is None:
                     return await self._fetch_from(limited, args, route)
                 with translated():
@@ -257,7 +259,7 @@ class Statements:
             return list(await connection.fetch(query.text, *args, timeout=timeout_s))
 
     def lock_retries(self, name: str) -> LockRetries:
-        """Return what repeats a call, of this name in messages, while another transaction holds a lock."""
+        """Return the LockRetries of a call, whose messages have this name."""
         return LockRetries(self.fetch, self.lock_reports, name, self.call_timeout_s)
 
     async def repeat_while_locked(
@@ -269,8 +271,9 @@ class Statements:
 
         Args:
             name: The name of the statement, for messages.
-            attempt: Runs the statement. At first it gets None, and a lock timeout that the statement itself
-                sets, None for no limit. Then it gets the connection of a transaction that has one.
+            attempt: Runs the statement. The first call passes no connection, but the lock timeout that the
+                statement itself sets; None for no limit. Later calls pass a connection, whose transaction
+                has a lock timeout, and None.
 
         Raises:
             DatabaseUnavailableError: The lock was held until the time limit of the call.
@@ -308,6 +311,7 @@ class Statements:
             except DatabaseUnavailableError as fault:
                 if not is_conflict(fault):
                     raise
+        # The last attempt, or the only one within a transaction, raises its error.
         return await self.fetch(name, *args, on=on, route=route)
 
     async def run_retrying(
@@ -320,7 +324,7 @@ class Statements:
     ) -> T:
         """Run statements in a transaction, and again after a deadlock or while another one holds a lock.
 
-        Those that are part of a transaction of the caller run once, and wait for locks as it does. The
+        With ``within``, they run once, as a part of that transaction, and wait for locks as it does. The
         arguments are those of ``transaction()``.
         """
         if within is not None:
@@ -401,6 +405,7 @@ class Statements:
             else self.connections.transaction(lock_timeout_ms=lock_timeout_ms)
         ) as connection:
             tag: str = await connection.execute(query.text, *args, timeout=self.call_timeout_s)
+        # A tag ends with the number of rows, such as ``DELETE 3``.
         return int(tag.rpartition(" ")[2])
 
     async def execute(self, name: str, *, on: Connection) -> None:

@@ -99,20 +99,21 @@ AnySyncConnection: TypeAlias = ExecutingConnection | CursorConnection | Connecti
 def with_percent(statement: str) -> str:
     """Return a statement with the placeholders ``%s``, for drivers that leave values as they are.
 
-    Rows that say nothing are left out: drivers spend more on one than on its statement.
+    The clause that returns rows without contents is left out, because a driver spends more time on such a row
+    than on the statement.
     """
     return PLACEHOLDER.sub("%s", statement.removesuffix(EMPTY_ROWS).replace("%", "%%"))
 
 
 def has_rows(statement: str) -> bool:
-    """Return whether a statement has rows with contents, of which there may be none."""
+    """Return whether the rows of a statement have contents; there may be no rows."""
     return not (statement.startswith(COMMANDS) or statement.endswith(EMPTY_ROWS))
 
 
 def library_of(connection: object) -> str | None:
-    """Return the library that has the class of a connection or one of its bases; None if none has.
+    """Return the library that defines the class of a connection or one of its bases; None if none does.
 
-    A proxy has the class of its target as ``__class__``.
+    The ``__class__`` counts too, because that of a proxy is the class of its target.
     """
     return "django" if isinstance(connection, str) else _library_of((type(connection), connection.__class__))
 
@@ -133,15 +134,15 @@ def adapter_for(
 
     Args:
         connection: The connection, session or alias.
-        is_async: Whether the caller awaits: the first of the takers, and not the second.
-        takers: What takes asynchronous connections, and what takes blocking ones, for errors.
+        is_async: Whether the caller needs an asynchronous connection; otherwise a blocking one.
+        takers: The classes that take asynchronous and blocking connections, for errors.
 
     Raises:
         TypeError: The connection is not supported, or belongs to the other class.
     """
     adapter: ConnectionAdapter | None = None
     library = library_of(connection)
-    # An alias is not for this class, whether it exists or not, so it is not looked up.
+    # An alias of Django is always a blocking connection, so it need not exist for the error below.
     if isinstance(connection, str) and is_async:
         adapter = ConnectionAdapter(_not_here, is_async=False)
     elif isinstance(connection, ConnectionAdapter):
@@ -207,5 +208,5 @@ def _module_of(library: str) -> Any:
 
 
 def _not_here(_statement: str, _texts: Sequence[str]) -> Texts:
-    """Stand for a connection that the other class accepts."""
+    """Stand for the ``run`` of a connection that only the other class accepts; it is never called."""
     raise NotImplementedError

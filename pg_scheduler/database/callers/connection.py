@@ -40,7 +40,7 @@ TIME_COLUMNS: Final = frozenset(
 MAX_INTEGER: Final = 2**31 - 1
 
 WIDEST: Final = ("float8", "int8")
-"""Types of arrays with numbers of several types."""
+"""The types of an array with numbers of several types: the first of these that one of its numbers has."""
 
 NO_TRANSACTION: Final = "25P01"
 
@@ -55,7 +55,8 @@ _TOKEN: Final = re.compile(
     r"""|\b(?P<word>SELECT|INSERT|UPDATE|DELETE|RETURNING)\b"""
 )
 _NULL_OR_CLOCK: Final = re.compile(r"coalesce\(NULL, ([\w.]+\(\))\)")
-"""An expression that would be initialised at each execution."""
+"""An expression that the server would initialise at each execution. The clock in it is enough: what precedes
+the clock is NULL."""
 
 
 class Rewritten(NamedTuple):
@@ -63,7 +64,7 @@ class Rewritten(NamedTuple):
 
     Attributes:
         text: Each placeholder occurs once, and their numbers ascend.
-        places: The values of the placeholders, by their places among those of the statement.
+        places: For each placeholder, the index of its value among the values of the original statement.
         has_columns: Whether its rows have any columns.
     """
 
@@ -90,7 +91,10 @@ class ForeignConnection:
 
     @property
     def transaction_of(self) -> Callable[[], object] | None:
-        """What returns its open transaction; None if that is unknown, or no event loop could ask later."""
+        """A function that returns its open transaction; None if the adapter has none.
+
+        It is also None for a blocking connection, because no event loop could call the function later.
+        """
         return self._adapter.transaction if self._adapter.is_async else None
 
     async def fetch(self, statement: str, *values: Any, timeout: float | None = None) -> list[Row]:  # noqa: ARG002
@@ -179,7 +183,7 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
     """
     places: list[int] = []
     parts: list[str] = []
-    # The places in ``parts`` of the first of each word outside of brackets.
+    # For each word, the index in ``parts`` of its first occurrence outside of brackets.
     starts: dict[str, int] = {}
     depth = end = 0
     for token in _TOKEN.finditer(statement):
@@ -204,6 +208,7 @@ def rewrite(statement: str, kinds: tuple[str | None, ...]) -> Rewritten:
         parts.append(text)
     parts.append(statement[end:])
     returning = starts.pop("RETURNING", None)
+    # The first word decides the kind of the statement. What precedes it, such as a WITH clause, stays there.
     word, begin = min(starts.items(), key=lambda item: item[1])
     prefix, body = "".join(parts[:begin]).strip(), _without_end(parts[begin:returning])
     if word == "SELECT":
@@ -237,6 +242,7 @@ def _integer(value: int) -> tuple[str, str]:
 
 
 def _array(values: Iterable[Any]) -> tuple[str, str]:
+    """Return the type and the text of an array; without any value but NULL, it is one of texts."""
     elements = [_WRITE.get(type(element), _written)(element) for element in values]
     kinds = {kind for kind, _ in elements if kind is not None} or {"text"}
     kind = next((candidate for candidate in WIDEST if candidate in kinds), min(kinds))

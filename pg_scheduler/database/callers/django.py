@@ -30,7 +30,7 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
 
 
 def link_of(connection: object) -> Any:
-    """Return the connection of the driver behind an alias or a connection, which is opened."""
+    """Return the connection of the driver behind an alias or a connection; open it if it is not open."""
     wrapper = _wrapper_of(connection)
     wrapper.ensure_connection()
     return wrapper.connection

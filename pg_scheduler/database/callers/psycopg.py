@@ -17,7 +17,10 @@ from pg_scheduler.base.dsn import Address
 from pg_scheduler.database.callers.adapter import ConnectionAdapter, has_rows, with_percent
 
 ADAPTERS: Final = AdaptersMap(adapters)
-"""With those of texts, the only values of statements, whatever the owner of a connection registered."""
+"""The adapters of psycopg, without what the owner of a connection has registered for texts.
+
+Texts are the only values of statements.
+"""
 ADAPTERS.register_dumper(str, StrDumper)
 ADAPTERS.register_loader("text", TextLoader)
 
@@ -46,7 +49,7 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
 
 
 def link_of(connection: Any) -> Any:
-    """Return the connection of the driver behind one of this library."""
+    """Return the connection itself, since this library is the driver."""
     return connection
 
 

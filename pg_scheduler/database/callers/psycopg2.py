@@ -21,7 +21,7 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
 
 
 def link_of(connection: Connection) -> Connection:
-    """Return the connection of the driver behind one of this library."""
+    """Return the connection itself, since this library is the driver."""
     return connection
 
 

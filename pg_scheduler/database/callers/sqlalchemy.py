@@ -29,11 +29,12 @@ def adapter_for(connection: object) -> ConnectionAdapter | None:
     """Return what runs statements on a session or connection; None for any other object."""
     if isinstance(connection, Connection | Session | scoped_session):
         return ConnectionAdapter(partial(_run, connection), is_async=False)
-    # Its import needs greenlet, which programs without asyncio may lack.
+    # The module for asyncio needs greenlet, which other programs may lack, so it is not imported here.
     return _async_adapter_for(connection) if "sqlalchemy.ext.asyncio" in sys.modules else None
 
 
 def _async_adapter_for(connection: object) -> ConnectionAdapter | None:
+    """Return what runs statements on an asynchronous session or connection; None for any other object."""
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session  # noqa: PLC0415
 
     if isinstance(connection, AsyncConnection):
