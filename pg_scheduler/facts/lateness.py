@@ -37,7 +37,7 @@ class DueJobs(Protocol):
 
 
 def held_names(names: Iterable[str], paused: Iterable[str], tasks: Mapping[str, str]) -> frozenset[str]:
-    """Return those of these names whose jobs are held because their task is paused.
+    """Return the names whose jobs are held because their task is paused.
 
     Args:
         names: The names of jobs.
@@ -49,7 +49,7 @@ def held_names(names: Iterable[str], paused: Iterable[str], tasks: Mapping[str, 
 
 
 def oldest_due(backlog: Iterable[DueJobs], held: Container[str]) -> datetime | None:
-    """Return when the first of the due jobs was due that are not held; None if there is none."""
+    """Return the earliest due time of the due jobs that are not held; None if there are none."""
     due_times = [row.oldest_due_at for row in backlog if row.due and row.name not in held]
     return min((due_at for due_at in due_times if due_at is not None), default=None)
 
@@ -60,14 +60,15 @@ def count_held(backlog: Iterable[DueJobs], held: Container[str]) -> int:
 
 
 def is_late(due_at: datetime | None, now: datetime, late_s: float = LATE_S) -> bool:
-    """Return whether a job is late that was due then and is not held; False for None, which is no job."""
+    """Return whether a job that is not held is late; ``due_at`` is its due time, None if there is no job."""
     return due_at is not None and (now - due_at).total_seconds() >= late_s
 
 
 def is_overdue(due_at: datetime | None, now: datetime) -> bool:
-    """Return whether a schedule is overdue that should have fired then, or whose pause should have ended.
+    """Return whether a schedule is overdue.
 
-    None is no such time, so the schedule is not overdue.
+    ``due_at`` is when the schedule should have fired, or when its pause should have ended; None for neither,
+    so the schedule is not overdue.
     """
     return due_at is not None and (now - due_at).total_seconds() > OVERDUE_S
 

@@ -7,7 +7,8 @@ read. The first state in this order applies:
 - ``finished``: its last fire time has passed.
 - ``overdue``: it should have fired, or its pause should have ended, a minute ago.
 - ``paused``: it does not fire until it is resumed, or its pause ends.
-- ``failing``: its newest job failed or expired, or as many in a row as ``pause_after_failures`` counts.
+- ``failing``: its newest job failed or expired; or, with ``pause_after_failures``, a failure was counted and
+  no job has completed since.
 - ``active``: it fires.
 """
 

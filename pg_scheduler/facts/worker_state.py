@@ -2,8 +2,8 @@
 
 - ``dead``: its lease has expired.
 - ``stopping``: it shuts down, or has shut down while threads that cannot be stopped run on.
-- ``draining``: it claims no more jobs until it is resumed, or that is requested and it obeys with its next
-  heartbeat.
+- ``draining``: it claims no more jobs until it is resumed; or this was requested, and the worker obeys with
+  its next heartbeat.
 - ``running``: it claims jobs, or plans schedules, as its role is.
 
 The column ``is_draining`` of the statement ``inspect_workers`` is true for ``stopping`` and ``draining``.
