@@ -2,8 +2,8 @@
 
 Since Python 3.14 annotations are evaluated when they are read, and a module may name types there that it
 imports for type checkers only. So every signature and annotation of user code is read here, in the format
-that leaves undefined names as references. Only who converts values evaluates them, by ``return_annotation()``
-and ``type_hints()``.
+that leaves undefined names as references. Only code that converts values evaluates them, by
+``return_annotation()`` and ``type_hints()``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, ForwardRef, get_type_hints
 
 UNDECLARED: Final = inspect.Signature.empty
-"""Stands for the annotation of what has none."""
+"""Stands for the annotation of a function or a parameter that has none."""
 
 if sys.version_info >= (3, 14) and not TYPE_CHECKING:
     from annotationlib import Format, get_annotations
@@ -25,7 +25,8 @@ if sys.version_info >= (3, 14) and not TYPE_CHECKING:
         """Return the signature of a function, with undefined names of its annotations as references.
 
         Raises:
-            TypeError: The object has no signature, as for ValueError.
+            TypeError: The object cannot be called.
+            ValueError: Python cannot read the signature of the object.
         """
         return inspect.signature(func, follow_wrapped=follow_wrapped, annotation_format=Format.FORWARDREF)
 
@@ -42,7 +43,8 @@ else:
         """Return the signature of a function.
 
         Raises:
-            TypeError: The object has no signature, as for ValueError.
+            TypeError: The object cannot be called.
+            ValueError: Python cannot read the signature of the object.
         """
         return inspect.signature(func, follow_wrapped=follow_wrapped)
 
@@ -59,10 +61,12 @@ def text_of(annotation: object) -> str | None:
 
 
 def return_annotation(func: Any) -> Any:
-    """Return the evaluated return annotation of a function; UNDECLARED without one. Others may be undefined.
+    """Return the evaluated return annotation of a function; UNDECLARED without one.
+
+    The annotations of the parameters are not evaluated, so they may have undefined names.
 
     Raises:
-        NameError: It has an undefined name; or a TypeError, SyntaxError or the like of its evaluation.
+        NameError: It has an undefined name. Its evaluation may also raise TypeError, SyntaxError or the like.
     """
     annotations = annotations_of(func)
     if "return" not in annotations:
@@ -74,8 +78,10 @@ def type_hints(func: Any, annotations: Mapping[str, Any]) -> dict[str, Any]:
     """Return annotations of a function, evaluated in its namespace.
 
     Raises:
-        NameError: One has an undefined name; or a TypeError, SyntaxError or the like of its evaluation.
+        NameError: One has an undefined name. Its evaluation may also raise TypeError, SyntaxError or the
+            like.
     """
+    # get_type_hints() evaluates all annotations of an object, so it gets an object with these only.
     holder = SimpleNamespace(__annotations__=dict(annotations))
     namespace = getattr(inspect.unwrap(func), "__globals__", {})
     return get_type_hints(holder, namespace, include_extras=True)

@@ -6,10 +6,10 @@ import random
 
 
 class Backoff:
-    """Delays of which each is twice the previous one, up to a limit, and shortened at random by up to a half.
+    """Delays that double up to a limit. Each delay is shortened at random by up to a half.
 
-    Many processes lose the same database at the same moment. The random part keeps them from attempting it in
-    step ever after.
+    Many processes lose the same database at the same moment. Without the random part, their next attempts
+    would be at the same moments, too.
     """
 
     def __init__(self, first_s: float, longest_s: float) -> None:
@@ -17,7 +17,7 @@ class Backoff:
         self._longest_s = longest_s
 
     def next_delay_s(self, longest_s: float | None = None) -> float:
-        """Return the seconds until the next attempt; another limit than the usual one may hold for it."""
+        """Return the seconds until the next attempt, at most ``longest_s``; None for the usual limit."""
         delay_s = self._next_s if longest_s is None else min(self._next_s, longest_s)
         self._next_s = min(2 * delay_s, self._longest_s)
         return delay_s * random.uniform(0.5, 1)  # noqa: S311 - no secret

@@ -45,17 +45,19 @@ class BatchRoom:
 def batches(
     items: Sequence[T], count: int, lengths_of: Callable[[Sequence[T]], Sequence[int]]
 ) -> Iterator[Sequence[T]]:
-    """Yield items in batches of at most so many, which have together at most ``MAX_BATCH_CHARACTERS``.
+    """Yield items in batches of at most ``count`` items and ``MAX_BATCH_CHARACTERS`` characters.
+
+    An item with more characters is a batch of its own.
 
     Args:
         items: The items.
         count: The maximum number of items of a batch.
-        lengths_of: Returns the characters of each of some items.
+        lengths_of: Returns the number of characters of each of the items that it gets.
     """
     for start in range(0, len(items), count):
         part = items[start : start + count]
         lengths = lengths_of(part)
-        # Nearly always a part is one batch, and to find that costs less than to ask for each item.
+        # Nearly always the part fits into one batch. One sum finds that out faster than a BatchRoom.
         if sum(lengths) <= MAX_BATCH_CHARACTERS:
             yield part
         else:
@@ -63,6 +65,7 @@ def batches(
 
 
 def _divided(items: Sequence[T], lengths: Sequence[int]) -> Iterator[Sequence[T]]:
+    """Yield items that are too large for one batch in several batches."""
     batch: list[T] = []
     room = BatchRoom(len(items))
     for item, characters in zip(items, lengths, strict=True):

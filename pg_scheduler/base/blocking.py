@@ -1,9 +1,10 @@
 """Derive blocking members from the public members of an asynchronous class.
 
 A coroutine function becomes a function that blocks, an asynchronous iterator becomes an iterator, and a facet
-(an attribute whose class has coroutine functions) becomes a property whose class is derived likewise. Other
-functions run in that event loop too. Signatures stay, except for the type of ``connection=``. With one a
-method runs in the thread of its caller, without an event loop, since all of its statements run there.
+(an attribute whose class has coroutine functions) becomes a property whose class is derived likewise. All
+functions, plain ones too, run in the event loop of the asynchronous object. Signatures stay, except for the
+type of ``connection=``. If the caller passes a connection, the method runs in the thread of the caller and
+without an event loop, because all of its statements run on that connection.
 
 `SyncScheduler` and the Scheduler that jobs in threads see are derived. Type checkers read
 ``sync/methods.pyi``, which ``python -m tools.reference.stub`` writes.
@@ -34,6 +35,7 @@ SYNC_CONNECTION: Final = "AnySyncConnection | None"
 """Its type in blocking methods."""
 
 END: Final = object()
+"""What ``anext()`` returns at the end of the source of a BlockingIterator."""
 
 ASYNC_ITERATOR: Final = re.compile(r"(?:\w+\.)?Async(?:Iterator|Iterable|Generator)\[")
 SECTION: Final = re.compile(r"^(?:Args|Attributes|Returns|Yields|Raises|Examples?):{1,2}$", re.MULTILINE)
@@ -103,6 +105,7 @@ def run_at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     finally:
         coroutine.close()
         _is_without_loop.reset(token)
+    # The coroutine has yielded a future, for which only an event loop can wait.
     raise RuntimeError("a method waits for the event loop, although a connection was passed")
 
 
@@ -161,7 +164,7 @@ class Crossing:
         self._error: BaseException | None = None
         self.has_ended = False
         self.is_cancelled = False
-        # It is held until the call has ended, so to acquire it is to wait for that.
+        # The lock is held until the call has ended, so acquiring it waits for the end.
         self._end_lock = threading.Lock()
         self._end_lock.acquire()
         loop.call_soon_threadsafe(self._begin)
@@ -225,7 +228,7 @@ class Member:
 
     Attributes:
         source: The function, the getter of a property, or the value of a constant.
-        facet: The class of a facet.
+        facet: The class of a facet; None for another member.
     """
 
     name: str
@@ -246,6 +249,7 @@ def members_of(cls: type) -> Iterator[Member]:
 
 
 def _member(owner: type, name: str) -> Member:
+    """Return a member of a class. Its kind follows from its definition and the texts of its annotations."""
     definition = vars(owner).get(name)
     if isinstance(definition, FunctionType):
         return_type = str(definition.__annotations__.get("return"))
@@ -257,7 +261,8 @@ def _member(owner: type, name: str) -> Member:
         return Member(name, "constant", definition)
     getter = definition.fget if isinstance(definition, property) else getattr(definition, "func", None)
     if getter:
-        # The module of the function, which the attribute __module__ of a public class does not name.
+        # The names in the annotation are those of the module of the getter. ``__module__`` of a public class
+        # is the package that exports it.
         annotation, namespace = getter.__annotations__.get("return"), getter.__globals__
     else:
         annotation, namespace = inspect.get_annotations(owner)[name], vars(sys.modules[owner.__module__])
@@ -306,7 +311,7 @@ class Blocking:
         return "a SyncScheduler"
 
     def _portal(self) -> Caller:
-        """Return the caller of functions, open."""
+        """Return the open portal, which calls functions in its event loop."""
         raise NotImplementedError
 
     def _target(self) -> Any:
@@ -322,6 +327,7 @@ class Blocking:
         return self._target()
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # With a connection, all statements run on it, in this thread.
         if kwargs.get(CONNECTION) is not None:
             connection = BlockingConnection(kwargs[CONNECTION])
             method = getattr(self._local_target(), name)
@@ -333,6 +339,7 @@ class Blocking:
         return BlockingIterator(self._portal(), self._call(name, args, kwargs), name, self._owner_name)
 
     def _open_facet(self, cls: type[BlockingFacet], name: str) -> BlockingFacet:
+        """Return a facet of this object, of a derived class."""
         return cls(
             FacetOwner(
                 name=self._owner_name,
@@ -395,7 +402,8 @@ def derive(
         name: The name of the new class.
         base: Its base class.
         path: How users name an object of ``cls``.
-        by_hand: Functions that call the method of the same name with a leading underscore instead.
+        by_hand: Names of functions that ``base`` implements by hand. The derived function calls the method
+            of ``base`` with the same name and a leading underscore.
     """
     path = path or cls.__name__
     attributes = {
@@ -405,6 +413,7 @@ def derive(
 
 
 def _derive_member(member: Member, path: str, is_by_hand: bool) -> Any:
+    """Return the blocking counterpart of a member: a function, a property or a constant."""
     name, facet = member.name, member.facet
     if member.kind == "constant":
         return member.source
@@ -433,6 +442,7 @@ def _derive_function(member: Member, path: str, is_by_hand: bool) -> Any:
         for parameter in signature.parameters.values()
     ]
     blocking.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    # The text before the first section stays; a reference to the original replaces the sections.
     text = SECTION.split(inspect.cleandoc(source.__doc__ or ""))[0].strip()
     blocking.__doc__ = f"{text}\n\nParameters, values and errors are those of ``{path}.{name}()``."
     return blocking

@@ -136,7 +136,7 @@ def address_parts(dsn: str) -> dict[str, str]:
 def mask_dsn(dsn: str) -> str:
     """Return the DSN with every password replaced, and the value of every option of an unknown name.
 
-    Such a name is a setting of the server, or that of a password with a mistake.
+    Such a name is a setting of the server, or the misspelled name of a password.
 
     Example:
         >>> mask_dsn("postgresql://app:secret@db/shop?password=other&sslmode=require")
@@ -188,6 +188,7 @@ def _raw_characters(address: str) -> list[str]:
 
 
 def _is_readable(dsn: str) -> bool:
+    """Return whether the hosts and ports of a DSN can be read, and each of its options has a value."""
     try:
         parts = urlsplit(dsn)
     except ValueError:  # its message would quote the DSN

@@ -81,7 +81,7 @@ LEFT_OUT: Final[Mapping[str, frozenset[str] | None]] = {
     "sslsni": _ON,
     "tcp_user_timeout": None,
 }
-"""Options without an effect here, with the values for which that is right; None for all of them."""
+"""Options that are left out, with the values for which that is right; None if it is right for all values."""
 
 NOT_SUPPORTED: Final = "asyncpg does not support it; remove it"
 
@@ -122,7 +122,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "async_fallback": "it is an option of SQLAlchemy; remove it",
     "targetServerType": "write target_session_attrs=",
 }
-"""Options that cannot be used, with the remedy."""
+"""Options that cannot be used, with the remedy. Those of ``LEFT_OUT`` are refused with other values only."""
 
 NAMES: Final = READ | SETTINGS | TRANSLATED | LEFT_OUT.keys() | REFUSED.keys()
 """Every name that is no setting of the server."""
@@ -132,7 +132,7 @@ SSL_MODES: Final[Mapping[str, str]] = {
     **dict.fromkeys(_OFF, "disable"),
     "no-verify": "require",
 }
-"""What values of ``ssl=`` mean that are no ``sslmode``, as other drivers write them."""
+"""The ``sslmode`` for values of ``ssl=`` that other drivers accept. Other values become the ``sslmode``."""
 
 VERIFYING: Final = frozenset({"verify-ca", "verify-full"})
 SYSTEM: Final = "system"
@@ -180,6 +180,7 @@ def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
         >>> connect_arguments("postgresql://app@db/shop?connect_timeout=10&keepalives=1", "dsn")
         ConnectArguments(dsn='postgresql://app@db/shop', settings={'timeout': 10.0})
     """
+    # Without a host in the DSN, asyncpg connects to the hosts in PGHOST.
     if not (urlsplit(dsn or "").netloc.rpartition("@")[2] or "host" in _options_of(dsn or "")):
         check_hosts(os.environ.get("PGHOST", ""), "PGHOST")
     if dsn is None and not os.environ.get("PGSERVICE"):
@@ -210,7 +211,7 @@ def check_hosts(hosts: str, origin: str) -> None:
 
 
 def _options_of(dsn: str) -> dict[str, str]:
-    """Return the options of a DSN; those without a value are none, as for libpq."""
+    """Return the options of a DSN. An option without a value is left out, as by libpq."""
     return dict(parse_qsl(urlsplit(dsn).query))
 
 
@@ -224,6 +225,7 @@ def _check_names(options: Mapping[str, str], name: str) -> None:
     if options.get("channel_binding", "prefer") not in {"disable", "prefer", "require"}:
         raise ConfigurationError(f"{name} has channel_binding=, which must be disable, prefer or require")
     check_hosts(options.get("host", ""), f"host= of {name}")
+    # _timeout_of() raises ConfigurationError if the value is not a number.
     _timeout_of(options, name)
 
 
@@ -290,6 +292,7 @@ def _add_service(options: dict[str, str], netloc: str, path: str, name: str) -> 
 
 
 def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str]:
+    """Return the options of a service from the first file that defines it."""
     home = Path("~").expanduser()
     paths = [Path(file) if file else home / f".{SERVICE_FILE}"]
     if folder := os.environ.get("PGSYSCONFDIR"):
@@ -314,7 +317,10 @@ def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str
 
 
 def _tls_settings(options: dict[str, str], name: str) -> dict[str, Any]:
-    """Check the files of certificates, and return the settings for those of the operating system."""
+    """Check the files of certificates, and return settings only for those of the operating system.
+
+    asyncpg itself reads the files that the options name. Here they are loaded only for clearer errors.
+    """
     mode = options.get("sslmode") or os.environ.get("PGSSLMODE") or ""
     root = _file_of(options, "sslrootcert")
     if root is not None and root.text == SYSTEM:
@@ -349,6 +355,7 @@ def _system_context(options: dict[str, str], name: str) -> ssl.SSLContext:
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN
     if ssl.HAS_ALPN:
         context.set_alpn_protocols([ALPN])
+    # asyncpg gets the context in place of these options.
     for option in ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslcrl"):
         options.pop(option, None)
     for option, limit in (
@@ -368,6 +375,7 @@ def _load_client_certificate(context: ssl.SSLContext, options: Mapping[str, str]
     if certificate is None:
         return
     key = _file_of(options, "sslkey")
+    # load_cert_chain() would not report which of the two files cannot be read.
     for file in (certificate, key):
         if file is not None:
             _load(file, name, _read_byte, file.text)
@@ -384,6 +392,8 @@ def _load_client_certificate(context: ssl.SSLContext, options: Mapping[str, str]
 
 
 class _File(NamedTuple):
+    """A file of certificates or keys, whose path is the value of an option or of an environment variable."""
+
     option: str
     variable: str
     text: str

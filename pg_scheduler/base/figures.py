@@ -143,7 +143,7 @@ class Snapshot(NamedTuple):
     durations: Mapping[tuple[str, str], Histogram]
 
     def jobs_since(self, earlier: Mapping[str, JobFigures]) -> dict[str, JobFigures]:
-        """Return what was added to the jobs since an earlier state, without names of which nothing was."""
+        """Return what was added since an earlier state, by job name, without names that have nothing new."""
         added = {name: now.minus(earlier.get(name, _NOTHING)) for name, now in self.jobs.items()}
         return {name: figures for name, figures in added.items() if _is_something(figures)}
 
@@ -156,5 +156,5 @@ def _by_place(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _is_something(figures: JobFigures) -> bool:
-    """Return whether anything was counted; a duration or lateness is never alone."""
+    """Return whether anything was counted. Lateness is added together with starts, so it is not examined."""
     return bool(figures.scheduled or figures.started or any(figures.ended) or any(figures.durations.buckets))

@@ -164,6 +164,7 @@ def exc_info_of(error: BaseException) -> ExcInfo | None:
     info = (type(error), error, traceback_of(error))
 
     def checked() -> ExcInfo | None:
+        # It reads what a handler would read, so it raises if a handler would.
         TracebackException(*info, limit=1)
         return info
 

@@ -27,11 +27,11 @@ HELD_BACK: Final = frozenset(
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
-"""Signals that a child receives once it has its own handlers."""
+"""Signals that are blocked during a fork, so that a child receives them once it has its own handlers."""
 
 
 class File(Protocol):
-    """A socket or a file. Its number is -1 after its end, or it raises ValueError."""
+    """A socket or a file. After it was closed, ``fileno()`` returns -1 or raises ValueError."""
 
     def fileno(self) -> int:
         """Return the number of the descriptor."""
@@ -46,7 +46,7 @@ def replace_by_null(numbers: Iterable[int]) -> None:
 
 
 class Inheritance:
-    """What children do not inherit that are forked by Python, in any thread."""
+    """Registers what children do not inherit. It works for children that Python forks, in any thread."""
 
     def __init__(self) -> None:
         self._files: WeakSet[File] = WeakSet()
@@ -79,7 +79,8 @@ class Inheritance:
             self._handlers = previous_handlers
 
     def _hold_signals(self) -> None:
-        # Between the fork and the next call, the child still has the handlers of the parent.
+        # Between the fork and the call of _disown(), the child still has the handlers of the parent, so a
+        # signal to the child has to wait.
         self._masks[threading.get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, HELD_BACK)
 
     def _release_signals(self) -> None:
@@ -88,11 +89,12 @@ class Inheritance:
     def _disown(self) -> None:
         """Give up what belongs to the parent, in the child."""
         try:
-            # Python 3.12 does so itself. In a sub-interpreter, there are no handlers of signals.
+            # asyncio of Python 3.12 does the first itself. A sub-interpreter has no handlers of signals, so
+            # these calls raise ValueError there.
             with suppress(ValueError):
                 signal.set_wakeup_fd(-1)
                 for number, handler in self._handlers.items():
-                    # One that is ignored stays so, as SIGHUP under nohup.
+                    # A signal that is ignored stays ignored, such as SIGHUP under nohup.
                     if signal.getsignal(number) is not signal.SIG_IGN:
                         signal.signal(number, handler)
             self._handlers = {}
@@ -110,7 +112,11 @@ def _number_of(file: File) -> int:
 
 
 def ignore_signal(_number: int, _frame: FrameType | None) -> None:
-    """Handle a signal by doing nothing. A program that the process executes handles it by default again."""
+    """Handle a signal by doing nothing.
+
+    Unlike ``SIG_IGN``, this is not inherited by a program that the process executes, which handles the signal
+    by default.
+    """
 
 
 inheritance: Final = Inheritance()

@@ -16,13 +16,14 @@ MISSED_POLLS: Final = 3
 """The claimer hangs if it makes no pass for this many of its longest sleeps, plus the allowance."""
 
 ALLOWANCE_S: Final = 30.0
-"""The allowance in seconds, unless heartbeats follow one another more slowly."""
+"""The allowance in seconds. If ``STEADY_INTERVALS`` of the heartbeats last longer, they are the allowance."""
 
 STEADY_INTERVALS: Final = 1.5
 """While event loop and database work, a heartbeat follows another one within this many intervals."""
 
 LATEST_DUE_S: Final = 100 * 365.25 * 86_400
-"""Seconds within which a job is due. One that waits for a signal without a timeout has the year 9999."""
+"""Seconds until the latest due time that is shown. A job that waits for a signal without a timeout is due in
+the year 9999."""
 
 _STATES: Final[dict[State, str]] = {
     "stopped": "not running",
@@ -70,7 +71,10 @@ class Health:
 
     @property
     def live(self) -> bool:
-        """Whether a restart of the process would repair nothing. An outage of the database does not count."""
+        """Whether the process works, so that a restart would repair nothing.
+
+        An outage of the database does not count.
+        """
         return self.passes("live")
 
     @property
@@ -186,6 +190,7 @@ def _started(facts: HealthFacts) -> HealthCheck:
 
 
 def _of_parts(facts: HealthFacts, worker: WorkerFacts) -> Iterator[HealthCheck]:
+    """Yield the checks of the parts of a Scheduler that has started."""
     now = facts.now
     yield _event_loop(worker)
     if worker.runs_jobs and facts.state == "running":
@@ -224,8 +229,9 @@ def _blocked_text(worker: WorkerFacts) -> str | None:
 def _claims(now: float, worker: WorkerFacts) -> HealthCheck:
     """Check that the claimer makes passes.
 
-    Only time counts in which heartbeats succeed: they use the same event loop and the same database. So
-    neither an outage nor a blocked or suspended process counts, and not the moment after it.
+    Only the time in which heartbeats succeed counts, because heartbeats use the same event loop and the same
+    database. So an outage does not count, nor does the time of a blocked or suspended process, nor the moment
+    after either.
     """
     steady_s = STEADY_INTERVALS * worker.heartbeat_interval_s
     limit_s = MISSED_POLLS * worker.longest_sleep_s + max(ALLOWANCE_S, steady_s)
@@ -236,6 +242,7 @@ def _claims(now: float, worker: WorkerFacts) -> HealthCheck:
 
 
 def _claiming(facts: HealthFacts, worker: WorkerFacts) -> HealthCheck:
+    """Check that jobs are claimed now. It also fails where that is intended, as while the worker drains."""
     if not worker.runs_jobs:
         return HealthCheck("claiming", True, "this role runs no jobs", ("ready",))
     blocked = _blocked_text(worker)

@@ -4,7 +4,7 @@ Messages are few and short; receivers read the details from the tables:
 
 - ``due <mark> <time> ...``: a job is due, or will be soon. The mark identifies the sender, which ignores its
   own message; it is empty if the message was sent in a caller's transaction. The times are those of jobs, in
-  seconds since 1970. There are none if the sender is an older release; ``?`` is an unknown one.
+  seconds since 1970. An older release sends no times; ``?`` stands for an unknown time.
 - ``check <worker id>``: a request for a heartbeat. A job of this worker was cancelled or changed, or another
   node suspects the worker.
 - ``periodic``: a schedule was enabled or disabled.
@@ -34,15 +34,15 @@ PROBE: Final = "hello"
 
 
 def due_message(mark: str, *times: datetime | None) -> str:
-    """Return the message that jobs are due at these times, of which None is unknown.
+    """Return the message that jobs are due at these times; None for an unknown time.
 
-    A statement may append a blank and one more time.
+    It ends with a time or the mark, so a statement may append a blank and one more time.
     """
     return " ".join([DUE, mark, *("?" if time is None else f"{time.timestamp():.6f}" for time in times)])
 
 
 def earliest_due(times: str) -> datetime | None:
-    """Return the earliest of the times in a message about due jobs; None if one is unknown."""
+    """Return the earliest of the times in a message about due jobs; None if one is unknown, or for none."""
     try:
         return min(datetime.fromtimestamp(float(time), UTC) for time in times.split(" "))
     except (ValueError, OverflowError, OSError):  # none, unknown, or written by hand

@@ -92,7 +92,7 @@ class Meter:
         """Count the attempts of one claim, and measure how late they are.
 
         Returns:
-            For how many attempts each of these is measured, 0 for those that are not.
+            For each attempt, the number of attempts that its measurement stands for; 0 if it is not measured.
         """
         clock = self._monotonic()
         if clock - self._rated_at >= RATE_INTERVAL_S:
@@ -167,9 +167,10 @@ class Meter:
         )
 
     def batch(self) -> Batch | None:
-        """Return what was counted since the last batch, or that one until it is settled; None if nothing was.
+        """Return what was counted since the last batch; None if nothing was.
 
-        A batch never changes: it can be written again if it is unknown whether it was written.
+        The last batch is returned again until it is settled. A batch never changes, so it can be written
+        again if it is unknown whether it was written.
         """
         if not self._batch.jobs:
             now = self.snapshot()
@@ -183,7 +184,7 @@ class Meter:
             self._batch = Batch(batch.number, {})
 
     def _bounded(self, key: tuple[str, str]) -> tuple[str, str]:
-        """Return a new key of a metric and a label; that of all others if the metric has enough labels."""
+        """Return the key for a new label of a metric; that of ``OTHER`` if the metric has enough labels."""
         metric, _ = key
         label_count = self._label_counts.get(metric, 0)
         if label_count >= self._max_names:
@@ -192,7 +193,7 @@ class Meter:
         return key
 
     def _rate(self, clock: float) -> None:
-        """Measure every attempt again of names that have started less often since the last call."""
+        """Measure every attempt again of those names that had few starts since the last call."""
         limit = SAMPLED_FROM_PER_S * (clock - self._rated_at)
         self._rated_at = clock
         for job in self._jobs.values():

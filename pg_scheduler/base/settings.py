@@ -75,6 +75,7 @@ def _message(cls: type, error: ValidationError) -> str:
 
 
 def _fault(cls: type, path: tuple[int | str, ...], fault: Mapping[str, Any]) -> str:
+    """Return a fault that pydantic has found in a setting, in the words of this library."""
     if not path:  # a rule about several fields, which shows their values
         return str(fault["msg"]).removeprefix("Value error, ")
     fields = list(cls.__dataclass_fields__)  # type: ignore[attr-defined]
@@ -256,6 +257,7 @@ def _check_json(metadata: dict[str, Any]) -> dict[str, Any]:
         text = json.dumps(metadata, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"should be values of JSON: {error}") from error
+    # JSON has a NUL as an escape.
     if "\\u0000" in text or not is_storable(text) or len(text) > MAX_METADATA_LENGTH:
         raise ValueError(
             f"should be at most {MAX_METADATA_LENGTH} characters of JSON without NUL and lone surrogates"

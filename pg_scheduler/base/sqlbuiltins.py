@@ -131,10 +131,13 @@ class Level:
 
 @dataclass(slots=True)
 class _Rewriter:
+    """Rewrites one statement token by token, and keeps the state of each open parenthesis or CASE."""
+
     sql: str
     levels: list[Level] = field(default_factory=lambda: [Level()])
 
     def rewritten(self) -> str:
+        """Return the statement. Blanks and comments stay; other tokens depend on those around them."""
         tokens = list(self._tokens())
         places = [place for place, token in enumerate(tokens) if token.kind != "blank"]
         texts = [token.text for token in tokens]
@@ -156,6 +159,7 @@ class _Rewriter:
         return tokens
 
     def _rewrite(self, before: Token, token: Token, after: Token) -> str:
+        """Return the text of a token, which depends on its kind and on the tokens around it."""
         if token.is_keyword:
             self._read_keyword(token, after)
         elif token.kind == "mark":
@@ -169,6 +173,7 @@ class _Rewriter:
         return token.text
 
     def _read_keyword(self, token: Token, after: Token) -> None:
+        """Reject a keyword that depends on the search path; note what a keyword begins or ends."""
         word, level = token.text, self.levels[-1]
         if word in REJECTED:
             raise self._error(token.place, f"{word}: {REJECTED[word]}")
@@ -196,6 +201,7 @@ class _Rewriter:
             level.defines = word == "WITH" or (level.defines and word in {"AS", "MATERIALIZED", "RECURSIVE"})
 
     def _read_mark(self, token: Token) -> None:
+        """Note what a parenthesis, a bracket, a comma or a semicolon begins or ends."""
         if token.text in "([":
             self.levels.append(Level())
         elif token.text in ")]" and len(self.levels) > 1:
@@ -220,6 +226,8 @@ class _Rewriter:
         ):
             raise self._error(token.place, f"prefix operator {token.text}: write the expression without it")
         precedence = PRECEDENCE.get(token.text, OTHER_PRECEDENCE)
+        # OPERATOR() groups from the left. That is wrong if this operator binds more strongly than the one
+        # before it. Comparisons, whose precedence is 1, cannot follow one another at all.
         if precedence > level.precedence or precedence == level.precedence == 1:
             raise self._error(
                 token.place, f"operator {token.text}: write parentheses around the operation that comes first"
@@ -228,6 +236,7 @@ class _Rewriter:
         return f"OPERATOR(pg_catalog.{token.text})"
 
     def _name(self, before: Token, token: Token, after: Token) -> str:
+        """Return a name, qualified if it is that of a type or a function."""
         name = token.text
         if before.kind == "schema" or before.text == "." or after.text == ".":
             return name
@@ -239,6 +248,7 @@ class _Rewriter:
             return name
         if after.place == token.place + len(name):
             return f"pg_catalog.{name}"
+        # With a space before the parenthesis, it is an alias or a table of WITH that names its columns.
         if before.text == "AS" or self.levels[-1].defines:
             return name
         raise self._error(token.place, f"{name} before a parenthesis: write no space after a function")

@@ -10,7 +10,7 @@ from pg_scheduler.errors import ConfigurationError
 MAX_IDENTIFIER_BYTES: Final = 63
 
 RESERVED_PREFIX: Final = "pg_"
-"""The begin of the names of PostgreSQL's own schemas; no other has such a name."""
+"""How the names of PostgreSQL's own schemas begin; no other schema may have such a name."""
 
 NOT_RESERVED: Final = f"not begin with {RESERVED_PREFIX}, as only PostgreSQL's own schemas do"
 """The rule for the name of a schema, after "must" or "should"."""
@@ -60,4 +60,5 @@ def is_storable(text: str) -> bool:
 
 def storable(text: str) -> str:
     """Return a text that PostgreSQL can store, with escapes for NUL and lone surrogates."""
+    # A subclass of str may override its methods.
     return str.replace(text, "\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -29,7 +29,7 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any] | None:
     """
     try:
         text = repr(annotation)
-    except Exception:  # noqa: BLE001 - metadata of the application
+    except Exception:  # noqa: BLE001 - repr() of metadata of the application
         return _new_adapter(annotation)
     try:
         return _cached_adapter(annotation, text)
@@ -42,7 +42,7 @@ def _new_adapter(annotation: Any) -> TypeAdapter[Any] | None:
         return None
     try:
         adapter = _adapter(annotation)
-        # Since 2.10, pydantic leaves undefined names to the first value.
+        # Since 2.10, pydantic reports undefined names at the first value only. This reports them now.
         if not getattr(adapter, "pydantic_complete", True):
             adapter.rebuild()
     except PydanticUndefinedAnnotation as error:

@@ -63,7 +63,8 @@ def read_span(text: str, now: datetime, tz: tzinfo | None, start: str = "") -> t
         text: The time.
         now: The instant to which relative times refer.
         tz: The time zone of days and times without one; None if there is none.
-        start: The start of a range that the text ends, of which it may omit the parts that both share.
+        start: The start of a range, if the text is its end. The end may then omit the first parts, which it
+            shares with the start.
 
     Raises:
         TimeError: The text is not a time, or it needs a time zone and there is none.
@@ -93,7 +94,7 @@ def read_span(text: str, now: datetime, tz: tzinfo | None, start: str = "") -> t
 
 
 def _completed(text: str, start: str) -> str:
-    """Return the end of a range with the parts that it shares with the start."""
+    """Return the end of a range with the parts that it shares with the start; another text as it is."""
     start_match, end_match = _ABSOLUTE.fullmatch(start), _END.fullmatch(text)
     if start_match is None or end_match is None:
         return text
@@ -104,6 +105,7 @@ def _completed(text: str, start: str) -> str:
 
 
 def _absolute(text: str, zone: tzinfo) -> tuple[datetime, datetime]:
+    """Return the bounds of a day or a time, which lasts as long as the smallest unit in the text."""
     local = datetime.fromisoformat(text.upper())
     if len(text) == len("2026-11-20"):
         return _day(local, 0, zone)
@@ -115,7 +117,7 @@ def _absolute(text: str, zone: tzinfo) -> tuple[datetime, datetime]:
 def _day(local: datetime, offset_days: int, zone: tzinfo) -> tuple[datetime, datetime]:
     """Return the bounds of a day in a time zone, which can have 23 or 25 hours.
 
-    It is the day of a local time, or the one that many days later.
+    The day is ``offset_days`` after that of the local time.
     """
     # Days are added to the wall time, which has no zone yet: with one, they would have 24 hours each.
     midnight = datetime(local.year, local.month, local.day) + offset_days * DAY  # noqa: DTZ001 - wall time

@@ -21,7 +21,10 @@ _CONTROLS: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def copy_fields(kind: type[T], value: object, **changes: Any) -> T:
-    """Return an object of a dataclass with the given fields; a value provides the others that it has."""
+    """Return an object of a dataclass with the given fields.
+
+    The other fields are copied from the value; a field that the value lacks gets its default.
+    """
     names = [field.name for field in fields(kind) if field.name not in changes]
     return kind(**{name: getattr(value, name) for name in names if hasattr(value, name)}, **changes)
 
