@@ -32,7 +32,7 @@ from pg_scheduler.schedules.timing import (
 from pg_scheduler.triggers.serialization import kinds_of
 
 MAX_ATTEMPTS = 5
-"""Attempts to add a schedule that others remove at the same moment."""
+"""Attempts to add a schedule whose row other nodes add and remove at the same moment."""
 
 BACKFILL_WAITS = 16
 """Half seconds within which a backfill must find its fire times: its transaction may be idle for 10 s."""
@@ -110,7 +110,8 @@ class ScheduleCalls:
         """Add a schedule, or apply the resolution to the one that has its id; see ``add()``.
 
         The row is None if the insert wrote none: another node inserted the id meanwhile, or a trigger of the
-        application suppresses it. A finished schedule counts as none, whatever the resolution is.
+        application suppresses it. A finished schedule is replaced as if it did not exist, whatever the
+        resolution is.
         """
         schedules = self._schedules
         locked = await schedules.lock([new.schedule_id], on=on)
@@ -135,6 +136,7 @@ class ScheduleCalls:
             row = definition.applied_to(
                 old, max_bytes=self._max_bytes, codec=self._builders.codec, resets_options=True
             )
+        # An equal definition is written only if the clock was set back, to get another fire time.
         is_kept = conflict_resolution is not ConflictResolution.REPLACE
         if row == old and (is_kept or not is_ahead(old, now)):
             return old, "kept"
@@ -146,7 +148,8 @@ class ScheduleCalls:
         """Write an edited schedule; return its row with the next fire time that it now has."""
         trigger = read_trigger(row.trigger)
         if must_retime(row, old, trigger, now):
-            # The job of its last run may be unfinished, although the schedule has finished.
+            # Under a fixed delay, the end of an unfinished last job sets the next fire time. That job may be
+            # of the last run of a schedule that has finished.
             if follows_last_job(row, old, trigger) and await self._has_unfinished_job(row, on=on):
                 row = replace(row, next_fire_at=None, resume_from=None, finished_at=None)
             else:
@@ -228,7 +231,7 @@ class ScheduleCalls:
         limit: int,
         connection: Connection | None = None,
     ) -> list[ExtendedJob]:
-        """Enqueue a job for each fire time in ``start <= t < end`` whose row does not exist; return those.
+        """Enqueue a job for each fire time in ``start <= t < end`` that has none; return the new jobs.
 
         Raises:
             ValueError: There are more than ``limit`` fire times.
@@ -243,6 +246,7 @@ class ScheduleCalls:
             search = partial(fire_times_between, row, start, end, limit=limit)
             fires = await search_in_own_thread(row.trigger, search, waits=BACKFILL_WAITS)
             builder = self._builders.builder(row)
+            # These jobs are due at their fire times, without the jitter.
             jobs = [builder.fire_time_job(fire, fire, now) for fire in fires]
             existing = await self._store.jobs.statuses_of(
                 [job.job_id for job in jobs], connection=transaction.connection
@@ -265,7 +269,10 @@ class ScheduleCalls:
         now: datetime,
         transaction: Transaction,
     ) -> Queued:
-        """Insert jobs of a locked schedule without a fire time. Unless jobs may overlap, each one waits."""
+        """Insert jobs of a locked schedule for a call, without advancing the schedule.
+
+        Unless jobs may overlap, each of them waits for the end of the one before it.
+        """
         last, connection = None, transaction.connection
         is_ordered = row.overlap != Overlap.ALLOW
         if is_ordered and row.last_job_id is not None:

@@ -42,7 +42,7 @@ LOCK_TIMEOUT_MS: Final = 100
 """Longest wait for the lock of a schedule that the code declares."""
 
 SKIPPING_TIMEOUT_MS: Final = 10
-"""The same of a transaction that leaves the schedules whose locks others hold."""
+"""The same in a transaction that leaves out the schedules that others have locked."""
 
 UNWRITTEN: Final = (
     "schedules not stored at the end of the process: %s: %s; switch them again, and call await "
@@ -59,11 +59,11 @@ RETIRED: Final = (
 class Switches(dict[str, bool]):
     """The schedules that this process has enabled or disabled and not written yet, by dedup key.
 
-    What is left at the end of the process is written then: a Scheduler that is not started need not have an
-    event loop, and the pool may be closed by then.
+    If there are any at the end of the process, they are written then, on a connection of their own: a
+    Scheduler that was not started may have no event loop, and the pool may be closed.
 
     Attributes:
-        configs: The schedules that the code declares. Those to switch may have no row yet.
+        configs: The schedules that the code declares. A schedule to switch may have no row yet.
     """
 
     def __init__(self, store: WorkerStore, schedules: ScheduleRepository) -> None:
@@ -71,6 +71,7 @@ class Switches(dict[str, bool]):
         self._store = store
         self._schedules = schedules
         self._process = 0
+        """The id of the process whose end writes the switches; 0 for none."""
         self.configs: dict[str, PeriodicJobConfig] = {}
 
     def __setitem__(self, dedup_key: str, enabled: bool) -> None:
@@ -119,14 +120,16 @@ class DeclaredSchedules:
         self._schedules = schedules
         self._catalogue = catalogue
         self._synced_version: int | None = None
+        """The version of the catalogue that the database has; None if that is unknown, or not all of it."""
         self._late: set[str] = set()
         """The schedules that the last ``sync()`` could not write, because another transaction holds them."""
         self.ids: list[str] = []
         """The ids of the schedules that the last ``sync()`` wrote or found unchanged."""
         self.worker_id: str | None = None
-        """The worker of this process, if it plans. The code of one that has started later decides.
+        """The worker of this process, if it plans; else None.
 
-        A process that does not plan leaves the schedules of all live workers as they are.
+        If several workers declare a schedule, the code of the worker that started last decides. A process
+        that does not plan leaves the schedules of all live workers as they are.
         """
         self._new_service = secrets.token_hex(4)
         """The mark of the service if its rows have none, which the first process of a service invents."""
@@ -134,7 +137,7 @@ class DeclaredSchedules:
         self._rows: dict[str, ScheduleRow] = {}
 
     def configs(self) -> dict[str, PeriodicJobConfig]:
-        """Return the configs, each with the name by ``@job``, and ``enabled`` as a call set it last."""
+        """Return the configs, with the names that ``@job`` gives, and ``enabled`` as a call set it last."""
         configs = self._catalogue.configs()
         job_names = {config.job_name for config in configs.values() if config.named}
         return {
@@ -181,6 +184,7 @@ class DeclaredSchedules:
             "function_name": config.func.__name__,
             "function_module": config.func.__module__,
             **trigger_values,
+            # With a ``resume_from``, the planner searches for the next fire time in its next pass.
             "next_fire_at": row.next_fire_at if row and config.enabled and row.resume_from is None else None,
             "last_fire_at": row.last_fire_at if row else None,
         }
@@ -189,6 +193,7 @@ class DeclaredSchedules:
         """Enable or disable a schedule in memory; return False for an unknown key."""
         if dedup_key not in self._catalogue.configs():
             return False
+        # They are needed if the switches are written at the end of the process.
         self._switches.configs = self.configs()
         self._switches[dedup_key] = enabled
         return True
@@ -200,7 +205,7 @@ class DeclaredSchedules:
 
     @property
     def has_more(self) -> bool:
-        """Whether the code declares schedules since the last ``sync()``, as after an import."""
+        """Whether the code has declared schedules since the last ``sync()``, for example by an import."""
         return self._synced_version not in {None, self._catalogue.version}
 
     @property
@@ -219,11 +224,12 @@ class DeclaredSchedules:
         for dedup_key, enabled in dict(self._switches).items():
             switch = partial(self._switch, dedup_key, enabled=enabled)
             if not await with_record(f"the record of schedule {dedup_key!r}", switch):
-                # No node has written the schedule yet; the next sync does.
+                # The schedule has no row yet, or another transaction holds it. A later call writes it.
                 continue
             has_written = True
             if row := self._rows.get(dedup_key):
                 self._rows[dedup_key] = replace(row, paused_at=None if enabled else row.updated_at)
+            # A caller may have switched it back in the meantime.
             if self._switches.get(dedup_key) is enabled:
                 del self._switches[dedup_key]
         return has_written
@@ -265,11 +271,12 @@ class DeclaredSchedules:
             self._synced_version = None if late_ids else version
 
     async def restore(self) -> bool:
-        """Write those schedules again that a worker of another release has left behind as its code has them.
+        """Write schedules again whose rows differ from the code, because of a worker of another release.
 
         While that worker lives, its code decides if it has started later. A schedule without a row stays
-        without one, since a person may have removed it. Reads nothing while the rows of the last
-        ``refresh()`` are as declared. Returns whether no schedule is left to the next call.
+        without one, since a person may have removed it. This reads nothing while the rows of the last
+        ``refresh()`` are as declared. It returns whether all is done: False if a schedule is left to the next
+        call, or if ``sync()`` has not written all schedules yet.
         """
         configs = self._catalogue.configs()
         if self._synced_version != self._catalogue.version:
@@ -291,8 +298,9 @@ class DeclaredSchedules:
     async def _write_unlocked(
         self, configs: Mapping[str, PeriodicJobConfig], changed_ids: set[str], *, creates: bool
     ) -> set[str]:
-        """Write the schedules that no other transaction holds for long; return those of the others."""
-        # One transaction for all is the rule. If all of them were late before, it would meet the locks again.
+        """Write the schedules that no other transaction holds for long; return the ids of all others."""
+        # Normally one transaction writes all schedules. If all of them met a lock before, it is not
+        # attempted, because it would meet the locks again.
         if not changed_ids <= self._late:
             try:
                 return await self._write(configs, skips_locked=False, creates=creates)
@@ -310,7 +318,7 @@ class DeclaredSchedules:
     async def _write(
         self, configs: Mapping[str, PeriodicJobConfig], *, skips_locked: bool, creates: bool
     ) -> set[str]:
-        """Write schedules in one transaction; return those that another one holds.
+        """Write schedules in one transaction; return the ids of those that another transaction holds.
 
         Args:
             configs: The schedules that the code declares.
@@ -333,7 +341,8 @@ class DeclaredSchedules:
                 left_ids=await self._left_to_later_workers(rows, on=connection),
             )
             plan = plan_with(rows)
-            # A planner may have advanced a row in the meantime: read those to change again, locked.
+            # A planner may have advanced a row in the meantime, so the rows to change are locked and read
+            # again.
             ids = {row.schedule_id for row in plan.write} | {*plan.delete}
             locked = await schedules.lock(ids, skip_locked=skips_locked, on=connection)
             held_keys = (ids & rows.keys()) - locked.keys()
@@ -345,6 +354,7 @@ class DeclaredSchedules:
                 if key in held_keys or previous_key in held_keys:
                     late_keys.add(key)
                     continue
+                # With a savepoint, a schedule that meets a lock does not undo the others.
                 try:
                     async with (
                         self._store.statements.transaction(within=transaction)
@@ -365,8 +375,9 @@ class DeclaredSchedules:
     async def _find_changed(
         self, configs: Mapping[str, PeriodicJobConfig], *, creates: bool = True
     ) -> set[str]:
-        """Return the schedules whose rows are not as the code declares them, without those to leave."""
+        """Return the ids of the schedules whose rows differ from the code, unless another worker decides."""
         rows, now = await self._schedules.declared(configs)
+        # Without a time, the database has no schedule of any code.
         if now is None:
             return {*configs} if creates else set()
         plan_with = partial(
@@ -380,9 +391,9 @@ class DeclaredSchedules:
     async def _left_to_later_workers(
         self, schedule_ids: Collection[str], *, on: Connection | None = None
     ) -> Collection[str]:
-        """Return those of the schedules that live workers declare which have started later than this one.
+        """Return the schedules about which the code of a live worker decides that has started later.
 
-        The code of a process that is no worker decides about none that a live worker declares.
+        For a process without a worker, these are all schedules that a live worker declares.
         """
         if not schedule_ids:
             return ()
@@ -391,9 +402,9 @@ class DeclaredSchedules:
     async def retire(self) -> None:
         """Mark schedules whose functions were removed from modules that this process has imported.
 
-        Another service may declare those of other modules, and no worker of it may be alive now. So may one
-        that has modules of the same names: the marks in the rows tell it from this service, unless this
-        process declares no schedule.
+        Schedules of other modules are left, because another service may declare them, although none of its
+        workers is alive now. Another service may also have modules of the same names. The marks in the rows
+        distinguish its schedules, unless this process declares no schedule.
         """
         configs = self._catalogue.configs()
         schedules = self._schedules
@@ -410,7 +421,7 @@ class DeclaredSchedules:
             logger.warning(RETIRED, schedule_id, task, schedule_id, extra=record_fields())
 
     async def _find_moving(self) -> set[str]:
-        """Return the schedules that live workers will move to keys of their code, which have no row."""
+        """Return the ids of the rows that live workers will move to keys of their code that have no row."""
         rows, _ = await self._schedules.declared([])
         moving: set[str] = set()
         for worker in await self._store.workers.list_workers():
@@ -449,7 +460,7 @@ async def _switch_row(
 ) -> bool:
     """Enable or disable a schedule, also under the key that another release gave it.
 
-    Returns whether it has a row. A worker that moves the row to another key later keeps it as it is now.
+    Returns whether it has a row. A worker that later moves the row to another key keeps what is written here.
     """
 
     async def switch(schedule_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""Schedules as the code declares them, their catalogue, and the changes that bring the database to them."""
+"""Schedules as the code declares them, their catalogue, and the changes of the rows that follow from them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_JOB_NAME_LENGTH: Final = 1000
 MAX_DEDUP_KEY_LENGTH: Final = 200
 
 SERVICE_MARK: Final = "#"
-"""What stands between a module and the mark of a service, since modules of two services may share a name."""
+"""Separates the name of a module from the mark of a service: modules of two services may share a name."""
 
 _NO_PAUSE: Final[Mapping[str, Any]] = {
     "paused_until": None,
@@ -105,7 +105,7 @@ class PeriodicJobConfig:
             self._set(trigger=trigger_for(self.interval, self.cron, self.timezone, self.trigger))
             # The row is not stored: it is made because that checks the values.
             checked = definition_of(self).new_row("", now=FIRST)
-        # Only a wrong function raises a TypeError to the caller, so that of a value becomes a ValueError.
+        # Callers get a TypeError for a wrong function only, so a TypeError about a value is converted.
         except TypeError as error:
             raise ConfigurationError(str(error)) from error
         self._set(
@@ -135,6 +135,7 @@ class PeriodicJobConfig:
 
     def switched(self, *, enabled: bool, job_name: str | None = None) -> PeriodicJobConfig:
         """Return a copy that is enabled or disabled, and may have another job name."""
+        # replace() would derive the two flags from the name and the key, which are filled in by now.
         copy = replace(self, enabled=enabled, job_name=job_name or self.job_name)
         PeriodicJobConfig._set(copy, derived_key=self.derived_key, named=self.named)
         return copy
@@ -195,18 +196,21 @@ class Declaration(NamedTuple):
     ) -> list[ScheduleRow]:
         """Return the rows that the schedule may have had under other keys, if its own key has no row.
 
-        This alone decides which declared schedule a row is: where a process writes its schedules, where one
-        retires those of others, and where the doctor looks for lost ones. Rows of other services are those of
-        other functions. A key that was given, and not derived, names one schedule, so another given key is
-        another schedule. Retired rows are those of earlier deployments: they count if there are no others,
-        and if the function has no other schedule with a row. A row of the function itself precedes those of
-        functions whose names are its aliases.
+        All code that assigns rows to declared schedules calls this: a process that writes its schedules, one
+        that retires those of others, and the doctor, which looks for lost ones. The rules are:
+
+        - Rows of other services belong to other functions.
+        - A key that was given, and not derived, identifies one schedule. So of the key of the row and the key
+          of this schedule, at least one must be derived.
+        - Retired rows are from earlier deployments. They count only if there are no active ones, and if no
+          other schedule of the function has a row.
+        - Rows of the function itself precede rows of functions whose names are its aliases.
 
         Args:
             declarations: The schedules of the same code, by key: a row under such a key is theirs.
             rows: The rows of the database, by key.
             service: The mark of the service of this code; None if it has none yet.
-            taken_keys: Those of rows that other schedules of this code had before.
+            taken_keys: The keys of rows that were assigned to other schedules of this code.
         """
         former_rows = [
             row
@@ -226,7 +230,7 @@ class Declaration(NamedTuple):
         return [row for row in candidates if row.task in {self.task, self.function}] or candidates
 
     def _may_be(self, row: ScheduleRow, service: str | None) -> bool:
-        """Whether a row is one of this function; without a mark, only if the tasks are the same."""
+        """Return whether a row is one of this function. If it has no mark, the tasks must be the same."""
         row_service = service_of(row)
         if row_service is None:
             return row.task in self.names or self.task in names_of(row)
@@ -238,7 +242,10 @@ class Declaration(NamedTuple):
 
     @classmethod
     def from_json(cls, value: object) -> Declaration | None:
-        """Return what ``to_json()`` returned, without what it lacks here; None for any other value."""
+        """Return the declaration that ``to_json()`` has written, in this or a later release.
+
+        It is None for any other value. What a later release writes besides is ignored.
+        """
         match value:
             case {
                 "function": str(function),
@@ -298,6 +305,7 @@ def trigger_for(
             raise ValueError("Either every= or cron= must be given; both are None, as is trigger=")
         if timezone is not None:
             raise ValueError(f"timezone={timezone!r} requires cron=; pass the time zone to the trigger")
+        # to_json() raises ValueError if the class has no kind.
         check_trigger(trigger).to_json()
         return trigger
     if every is not None and cron is not None:
@@ -311,6 +319,7 @@ def trigger_for(
         raise TypeError(f"every must be a timedelta, not {type(every).__name__}: {every!r}")
     else:
         built_trigger = Every(every)
+    # A copy of a config has the trigger that its original computed, which is equal.
     if trigger is not None and trigger != built_trigger:
         raise ValueError(
             f"Either trigger= or every= or cron= must be given, not '{trigger}' and '{built_trigger}'"
@@ -346,8 +355,8 @@ def new_row(
     Args:
         config: The schedule, as the code declares it.
         now: The time of the database.
-        chain_due_at: In pg-scheduler 0.2, each job of a schedule enqueued the next one. The due time of the
-            pending job of such a chain, which is the first fire time; None without one.
+        chain_due_at: The due time of the pending job of a chain, which counts as the first fire time; None
+            without a chain. In pg-scheduler 0.2, each job of a schedule enqueued the next one.
         service: The mark of the service; None for no mark.
     """
     row = _with_declaration(config, blank_row(config.dedup_key, now), service)
@@ -359,7 +368,10 @@ def new_row(
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """The rows to write, and the former keys of schedules with a new one, by that: their rows are deleted."""
+    """The rows to write, and the former keys of schedules that move to new keys, by the new key.
+
+    The rows of the former keys are deleted.
+    """
 
     write: tuple[ScheduleRow, ...] = ()
     moved: Mapping[str, str] = field(default_factory=dict)
@@ -383,9 +395,9 @@ def plan_sync(
     """Return the changes that bring the rows to the schedules declared in code.
 
     A new schedule is anchored at its start or at ``now``. An edited schedule fires next at its first new
-    fire time after both ``now`` and its last fire time, so no fire time is enqueued twice. An edit changes a
-    derived dedup key; the row that moves to the new key is the function's only row that
-    ``find_former_rows()`` returns. Whether it is paused follows the latest change, in the code or by a call.
+    fire time after both ``now`` and its last fire time, so no fire time is enqueued twice. If an edit changes
+    a derived dedup key, and ``find_former_rows()`` returns exactly one row, that row moves to the new key.
+    Whether a schedule is paused follows from the latest change, in the code or by a call.
 
     Args:
         configs: The periodic functions of this process, by dedup key.
@@ -393,9 +405,9 @@ def plan_sync(
         now: The time of the database.
         chain_due_times: By key, the ``chain_due_at`` of new rows; see `new_row()`.
         service: The mark of the service if none of its schedules has a row; None for no mark.
-        creates: Whether a schedule without a row gets a new one. It gets one in any case if its function has
-            several under other keys.
-        left_ids: The dedup keys of rows to leave: those of workers whose code decides.
+        creates: Whether a schedule without a row gets a new one. It gets one in any case if several rows
+            under other keys may be its own.
+        left_ids: The dedup keys of rows to leave, because the code of another worker decides about them.
     """
     declarations = declarations_of(configs)
     service = service_among(declarations, rows) or service
@@ -420,10 +432,10 @@ def find_moves(
     service: str | None,
     left_ids: Collection[str],
 ) -> dict[str, list[ScheduleRow]]:
-    """Return by key the row of each schedule, or those that it may have had under other keys.
+    """Return by key the row of each schedule; without one, the rows that it may have had under other keys.
 
-    The only one under another key is its own, and no other schedule's: it moves. Schedules are left out if
-    one of these rows is to be left.
+    A single row under another key is assigned to the schedule, and to no other one: it moves. A schedule is
+    left out if one of these rows is to be left.
     """
     moves: dict[str, list[ScheduleRow]] = {}
     taken_keys: set[str] = set()
@@ -462,10 +474,11 @@ def declarations_of(configs: Mapping[str, PeriodicJobConfig]) -> dict[str, Decla
 
 
 def service_among(declarations: Mapping[str, Declaration], rows: Mapping[str, ScheduleRow]) -> str | None:
-    """Return the mark in the rows of these schedules, or of other schedules of their tasks.
+    """Return the mark of the service that has these declarations; None if no row shows it.
 
-    Tasks are the same if the code of one has the name of the other. A module and a function of the same name
-    are not enough, since another service may have them under another name of a task.
+    It is the mark in a row with one of their keys, else in a row of one of their tasks. Tasks are the same if
+    the code of one has the name of the other. A module and a function of the same name are not enough, since
+    another service may have them as a task of another name.
     """
     marked = [row for row in rows.values() if row.owner == "code" and service_of(row) is not None]
     for row in marked:
@@ -513,14 +526,17 @@ def _with_declaration(config: PeriodicJobConfig, old: ScheduleRow, service: str 
 def _edited(
     config: PeriodicJobConfig, old: ScheduleRow, now: datetime, service: str | None = None
 ) -> ScheduleRow:
-    """Return the row with the declaration; the same row if it has it."""
+    """Return the row with the declaration; the same row if nothing changes."""
     row = _with_declaration(config, old, service)
     if row == old and not is_ahead(old, now):
         return old
+    # A change of ``enabled`` in the code replaces what a call has set before.
     if old.enabled_in_code != config.enabled:
         row = replace(row, paused_at=None if config.enabled else now, **_NO_PAUSE)
+    # The planner has paused it because of an error, which the edit may have corrected.
     elif old.is_broken:
         row = replace(row, paused_at=None, **_NO_PAUSE)
+    # The fire times of the pause are discarded.
     if old.paused_at is not None and row.paused_at is None and row.next_fire_at and row.next_fire_at <= now:
         row = replace(row, resume_from=now)
     if not must_retime(row, old, config.trigger, now):

@@ -92,6 +92,7 @@ def periodic(  # noqa: PLR0917 - the signature is the contract with users of 0.2
         check_label("job_name", job_name, MAX_JOB_NAME_LENGTH)
     if dedup_key is not None:
         check_label("dedup_key", dedup_key, MAX_DEDUP_KEY_LENGTH)
+    # Without parentheses, the decorator gets the function as its first argument.
     if callable(_function_of(every)):
         raise ConfigurationError(
             f"@periodic has no schedule for {every!r}; write @periodic(every=timedelta(minutes=15)) or "

@@ -79,13 +79,14 @@ class Definition:
     ) -> ScheduleRow:
         """Return the row with the given values, validated; its fire times are unchanged.
 
-        A trigger and JSON of the same value keep their text, since the database writes it in its own way.
+        If a trigger or JSON has the same value as before, the text of the row is kept: the database writes
+        JSON in its own way, so the row would seem to be changed.
 
         Args:
             old: The row.
             max_bytes: The maximum size of the arguments; None for no limit.
             encoder_of: Returns the encoder of the arguments of a task.
-            codec: Encodes the result, and decodes that of the row; None for none.
+            codec: Encodes the arguments, and decodes those of the row; None for none.
             resets_options: Whether options of jobs that are UNSET take the values of the task again;
                 otherwise they keep those of the row.
 
@@ -101,8 +102,9 @@ class Definition:
             if not isinstance(value := getattr(self, field.name), Unset)
         }
         changes = {column: read(values[name]) for name, (column, read) in _COLUMNS.items() if name in values}
+        # If the start is removed, intervals count from the creation of the schedule instead.
         if old.start_at is not None and changes.get("start_at", old.start_at) is None:
-            changes["anchor"] = old.created_at  # intervals do not count from the former start any more
+            changes["anchor"] = old.created_at
         if "trigger" in values:
             trigger = check_trigger(self.trigger)
             text = encode_object("trigger", trigger.to_json())
@@ -116,6 +118,7 @@ class Definition:
                 "catch_up_seconds": within,
             }
         if values.keys() & {"task", "args", "kwargs"}:
+            # What is not given is that of the row, unless both are.
             args, kwargs = (
                 ((), {}) if values.keys() >= {"args", "kwargs"} else decode(old.task_data, codec, old.task)
             )
@@ -190,9 +193,9 @@ def _kept(new: str, old: str) -> str:
 
 
 def _kept_encoded(task_data: str, task: str, old: ScheduleRow, codec: PayloadCodec) -> str:
-    """Return new arguments encoded, or the old ones if they are the same, and encoded by no other key.
+    """Return the new arguments encoded; or those of the row, if they are equal and encoded with the same key.
 
-    A codec without a key keeps those of any: it would store them plain.
+    A codec without a key keeps equal arguments whatever their key is, because it cannot encode the new ones.
     """
     encoded_args = object_from(old.task_data).get("args")
     if task == old.task and is_encoded(encoded_args) and codec.key_id in {None, encoded_args["key"]}:
@@ -219,4 +222,4 @@ _COLUMNS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "jitter": ("jitter_seconds", partial(to_seconds, "jitter")),
     "overlap": ("overlap", lambda value: check_kind("overlap", value, Overlap).value),
 }
-"""The column of each field that needs no other, and what validates and converts its value."""
+"""For each field that is converted alone its column, and the function that validates and converts it."""

@@ -57,13 +57,15 @@ class JobBuilder:
 
     Attributes:
         source: The values of the row that it follows from.
-        template: What follows from its task and its options, and finishes its jobs.
-        common_row: The columns that all of them have, with the misfire grace time of one on time.
+        template: What follows from its task and its options. It adds to each job what plain jobs lack.
+        common_row: The columns that all jobs have in common. The misfire grace time is that of a job which is
+            planned on time.
         manual_grace: The misfire grace time of a job that a call enqueues now: as for a job of ``enqueue()``,
             None unless the schedule or the task gives one.
         sender: Calls the middleware; None without any.
         arguments: Their arguments before a codec encoded them; None if they could not be decoded.
-        share: The share and the tenant of its jobs; None without a share, or if the arguments are unknown.
+        share: The text ``share:<name>:<tenant>`` of its jobs; None without a share, or if the arguments are
+            unknown.
     """
 
     schedule_id: str
@@ -88,7 +90,7 @@ class JobBuilder:
 
     @property
     def is_plain(self) -> bool:
-        """Whether its jobs without a fire time have no option but their schedule that a plain job lacks."""
+        """Whether its jobs without a fire time are plain jobs, except for the id of the schedule in them."""
         extras = Extras().with_options(schedule_id=self.schedule_id)
         return self.template.extras == extras and not self.is_unique and self.share is None
 
@@ -144,8 +146,9 @@ class JobBuilders:
         """Return the builder of a schedule's jobs. An unchanged row with an unchanged task has the same one.
 
         Raises:
-            ValueError: The row contains an invalid option, a TypeError if it has another type; or the key
-                function of the share rejects the arguments.
+            TypeError: An option in the row has the wrong type.
+            ValueError: An option in the row is invalid, or the key function of the share rejects the
+                arguments.
         """
         task, source = self._tasks.resolve(row.task), _source_of(row)
         cached_builder = self._builders.get(row.schedule_id)
@@ -205,10 +208,10 @@ class JobBuilders:
         )
 
     def _task_data(self, row: ScheduleRow, task: Task | None, job_name: str) -> tuple[str | None, str]:
-        """Return the arguments of the jobs, which must still fit the task, and how these store them.
+        """Return the arguments of the jobs, which must still fit the task, and their text of ``task_data``.
 
-        Encoded arguments are stored as the row has them. The first value is None if they cannot be decoded:
-        an error here would pause the schedule, and other nodes may have the key.
+        Encoded arguments are stored as the row has them. If they cannot be decoded, the first value is None.
+        That is no error, because an error here would pause the schedule, and other nodes may have the key.
         """
         metadata = json.loads(row.metadata)
         if not isinstance(metadata, dict):
@@ -251,6 +254,8 @@ def advisory_lock_key(schedule_id: str) -> int:
 def _names_of(row: ScheduleRow, task: Task | None) -> tuple[str, str | None]:
     """Return the columns ``job_name`` and ``function`` of the jobs of a schedule.
 
+    ``function`` is None if the name of the jobs is the name under which the function is registered.
+
     A node of an earlier release may have written a declared schedule, without the name that ``@job`` gives.
     """
     if row.owner == "code" and task is not None and task.name != task.identity:
@@ -259,7 +264,7 @@ def _names_of(row: ScheduleRow, task: Task | None) -> tuple[str, str | None]:
 
 
 def _may_follow_jobs(row: ScheduleRow) -> bool:
-    """Return whether the next fire time may follow the end of a job; also if that is unknown here."""
+    """Return whether the next fire time may follow the end of a job; True if the trigger is unknown here."""
     try:
         return is_fixed_delay(read_trigger(row.trigger))
     except (UnknownKindError, UnknownZoneError):
@@ -272,7 +277,8 @@ def _consequences(row: ScheduleRow) -> dict[str, Any]:
     follows_jobs = _may_follow_jobs(row)
     if row.pause_after_failures is not None or follows_jobs:
         consequences["schedule"] = True
-    # The end of a job that replaces it counts for this too, although that is no job of the schedule.
+    # If another job replaces this one, the fixed delay begins at the end of that job. It is no job of the
+    # schedule, so the id of the schedule is stored here.
     if follows_jobs:
         consequences["fixed_delay"] = row.schedule_id
     return consequences

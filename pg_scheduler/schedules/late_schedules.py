@@ -1,8 +1,9 @@
 """Hold schedules that could not be planned with the others of their pass, until their turns.
 
 An open transaction of the application may hold the unique key of a schedule's job, its id, or a job before
-it. The planner then gives up after a moment, and postpones the schedules. Groups of them have turns: one that
-meets a lock again is halved, until the schedule is alone whose lock it is. All others are planned meanwhile.
+it. The planner then gives up after a moment, and postpones the schedules. Groups of them have turns. A group
+that meets a lock again is halved, until the schedule that needs the lock is alone. All others are planned
+meanwhile.
 """
 
 from __future__ import annotations

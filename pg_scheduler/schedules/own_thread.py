@@ -21,7 +21,8 @@ from pg_scheduler.triggers.search import SearchLimitError
 R = TypeVar("R")
 
 WAITS: Final = 10
-"""Waits for the end of a search. A process that is suspended, or whose loop is blocked, loses only one."""
+"""Waits for the end of a search. There are several short ones, because a process that is suspended, or whose
+loop is blocked, then loses only one of them."""
 
 WAIT_S: Final = 0.5
 
@@ -35,7 +36,7 @@ inheritance.call_in_children(_left_behind.clear)
 
 
 async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: int = WAITS) -> R:
-    """Return what a function returns that calls a trigger.
+    """Call a function in a thread of its own, because it calls a trigger; return its result.
 
     ``asyncio.to_thread()`` would wait for a thread of the event loop, and all of these may be waiting for
     this call: they may call blocking methods of the Scheduler.
@@ -47,7 +48,7 @@ async def search_in_own_thread(trigger: str, search: Callable[[], R], *, waits: 
 
     Raises:
         SearchLimitError: It has not returned in time, or an earlier one with this trigger still runs.
-        ValueError: It raised StopIteration, or what is no Exception, such as SystemExit.
+        ValueError: It raised StopIteration, or a BaseException that is no Exception, such as SystemExit.
         Exception: It raised this exception.
     """
     if trigger in _left_behind:

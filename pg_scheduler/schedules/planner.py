@@ -7,9 +7,9 @@ job's id, so even a row that was set back by hand cannot enqueue a fire time twi
 
 If older time zone data gave a next fire time, the first pass computes it again. So does one pass in each poll
 interval, since nodes with older data may advance or add schedules. A fire time that has passed by the newer
-data is planned as after a downtime. The same passes, and one after a step of the server's clock, compute
-those times again that came from a clock which was set back since then. They also restore schedules that
-a worker of another release moved before it ended, and mark those whose functions were removed from the code.
+data is planned as after a downtime. If the server's clock was set back, the same passes, and one right after
+that step, compute the fire times again that the clock gave before. These passes also restore schedules that a
+worker of another release moved before it ended, and mark those whose functions were removed from the code.
 
 A schedule whose time zone this machine does not know is left to nodes that know it.
 
@@ -100,10 +100,10 @@ LOCK_TIMEOUT_MS: Final = 50
 """Longest wait for a lock of a transaction that plans all due schedules."""
 
 TURN_TIMEOUT_MS: Final = 10
-"""The same of one that plans schedules which have met a lock before."""
+"""The same for a transaction that plans schedules which have met a lock before."""
 
 REPORT_TIMEOUT_MS: Final = 100
-"""The same of one in which the holder of the lock is looked up."""
+"""The same for a transaction in which the holder of the lock is looked up."""
 
 MAX_TURNS: Final = 5
 """Turns of one pass, so that those that meet locks do not delay other schedules."""
@@ -199,10 +199,10 @@ class Planner(Service):
         self._late_tasks: dict[str, str] = {}
         """The tasks of the schedules that have turns of their own."""
         self._to_cancel: dict[str, None] = {}
-        """Last jobs that new ones replace, and that are not cancelled yet: they were locked."""
+        """The last jobs that new ones replace and that are still to be cancelled, in order, as keys."""
 
     def declare_again(self) -> None:
-        """Write the schedules declared in code again: with the row of this worker, theirs may be lost."""
+        """Write the schedules of the code again: the row of this worker was lost, and theirs may be too."""
         self.declared.forget_sync()
         self.wake()
 
@@ -241,14 +241,16 @@ class Planner(Service):
             shortest_sleep_s = 0.0 if change_count else LOCKED_RETRY_S
         if self._late.ids:
             await self._take_turns(plannable)
+        # The schedules that were planned or postponed have other fire times now, or do not count.
         if next_in is not None and (next_in <= 0 or late_ids_before != self._late.ids):
             next_in = await self._schedules.next_fire_in(plannable, self._left_out)
         await self.declared.refresh()
+        # While more schedules are due, these checks are left to a later pass.
         if zone_data is not None and (not change_count or next_in is None or next_in > 0):
             self._check_fire_times_at = time.monotonic() + POLL_INTERVAL_S
             if await self.declared.restore():
                 await self.declared.retire()
-            # A start takes no statement for it: such a schedule may wait for the next check.
+            # The first check after a start saves this statement: a stalled schedule may wait for the next.
             if self._has_checked and await self._continue_stalled(plannable):
                 next_in = await self._schedules.next_fire_in(plannable, self._left_out)
             self._has_checked = True
@@ -312,7 +314,7 @@ class Planner(Service):
             plannable: What this node can plan.
             built_in: Whether to plan those with built-in triggers.
             left_out: Schedules that have turns of their own.
-            group: Those whose turn it is; None for all others that are due.
+            group: The schedules whose turn it is; None for all others that are due.
         """
         schedules, planned = self._schedules, PlannedChanges()
         first_due: datetime | None = None
@@ -352,6 +354,7 @@ class Planner(Service):
                 # The events of fire times precede those of the jobs that insert_queues() has blocked.
                 events[:0] = planned.events
         except (DatabaseUnavailableError, *REFUSALS) as error:
+            # Without plans, there are no schedules to postpone.
             if not planned.plans or not (is_locked_out(error) or is_refusal(error)):
                 raise
             postponed_count = self._put_apart(planned.plans, group, error, built_in=built_in)
@@ -373,9 +376,13 @@ class Planner(Service):
     def _put_apart(
         self, plans: Sequence[Plan], group: LateGroup | None, error: Exception, *, built_in: bool
     ) -> int:
-        """Give the schedules of a transaction that met a lock or a refusal turns of their own; count them."""
+        """Give the schedules of a transaction that met a lock or a refusal turns of their own.
+
+        Returns how many schedules are postponed now; 0 for a group, whose schedules were postponed before.
+        """
         if group is not None:
             is_alone = len(group.schedule_ids) == 1
+            # A refusal does not end as soon as a lock, so the next turn is later.
             if is_alone and is_refusal(error):
                 problem = f"schedule {group.schedule_ids[0]!r} not planned"
                 log_refusal(problem, error, pause_s=REFUSED_PAUSE_S)
@@ -383,13 +390,15 @@ class Planner(Service):
             else:
                 self._late.postpone(group)
             return 0
+        # Forget the tasks of schedules that have no turns any more.
         self._late_tasks = {
             schedule_id: self._late_tasks[schedule_id]
             for schedule_id in self._late.ids
             if schedule_id in self._late_tasks
         }
         self._late_tasks |= {plan.row.schedule_id: plan.row.task for plan in plans}
-        # Most often another transaction holds the key of a unique job. So these wait apart from the others.
+        # Most often another transaction holds the key of a unique job. So schedules of unique tasks wait
+        # apart from the others.
         for is_unique in (False, True):
             ids = [plan.row.schedule_id for plan in plans if plan.queue.is_unique == is_unique]
             self._late.put_apart(ids, is_built_in=built_in)
@@ -442,7 +451,7 @@ class Planner(Service):
         return bool(stalled_schedules)
 
     async def _cancel_replaced(self) -> None:
-        """Cancel the jobs that new ones replace, unless they are locked. Until then the new ones wait."""
+        """Cancel the jobs that new ones replace. If one is locked, the new job waits until the next pass."""
         for job_id in list(self._to_cancel):
             try:
                 async with self._store.statements.transaction(lock_timeout_ms=TURN_TIMEOUT_MS) as transaction:
@@ -562,10 +571,11 @@ class Planner(Service):
 def _add(
     planned: PlannedChanges, plan: Plan, new_jobs: Sequence[ExtendedJob], conflict: JobConflictError | None
 ) -> None:
-    """Add the change of a schedule, and its events, for the jobs of its fire times, of which some are new.
+    """Add the change of a schedule, and its events, after the jobs of its fire times were inserted.
 
-    A unique task has rejected the others, or they exist already: by a backfill, from before the server's
-    clock was set back, or of an earlier schedule with this id.
+    Not all of them need be among the new jobs. If the task is unique, others may have been rejected. Others
+    exist already: by a backfill, from before the server's clock was set back, or of an earlier schedule with
+    this id.
     """
     row = plan.row
     advance = after_insertion(row, plan.advance, len(new_jobs), is_unique=plan.queue.is_unique)

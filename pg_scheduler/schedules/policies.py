@@ -11,7 +11,7 @@ from pg_scheduler.errors import ConfigurationError
 from pg_scheduler.jobs.validation import check_count
 
 MAX_SPAN: Final = timedelta(days=3660)
-"""The longest jitter and the longest age of a missed fire time, as of intervals."""
+"""The longest jitter, and the longest age of a missed fire time. Intervals have the same limit."""
 
 Selection = Literal["latest", "earliest", "all", "none"]
 

@@ -31,9 +31,9 @@ class ScheduleRow:
         job_name: The name of its jobs; None for that of the task.
         derived_key: Whether the id was derived from the function and the trigger, by ``@periodic``.
         enabled_in_code: Whether ``@periodic`` enables it.
-        resume_from: The next fire time is to be computed: the first one after this instant.
+        resume_from: If it is given, the next fire time has to be computed: the first one after this instant.
         paused_until: When its pause ends by itself.
-        keeps_fire_times: Whether the fire times of the pause are missed ones when it ends by itself.
+        keeps_fire_times: Whether the fire times of the pause count as missed when it ends by itself.
         is_broken: Whether the planner paused it because of an error.
         searched_from: The next fire time was computed as the first one after this instant.
         tzdata: The version of the time zone data by which it was computed; None if the trigger has no time
@@ -95,7 +95,7 @@ class ScheduleRow:
 
 
 def blank_row(schedule_id: str, now: datetime) -> ScheduleRow:
-    """Return the row to which the definition of a new schedule is applied."""
+    """Return the row to which the definition of a new schedule is applied, with placeholders and defaults."""
     return ScheduleRow(
         schedule_id=schedule_id,
         owner="api",

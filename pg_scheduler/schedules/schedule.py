@@ -123,6 +123,8 @@ class Schedule:
             if self.next_fire_at is None or count < 1:
                 return []
             after = self.next_fire_at
+            # The next fire time is the first of the result. A search from just before finds it again, except
+            # for a `FixedDelay`, which counts from any instant.
             if is_fixed_delay(self.trigger):
                 first_fires = [after]
             else:
@@ -193,6 +195,7 @@ def schedule_from_row(row: ScheduleRow, codec: PayloadCodec | None = None) -> Sc
 
 def _next_fire_at(row: ScheduleRow, trigger: Trigger | None) -> datetime | None:
     """Return the next fire time, also of a schedule that was resumed and awaits the next pass."""
+    # A trigger of the application may take any time, so it is not called here.
     if row.resume_from is None or trigger is None or not is_built_in(trigger):
         return row.next_fire_at
     try:
@@ -206,6 +209,7 @@ def _is_grace(value: object) -> bool:
 
 
 def _span(options: Mapping[str, Any], name: str) -> timedelta | Unset | None:
+    """Return a duration in the options of a row; UNSET if there is none, or no valid one."""
     value = options.get(name, UNSET)
     if value is None:
         return None

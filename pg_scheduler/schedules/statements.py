@@ -138,7 +138,10 @@ class ScheduleRepository:
     async def lock(
         self, schedule_ids: Collection[str], *, skip_locked: bool = False, on: Connection
     ) -> dict[str, tuple[ScheduleRow, datetime]]:
-        """Lock schedules and return them by id, each with the current time; if wanted, unlocked ones only."""
+        """Lock schedules and return them by id, each with the current time.
+
+        With ``skip_locked``, those that another transaction has locked are left out.
+        """
         args = list(schedule_ids), self._statements.now
         if skip_locked:
             rows = await self._statements.fetch("lock_free_schedules", *args, on=on)
@@ -234,7 +237,7 @@ class ScheduleRepository:
     async def declared(
         self, schedule_ids: Collection[str], *, on: Connection | None = None
     ) -> tuple[dict[str, ScheduleRow], datetime | None]:
-        """Return the schedules of all code and of these ids, and the time; None if there are no schedules."""
+        """Return the schedules that any code declares or that have these ids, and the time; None for none."""
         rows = await self._statements.fetch(
             "declared_schedules", self._statements.now, list(schedule_ids), on=on
         )
@@ -243,9 +246,9 @@ class ScheduleRepository:
     async def declared_later(
         self, schedule_ids: Collection[str], worker_id: str | None, *, on: Connection | None = None
     ) -> set[str]:
-        """Return those of the schedules that live workers declare which have started after a worker.
+        """Return those of the schedules that live workers declare, or may declare, if they started later.
 
-        Without an id, those that any live worker declares.
+        That is later than the worker of this id. Without an id, all live workers count.
         """
         args = list(schedule_ids), worker_id, DECLARED, LEFT_OUT, self._statements.now
         return {row[0] for row in await self._statements.fetch("declared_later", *args, on=on)}
@@ -263,7 +266,7 @@ class ScheduleRepository:
         Args:
             schedule_ids: What the code of this process declares.
             modules: The modules that it has imported, as in the column ``module``.
-            moving: Those that a live worker will move to keys of its code.
+            moving: The ids of schedules that a live worker will move to keys of its code.
         """
         args = list(schedule_ids), modules, DECLARED, LEFT_OUT, self._statements.now, list(moving)
         rows = await self._statements.fetch("retire_schedules", *args)
@@ -314,7 +317,7 @@ class ScheduleRepository:
         only: Sequence[str] | None = None,
         on: Connection,
     ) -> tuple[list[ScheduleRow], datetime | None]:
-        """Lock and return due schedules that no other process has locked, and the time if there are any.
+        """Lock and return due schedules that no other process has locked, and the time; None without any.
 
         Args:
             plannable: What the node can plan.
@@ -362,9 +365,9 @@ class ScheduleRepository:
     async def note_ends_of_replacements(
         self, jobs: Sequence[EndedJob], transaction: Transaction
     ) -> Sequence[str]:
-        """Continue schedules with a fixed delay when what replaced their last jobs has ended.
+        """Continue schedules with a fixed delay when the jobs that replaced their last jobs have ended.
 
-        It is no job of the schedule, so its outcome does not count.
+        Such a job is none of the schedule, so its outcome does not count.
         """
         replacements = [job for job in jobs if "schedule" not in job.on_end]
         return await self._note_ends(

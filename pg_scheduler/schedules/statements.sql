@@ -49,8 +49,8 @@ FOR UPDATE SKIP LOCKED;
 -- Return a page of schedules in the order of their ids.
 --
 -- The names $4 are those of a task; a row may have the first one as the former name of its jobs.
--- New code can be checked before the database has the newest migrations, so it reads no column of these but one: without
--- the column, the name "retired_at" is that of the outer relation.
+-- New code can be checked before the database has the newest migrations, so this reads none of their columns except
+-- "retired_at". Without that column, the name is that of the outer relation.
 SELECT page.*
 FROM (SELECT NULL::timestamptz AS retired_at) AS earlier_schema
 CROSS JOIN LATERAL (
@@ -154,8 +154,8 @@ SELECT EXISTS (SELECT FROM changed) AS changed, task FROM {schema}scheduler_sche
 -- Resume a schedule unless it is not paused, and record who did so ($5 to $7); return a row if it exists, and whether
 -- it was changed.
 --
--- $2 discards the fire times of the pause; $3 makes those after that instant missed, but none that precede the
--- schedule; with neither, all are. The planner computes the next fire time, since it knows the trigger.
+-- $2 discards the fire times of the pause. With $3, those after that instant are missed, but none that precede the
+-- schedule. With neither, all are missed. The planner computes the next fire time, since it knows the trigger.
 WITH changed AS (
     UPDATE {schema}scheduler_schedules AS schedule SET
         paused_at = NULL, paused_until = NULL, keeps_fire_times = FALSE, note = NULL, is_broken = FALSE, failures = 0,
@@ -183,10 +183,11 @@ SELECT EXISTS (SELECT FROM changed) AS changed, task FROM {schema}scheduler_sche
 
 -- name: declared_later
 -- route: shared, reserved
--- Return those of the schedules $1 that live workers which have started later than the worker $2 declare, or may declare.
+-- Return those of the schedules $1 that a live worker declares, or may declare, which has started later than the worker
+-- $2.
 --
--- Without a row of the worker $2, which is then about to register again, there are none. A process that is no worker
--- ($2 is NULL) has started before all of them.
+-- There are none if the worker $2 has no row, because it is about to register again. For a process without a worker
+-- ($2 is NULL), all live workers count.
 SELECT schedule.schedule_id
 FROM unnest($1::text[]) AS schedule (schedule_id)
 WHERE EXISTS (
@@ -230,8 +231,8 @@ RETURNING schedule_id, task;
 
 -- name: continue_schedules
 -- route: shared, reserved
--- Let schedules that this process declares ($2), or whose tasks it has ($3), continue if their last jobs, for whose
--- ends they wait, are gone or have ended before. Return them with their tasks.
+-- Let schedules continue that wait for the end of their last job, which is gone or has ended before. These are schedules
+-- that this process declares ($2), or whose tasks it has ($3). Return them with their tasks.
 --
 -- A job may have been deleted by hand, or be missing after a restore. As after its end, the planner computes the next
 -- fire time from now. A schedule that has just changed is left to a later pass: the snapshot may lack its job.
@@ -273,7 +274,7 @@ WHERE finished_at IS NULL
 -- name: due_schedules
 -- route: caller
 -- Return and lock due schedules that this node can plan, the longest due first, and the time; then also those whose
--- next fire times older time zone data ($5) gave. The schedules $7 are left out, and all others than $8 unless NULL.
+-- next fire times older time zone data ($5) gave. The schedules $7 are left out. If $8 is not NULL, so are all others.
 --
 -- Without $5, a scan of the index ends at the due ones under any plan. SKIP LOCKED: another process may be planning
 -- the same schedules.
@@ -360,10 +361,10 @@ RETURNING schedule_id;
 -- name: lock_last_jobs
 -- route: caller
 -- Lock those of these jobs ($1) that have not ended, and return them: whether each waits for its first start, and
--- whether it is locked now. One that was cancelled ends with its attempt.
+-- whether it is locked now. A job that was cancelled ends with its attempt.
 --
--- An attempt that a limit did not admit has a number, too. If another one has begun before, the job was suspended, or
--- its history has an entry of that attempt.
+-- An attempt that a limit did not admit has a number too, so the number does not show whether the job has started. If
+-- an earlier attempt has begun, the job was suspended, or its history has an entry of that attempt.
 --
 -- SKIP LOCKED: the transaction that ends a job locks the job before its schedule.
 WITH locked AS (
@@ -423,7 +424,7 @@ LIMIT $2;
 -- route: pool
 -- Delete at most $2 schedules of callers that finished before an instant, and count them.
 --
--- One whose last job has not ended stays: if it is added again, its jobs must not overlap with it.
+-- A schedule whose last job has not ended is kept: if it is added again, its new jobs must not overlap with that job.
 WITH gone AS (
     DELETE FROM {schema}scheduler_schedules
     WHERE schedule_id = ANY (ARRAY (

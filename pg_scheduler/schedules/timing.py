@@ -38,7 +38,7 @@ class Advance:
         fire_times: The fire times that become jobs, in order.
         due_times: When each of these jobs is due: later than its fire time by the jitter.
         last_fire_at: The latest due fire time; None if none is due.
-        next_fire_at: The one after it; None if there is none, or until the job ends under a `FixedDelay`.
+        next_fire_at: The next fire time; None if there is none, or under a `FixedDelay` until the job ends.
         skipped: Fire times that are dropped because the schedule is busy.
         missed: Missed fire times without a job.
         is_exact: Whether there are no more missed ones than that.
@@ -67,13 +67,16 @@ class Advance:
 
 def must_retime(row: ScheduleRow, old: ScheduleRow, trigger: Trigger, now: datetime) -> bool:
     """Return whether an edit requires a search for the next fire time."""
+    # The clock was set back since the fire time was computed.
     if old.next_fire_at is not None and is_ahead(old, now):
         return True
     has_same_fire_times = row.trigger == old.trigger and row.start_at == old.start_at
     if has_same_fire_times and row.end_at == old.end_at and row.max_runs == old.max_runs:
         return False
+    # The edit may let a finished schedule fire again, or end this one.
     if old.finished_at is not None or _has_run_out(row):
         return True
+    # The schedule waits for the end of its last job, which will set the fire time.
     if old.next_fire_at is None:
         return not follows_last_job(row, old, trigger)
     is_within = row.end_at is None or old.next_fire_at <= row.end_at
@@ -98,10 +101,10 @@ def follows_last_job(row: ScheduleRow, old: ScheduleRow, trigger: Trigger) -> bo
 def retime(
     row: ScheduleRow, trigger: Trigger, now: datetime, *, is_new: bool = False, may_end: bool = False
 ) -> ScheduleRow:
-    """Return a new or edited schedule with its next fire time, by whatever way it comes about.
+    """Return a new or edited schedule with its next fire time, or with a request to search for it.
 
-    The search is only requested where it may take long or raise. A call searches in a thread then; one of the
-    code is left to the planner, which pauses it after an error.
+    The search is requested if it may take long or raise an exception. A call of `Scheduler.schedules` then
+    searches in a thread. A schedule of the code is left to the planner, which pauses it after an error.
 
     Args:
         row: The schedule.
@@ -125,8 +128,8 @@ def retime(
 def request_search(row: ScheduleRow, trigger: Trigger, *, now: datetime, is_new: bool = False) -> ScheduleRow:
     """Return a new or edited schedule with its anchor, for which the planner searches the next fire time.
 
-    A start is the anchor, and the first fire time of a new schedule, even if it has passed. An edited one
-    fires after now. One whose runs have run out is finished.
+    A start is the anchor, and the first fire time of a new schedule, even if it has passed. An edited
+    schedule fires after now. A schedule that has no runs left is finished.
     """
     after, start = now, row.start_at
     if start is not None:
@@ -188,6 +191,7 @@ def after_pause(row: ScheduleRow, until: datetime) -> ScheduleRow:
     """Return a schedule as it is when its pause has ended by itself, at that time."""
     after = row.resume_from
     first = None if row.keeps_fire_times or row.next_fire_at is None else first_to_plan(row)
+    # The fire times before the end of the pause are discarded.
     if first is not None and first < until:
         begin = not_before(read_trigger(row.trigger), until)
         after = begin if after is None else max(after, begin)
@@ -220,7 +224,7 @@ def pass_time(
         row = after_pause(row, row.paused_until)
     handled_until = None
     if row.next_fire_at is not None and is_ahead(row, now) and not _is_due(row, now):
-        # Nothing up to now fires: it has fired before the clock was set back.
+        # The schedule has fired for the time up to now before the clock was set back, so it must not again.
         handled_until = None if row.last_fire_at is None else min(row.last_fire_at, now)
         after = now if row.resume_from is None else min(row.resume_from, now)
         row = replace(row, last_fire_at=None, resume_from=after)
@@ -280,9 +284,9 @@ def pass_time(
 
 
 def with_spare(row: ScheduleRow, advance: Advance, enqueued: Collection[datetime]) -> Advance:
-    """Return what becomes of the fire times if jobs of some exist, as by a backfill.
+    """Return what becomes of the fire times if the jobs of some exist already, for example by a backfill.
 
-    Those use up no run, so the next ones become jobs in their places.
+    Such fire times use up no run, so spare ones become jobs in their places.
     """
     fire_times = list(advance.fire_times)
     free_runs = sum(fire_time in enqueued for fire_time in fire_times)
@@ -303,8 +307,8 @@ def with_spare(row: ScheduleRow, advance: Advance, enqueued: Collection[datetime
 def after_insertion(row: ScheduleRow, advance: Advance, inserted: int, *, is_unique: bool) -> Advance:
     """Return what becomes of the fire times now that so many of their jobs have been enqueued.
 
-    Those whose jobs a unique task has rejected are skipped. Other jobs exist already. Neither is a run, so
-    a schedule that would have ended with its last run has further ones.
+    If the task is unique, the fire times without a new job count as skipped. Otherwise their jobs exist
+    already. Neither uses up a run, so a schedule that would have ended with its last run may continue.
     """
     others = len(advance.fire_times) - inserted
     if not others:
@@ -333,6 +337,7 @@ def fire_times_between(row: ScheduleRow, start: datetime, end: datetime, *, limi
     after = not_before(trigger, start if row.start_at is None else max(start, row.start_at))
     last = end if row.end_at is None else min(end, row.end_at + INSTANT)
     search = Search()
+    # The search continues beyond the limit, to count the fire times for the error.
     search.left += 100 * limit
     fire_times: list[datetime] = []
     number, fire = 0, next_fire_time(trigger, after, row.anchor, search)
@@ -373,7 +378,7 @@ def _due_times(row: ScheduleRow, fire_times: Sequence[datetime]) -> tuple[dateti
 def jitter_of(row: ScheduleRow, fire_time: datetime) -> timedelta:
     """Return how much later than its fire time a job is due: the same on every node and in every preview.
 
-    The values spread over the whole range, which ends at the next fire time.
+    It is a share of ``jitter_seconds``, or of the time until the next fire time if that is shorter.
     """
     text = f"{row.schedule_id}:{fire_time.astimezone(UTC).isoformat()}"
     share = int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
@@ -393,7 +398,8 @@ def zone_data_of(row: ScheduleRow) -> str | None:
 def is_ahead(row: ScheduleRow, now: datetime) -> bool:
     """Return whether a schedule was written, or has fired, at an instant that the clock has not reached.
 
-    The pending job of a chain of pg_scheduler 0.2 may be due later. Its fire time is the anchor.
+    A last fire time that equals the anchor does not count: it is that of the pending job of a chain of
+    pg_scheduler 0.2, which may be due later.
     """
     limit = now + CLOCK_TOLERANCE
     last = row.last_fire_at
@@ -424,7 +430,7 @@ def _has_run_out(row: ScheduleRow) -> bool:
 
 
 def _begin_of_search(row: ScheduleRow, after: datetime) -> datetime:
-    """Return an instant, or a later one before which the schedule must not fire."""
+    """Return the instant after which to search: the given one, the last fire time or the start, if later."""
     if row.last_fire_at is not None:
         after = max(after, row.last_fire_at)
     if row.start_at is not None:
@@ -433,7 +439,7 @@ def _begin_of_search(row: ScheduleRow, after: datetime) -> datetime:
 
 
 def _first_after(row: ScheduleRow, after: datetime) -> datetime | None:
-    """Return the first fire time after an instant that is not after the end; None if there is none."""
+    """Return the first fire time after an instant; None if there is none until the end of the schedule."""
     fire = next_fire_time(read_trigger(row.trigger), after, row.anchor)
     return None if fire is None or (row.end_at is not None and fire > row.end_at) else fire
 
@@ -441,7 +447,10 @@ def _first_after(row: ScheduleRow, after: datetime) -> datetime | None:
 def _caught_up(
     row: ScheduleRow, trigger: Trigger, now: datetime, first: datetime, latest: datetime
 ) -> list[datetime]:
-    """Return the fire times that become jobs: none before the oldest that is allowed."""
+    """Return the fire times from ``first`` to ``latest`` that become jobs by the policy of the schedule.
+
+    Fire times that are older than ``within`` of the policy are left out.
+    """
     catch_up = catch_up_of(row)
     oldest = first if catch_up.within is None else max(first, now - catch_up.within)
     if latest < oldest:
