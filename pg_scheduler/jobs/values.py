@@ -288,8 +288,8 @@ def _in_others(original: Any, arrived: Any) -> Difference | None:  # noqa: PLR09
     kind, other = type(original), type(arrived)
     # What is declared as an Iterable arrives as an iterator.
     if isinstance(arrived, Iterator):
-        original, arrived = _items(original), list(arrived)
-        return _changed(original, arrived) if original is None else _in_items(original, arrived)
+        items, arrived_items = _items(original), list(arrived)
+        return _changed(original, arrived_items) if items is None else _in_items(items, arrived_items)
     if isinstance(original, Iterator):
         return Difference("is an iterator, which can be read only once", "pass a list")
     if kind is tuple and other is list:

@@ -124,8 +124,8 @@ class Attempt:
         measured_from: When its code began, by the monotonic clock; 0 if its duration is not measured.
         durability: Makes its completion and its steps; set before its code begins.
         steps: Its durable steps; None until its code asks for them.
-        runs_in_executor: Whether its function is called outside of the event loop. Around a coroutine function,
-            middleware has a ``call`` too.
+        runs_in_executor: Whether its function is called outside of the event loop. With middleware, a
+            coroutine function has a ``call`` too.
         exit_error: The SystemExit or KeyboardInterrupt that a step raised in another task of the attempt, and
             that ends the attempt; else None.
     """
