@@ -212,7 +212,7 @@ class CurrentJob:
 
         Raises:
             JobLostError: At the end of the block: the attempt does not hold its job any more.
-            asyncio.CancelledError: The attempt is suspended, as in a ``finally`` that a sleep runs.
+            CancelledError: The attempt is suspended, as in a ``finally`` that a sleep runs.
             DatabaseUnavailableError: The commit failed, or its answer was lost. Let it end the attempt: a
                 retry follows, unless the commit has succeeded.
             NotRunningError: The job does not run in the event loop of a worker, but in a thread or process.
