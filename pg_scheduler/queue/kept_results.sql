@@ -25,7 +25,8 @@ RETURNING pg_notify({channel}, 'result ' || job_id);
 
 -- name: get_results
 -- route: pool
--- Return the kept results of jobs and the state of their rows, which may be deleted or unfinished.
+-- Return the kept results of jobs and the state of their rows, which may be deleted or unfinished. If a job has ended,
+-- only the result of this end counts: an earlier end, or an earlier job with the id, may have kept a result too.
 SELECT wanted.id AS job_id,
     job.job_id IS NOT NULL AS has_row,
     job.status AS row_status, job.attempt AS row_attempts, job.error_message AS row_error,
@@ -44,7 +45,9 @@ SELECT wanted.id AS job_id,
 FROM unnest($1::text[]) AS wanted (id)
 LEFT JOIN {schema}scheduled_jobs AS job ON job.job_id = wanted.id
 LEFT JOIN {schema}scheduler_results AS kept
-    ON kept.job_id = wanted.id AND kept.expires_at > coalesce($2, {now});
+    ON kept.job_id = wanted.id AND kept.expires_at > coalesce($2, {now})
+    AND (job.finished_at IS NULL
+         OR kept.status = job.status AND kept.attempts = job.attempt AND kept.finished_at = job.finished_at);
 
 -- name: vacuum_results
 -- route: pool

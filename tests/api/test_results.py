@@ -66,6 +66,28 @@ async def stored(pool: asyncpg.Pool) -> int:
     return count
 
 
+async def test_result_of_an_earlier_end_is_not_that_of_a_job_that_has_ended_since(
+    scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    seen = Recorder(scheduler)
+    scheduler.register(echo, name="echo")
+    scheduler.register(fail, name="fail")
+    await scheduler.enqueue("echo", args=(1,), job_id="one", keep_result=timedelta(hours=1))
+    assert (await result_of(scheduler, "one")).unwrap() == 1
+    replace = ConflictResolution.REPLACE
+    await scheduler.enqueue("fail", job_id="one", conflict_resolution=replace, max_retries=0)
+    await seen.until(JobFailed)
+    failed = await scheduler.get_job_result("one", wait=False)
+    assert failed is not None
+    assert (failed.status, failed.value) == (JobStatus.FAILED, None)
+    await pool.execute("DELETE FROM scheduled_jobs")
+    await scheduler.enqueue("echo", args=(3,), job_id="one")
+    await seen.until(JobCompleted, 2)
+    completed = await scheduler.get_job_result("one", wait=False)
+    assert completed is not None
+    assert (completed.status, completed.value) == (JobStatus.COMPLETED, None)
+
+
 async def test_two_readers_and_a_late_third_receive_the_result(scheduler: Scheduler) -> None:
     job_id = await scheduler.enqueue(add, args=(1, 2), keep_result=HOUR)
     one, other = await asyncio.gather(result_of(scheduler, job_id), result_of(scheduler, job_id))
