@@ -249,9 +249,13 @@ RETURNING job_id, {bounded_due};
 -- name: end_awaited
 -- route: caller
 -- Let the consequences of those of the jobs $1, which have ended, follow that wait for no other job any more.
+--
+-- They were cancelled while they waited, so they have no worker. If a job was cancelled while it ran, its consequences wait
+-- for the end of its attempt, even if the child of one of its steps ends.
 UPDATE {schema}scheduled_jobs AS job SET on_end = on_end - 'alive'
 WHERE job_id = ANY ($1)
   AND finished_at IS NOT NULL
+  AND worker_id IS NULL
   AND {may_run_on}
   AND NOT EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = job.job_id OFFSET 0)
 RETURNING job_id;
