@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pg_scheduler.database.session import Connection
 from pg_scheduler.jobs.model import Call, ConflictResolution
@@ -15,6 +15,9 @@ from pg_scheduler.jobs.validation import check_delay
 from pg_scheduler.queue.enqueuer import Enqueuer
 from pg_scheduler.queue.headers import SendingEnqueuer
 from pg_scheduler.queue.prepare import JobPreparer
+
+CHILD_KEEPS: Final = timedelta(hours=1)
+"""How long a child keeps its result, of which its step gets a copy, unless its options or its task say so."""
 
 
 class ChildSpec(NamedTuple):
@@ -55,4 +58,6 @@ class ChildEnqueuer:
         spec = JobSpec(child.call, due, job_id=child.job_id, **options)
         (job,) = self._preparer.prepare((spec,), allows_names=True, allows_now=True)
         marked = with_options(job, **{CHILD_OF: dict(child.mark)})
+        if not marked.keeps_result:
+            marked = with_options(marked, keep_result=CHILD_KEEPS.total_seconds())
         return await self._enqueuer.insert(marked, conflict_resolution, connection, is_delayed=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +28,7 @@ from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, StoredStep
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_job_id
 from pg_scheduler.queue.failure_alerts import SUFFIX as ALERT_SUFFIX
-from pg_scheduler.steps.child_jobs import ChildSpec, EnqueueChild
+from pg_scheduler.steps.child_jobs import CHILD_KEEPS, ChildSpec, EnqueueChild
 from pg_scheduler.steps.statements import (
     COMPLETED,
     FORMER,
@@ -41,9 +40,6 @@ from pg_scheduler.steps.statements import (
     StepRepository,
 )
 from pg_scheduler.worker.node import Node
-
-CHILD_KEEPS: Final = timedelta(hours=1)
-"""How long a child keeps its result, of which its step gets a copy."""
 
 HASH_CHARACTERS: Final = 16
 
@@ -100,7 +96,7 @@ class ChildJob(NamedTuple):
         """
         if not isinstance(call, Call):
             raise TypeError(f"a child needs a call(), not {call!r}; pass call(function, argument)")
-        child_options = {"keep_result": CHILD_KEEPS, **(options or {})}
+        child_options = dict(options or {})
         if refused := sorted(child_options.keys() & RESERVED):
             raise TypeError(
                 f"a child takes no {refused[0]}=: its id follows from the step, its arguments from call(); "

@@ -31,7 +31,7 @@ from pg_scheduler import (
     current_job,
     job,
 )
-from pg_scheduler.events import JobCompleted, JobSuspended
+from pg_scheduler.events import JobCompleted, JobStarted, JobSuspended
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.jobs.step_values import MAX_STEPS
 from pg_scheduler.testing import TestScheduler
@@ -54,6 +54,72 @@ DAY = timedelta(days=1)
 async def t(pool: Pool) -> AsyncIterator[TestScheduler]:
     async with TestScheduler(pool, now=START) as scheduler:
         yield scheduler
+
+
+async def test_child_keeps_its_result_as_long_as_its_task_says(t: TestScheduler, pool: Pool) -> None:
+    @job(keep_result=30 * DAY)
+    async def keeping() -> int:
+        return 1
+
+    async def other() -> int:
+        return 2
+
+    async def place() -> None:
+        steps = current_job().steps
+        await steps.child("kept", call(keeping))
+        await steps.gather("all", [call(keeping), call(other)])
+        await steps.child("short", call(keeping), keep_result=DAY)
+
+    await t.scheduler.enqueue(place, job_id="job")
+    await t.drain()
+    rows = await pool.fetch(
+        "SELECT job_id, (options ->> 'keep_result')::float8 / 3600 FROM scheduled_jobs WHERE job_id <> 'job'"
+    )
+    assert dict(rows) == {
+        "job:kept": 720,
+        "job:all:0": 720,
+        "job:all:1": 1,
+        "job:short": 24,
+    }
+
+
+async def test_end_of_a_child_does_not_end_the_attempt_of_a_cancelled_job(make: Make, pool: Pool) -> None:
+    scheduler = make()
+    seen = Recorder(scheduler)
+    has_begun, child_may_end, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def answer() -> None:
+        await child_may_end.wait()
+
+    async def stubborn() -> None:
+        child = asyncio.create_task(current_job().steps.child("ask", call(answer)))
+        try:
+            has_begun.set()
+            await may_end.wait()
+        except asyncio.CancelledError:
+            child.cancel()
+            await may_end.wait()  # a cleanup
+            raise
+
+    async def follow() -> None:
+        assert may_end.is_set()
+
+    for function in (answer, stubborn, follow):
+        scheduler.register(function, name=function.__name__)
+    await scheduler.start()
+    await scheduler.enqueue("stubborn", job_id="job")
+    await scheduler.enqueue("follow", after=["job"], after_outcome="ended")
+    async with asyncio.timeout(PATIENCE):
+        await has_begun.wait()
+        await seen.until(JobStarted, job_name="answer")
+        assert await scheduler.cancel_job("job")
+        child_may_end.set()
+        await seen.until(JobCompleted, job_name="answer")
+        assert await pool.fetchval(
+            "SELECT on_end -> 'alive' IS NOT NULL FROM scheduled_jobs WHERE job_id = 'job'"
+        )
+        may_end.set()
+        await seen.until(JobCompleted, job_name="follow")
 
 
 class Log(list[Any]):
