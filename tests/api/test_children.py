@@ -73,9 +73,10 @@ async def test_child_keeps_its_result_as_long_as_its_task_says(t: TestScheduler,
     await t.scheduler.enqueue(place, job_id="job")
     await t.drain()
     rows = await pool.fetch(
-        "SELECT job_id, (options ->> 'keep_result')::float8 / 3600 FROM scheduled_jobs WHERE job_id <> 'job'"
+        "SELECT job_id, (options ->> 'keep_result')::float8 / 3600 AS hours FROM scheduled_jobs"
+        " WHERE job_id <> 'job'"
     )
-    assert dict(rows) == {
+    assert {row["job_id"]: row["hours"] for row in rows} == {
         "job:kept": 720,
         "job:all:0": 720,
         "job:all:1": 1,
