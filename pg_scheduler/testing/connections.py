@@ -123,7 +123,8 @@ class OwnConnection(Connections):
         """
         if as_foreign(self._connection) is not None:
             raise NotRunningError(
-                "the connection of this test kit is not one of asyncpg; pass connection= to completing()"
+                "the connection of this test kit is not one of asyncpg, so it runs no children and no "
+                "steps.transaction(); test them by a TestScheduler, and pass connection= to completing()"
             )
         async with self.turn(), transact(self._connection, self.options.call_timeout_s):
             yield self._connection

@@ -52,8 +52,10 @@ CALLED_FILES = (
     "queue/kept_results",
     "queue/locks",
     "queue/names",
+    "queue/passed_results",
     "queue/unique_keys",
     "schedules/statements",
+    "steps/statements",
     "worker/outcome_statements",
     "worker/progress",
     "worker/retention",
@@ -108,7 +110,7 @@ async def test_columns_with_times_are_known_by_their_names(pool: asyncpg.Pool) -
         for name in set(names) - SERVICES:
             for column in (await connection.prepare(load_query("public", name).text)).get_attributes():
                 is_known = column.name in TIME_COLUMNS or column.name.endswith("_at")
-                if is_known is not (column.type.name == "timestamptz"):
+                if is_known is not (column.type.name in {"timestamptz", "timestamptz[]"}):
                     wrong.append((name, column.name, column.type.name))
     assert wrong == []
 

@@ -33,7 +33,9 @@ from pg_scheduler import (
     PayloadError,
     Retry,
     Scheduler,
+    Sleep,
     Snooze,
+    Wait,
     call,
     current_job,
     job,
@@ -43,6 +45,7 @@ from pg_scheduler.sync import SyncScheduler, current_scheduler, current_steps
 from pg_scheduler.testing import AsyncTestKit, DrainResult, TestKit, TestScheduler
 from pg_scheduler.triggers import Cron
 from tests.support.transactions import ASYNC_KINDS, KINDS, SYNC_KINDS, Application, application, settled
+from tests.support.worker import PATIENCE
 
 DAY = timedelta(days=1)
 Pool = asyncpg.Pool
@@ -177,6 +180,31 @@ async def test_async_kit_runs_jobs_on_each_kind_of_connection(
         await scenario(app, AsyncTestKit(app.connection, scheduler=app.scheduler))
         await settled(app.rollback())
     assert await pool.fetchval("SELECT count(*) FROM scheduled_jobs") == 0
+
+
+@pytest.mark.parametrize("kind", ASYNC_KINDS)
+async def test_durable_job_waits_again_after_a_timeout_on_each_kind_of_connection(
+    kind: str, dsn: str, pool: Pool
+) -> None:
+    async def remind() -> list[str]:
+        steps = current_job().steps
+        first = await steps.first("a", Wait("approved", str), Sleep("short", 1800))
+        second = await steps.first("b", Wait("approved", str), Sleep("long", 86400))
+        return [first.name, second.name]
+
+    async with application(kind, dsn, pool) as app:
+        kit = AsyncTestKit(app.connection)
+        kit.scheduler.register(remind, name="remind")
+        await kit.scheduler.enqueue("remind", job_id="job", keep_result=timedelta(days=9))
+        await kit.drain()
+        kit.advance(hours=1)
+        await kit.drain(timeout=PATIENCE)
+        assert await kit.scheduler.signal("job", "approved", "ann")
+        await kit.drain()
+        result = await kit.scheduler.get_job_result("job", wait=False)
+        assert result is not None
+        assert result.unwrap() == ["short", "approved"]
+        await settled(app.rollback())
 
 
 @pytest.mark.parametrize("kind", SYNC_KINDS)

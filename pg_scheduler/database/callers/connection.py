@@ -33,6 +33,8 @@ TIME_COLUMNS: Final = frozenset(
         "paused_until",
         "resume_from",
         "searched_from",
+        "timeouts",
+        "until",
     }
 )
 """The columns with times, besides those whose names end with ``_at``."""
@@ -272,7 +274,8 @@ def _row_from(text: str) -> Row:
     row = Row(json.loads(text))
     for name, value in row.items():
         if value is not None and (name in TIME_COLUMNS or name.endswith("_at")):
-            row[name] = _time_from(value)
+            is_array = isinstance(value, list)
+            row[name] = [*map(_time_from, value)] if is_array else _time_from(value)
     return row
 
 

@@ -1,11 +1,12 @@
 -- name: lock_batch
 -- route: caller
--- Lock those of the jobs $1 that exist, in the order of all statements that lock several, and return them.
+-- Lock those of the jobs $1 that exist, in the order of all statements that lock several, and return them. A transaction
+-- that adds jobs after them has locked their keys, and may stay open.
 SELECT job_id, {named}, status
 FROM {schema}scheduled_jobs
 WHERE job_id = ANY ($1::text[])
 ORDER BY job_id COLLATE "C"
-FOR UPDATE;
+FOR NO KEY UPDATE;
 
 -- name: retry_jobs
 -- route: caller
