@@ -129,7 +129,7 @@ class EventRelay(Service):
         if name in self._audience.kinds:
             if len(self._waiting) >= self.max_waiting:
                 self._waiting.popleft()
-                # Its number is used up, so that receivers detect a gap.
+                # A number is skipped for the dropped event, so that receivers detect a gap.
                 self._number += 1
             if self._hides_notes and isinstance(event, JobProgressed):
                 event = replace(event, note=None)
@@ -230,7 +230,7 @@ class EventRelay(Service):
         for event in events:
             part = encode(event)
             if len(longest_head) + len(part) > MAX_NOTIFICATION_BYTES:
-                # The number of this event is used up, so that receivers detect a gap.
+                # A number is skipped for the event that is too long, so that receivers detect a gap.
                 self._number += 1
                 continue
             if parts and len(longest_head) + size + len(part) > MAX_NOTIFICATION_BYTES:

@@ -449,7 +449,7 @@ class Connections:
         Raises:
             ConfigurationError: It leads to another database than the pool.
             TypeError: It is not one of asyncpg, nor of SQLAlchemy on asyncpg.
-            ValueError: It is not in a transaction, or has another isolation level.
+            ValueError: It is not in a transaction, or its isolation level is not READ COMMITTED.
         """
         with translated():
             connection = await asyncpg_connection_of(source)
@@ -458,7 +458,7 @@ class Connections:
         return connection
 
     async def check_isolation(self, connection: Connection) -> None:
-        """Raise ValueError if a transaction has another isolation level than READ COMMITTED."""
+        """Raise ValueError unless the isolation level of a transaction is READ COMMITTED."""
         with translated():
             level: str = await connection.fetchval(
                 "SELECT pg_catalog.current_setting('transaction_isolation')",

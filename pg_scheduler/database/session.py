@@ -213,8 +213,8 @@ async def is_direct(connection: Connection, timeout_s: float) -> bool:
 def terminate(connection: Connection) -> None:
     """Close a connection without waiting for the server.
 
-    It is also for a connection that has ended: asyncpg may not have called its termination listeners yet, nor
-    removed its other listeners.
+    Call it for a connection that has ended, too. asyncpg may not have called its termination listeners nor
+    removed its other listeners yet, and does so now.
     """
     with suppress(asyncpg.InterfaceError):  # the pool's proxy of one that was released rejects every call
         connection.terminate()

@@ -322,9 +322,11 @@ def _values_of(event: types.Event) -> dict[str, object]:
     """Return the values for the template of an event: its fields as texts for people, and what is derived."""
     values = {field.name: _shown(getattr(event, field.name)) for field in fields(event) if field.repr}
     if isinstance(event, types.ThreadAbandoned):
+        # The stack is no part of the repr, and _shown() would put it on one line.
         values["stack"] = event.stack
     elif isinstance(event, types.JobProgressed):
-        values |= {"done": event.done, "total": event.total}  # not seconds
+        # _shown() would show these numbers as seconds.
+        values |= {"done": event.done, "total": event.total}
     elif isinstance(event, types.ScheduleSkipped | types.ScheduleMissed):
         values["fire_times"] = counted(event.fire_times, "fire time")
     elif isinstance(event, types.ServiceRetrying):

@@ -239,6 +239,7 @@ class LimitReads(InspectorBase):
         keys = sorted({*waiting, *used, *unkeyed}, key=lambda key: (-waiting.get(key, 0), key))
         states = []
         for key in keys[:MAX_KEYS]:
+            # A key that has admitted attempts is left out if none of them runs or counts any more.
             running, starts = await limits.use(key)
             if running or starts or key in waiting or key in unkeyed:
                 state = LimitKeyState(

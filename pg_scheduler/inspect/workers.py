@@ -48,7 +48,7 @@ class WorkerMethods(InspectorBase):
         return await self._reads.workers.list_workers()
 
     async def retention(self) -> VacuumConfig:
-        """Return the retention that every live worker reports.
+        """Return the retention that the live workers report. Workers that report none do not count.
 
         Raises:
             ConfigurationError: No live worker reports its retention, or live workers differ in it.

@@ -138,7 +138,8 @@ class JobCall:
         """Call back in the event loop when the attempt is cancelled, instead of cancelling ``run()``.
 
         Args:
-            callback: Called once. If it raises an exception, that is logged, and ``run()`` is cancelled.
+            callback: Called once. If it raises an exception, that is logged, and ``run()`` is cancelled
+                unless ``is_running`` is true.
             is_running: For code that cannot be stopped: whether it still runs. Any thread may call it. While
                 it is true, the job is given to no other worker, even after a shutdown. If it raises an
                 exception, that is logged, and the code counts as ended.
@@ -161,7 +162,11 @@ class JobCall:
         self._report(stack)
 
     def cancel(self, reason: str = "cancelled") -> bool:
-        """Set the flag and call back; return False if the caller has to cancel ``run()`` as well."""
+        """Set the flag and call back; return False if the caller has to cancel ``run()`` as well.
+
+        The caller has to do so if there is no callback, or if the callback has raised an exception, unless
+        code of the attempt still runs and cannot be stopped.
+        """
         was_cancelled, self.is_cancelled = self.is_cancelled, True
         self.cancelled_by = self.cancelled_by or reason
         if self._on_cancel is None:

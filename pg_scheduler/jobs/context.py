@@ -218,8 +218,8 @@ class CurrentJob:
             NotRunningError: The job does not run in the event loop of a worker, but in a thread or process.
             RuntimeError: The block is not the first one: another one is open, or has completed the job.
             TypeError: The connection is of another kind.
-            ValueError: The connection is not in a transaction, or has another isolation level. A block that
-                has set another isolation level raises it at its end.
+            ValueError: The connection is not in a transaction, or its isolation level is not READ COMMITTED.
+                A block that has set another isolation level raises it at its end.
             ConfigurationError: The connection leads to another database.
 
         Example:

@@ -32,11 +32,12 @@ class SharedNames(NamedTuple):
 
     Attributes:
         names: The names, sorted.
-        are_services: Whether the workers have few names in common, so they are no releases of one service.
+        are_different_services: Whether the workers have few names in common, so they are not two releases of
+            one service.
     """
 
     names: list[str]
-    are_services: bool
+    are_different_services: bool
 
 
 def fingerprints_of(tasks: Iterable[Task]) -> dict[str, dict[str, str]]:

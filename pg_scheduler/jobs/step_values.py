@@ -116,7 +116,7 @@ def check_step_name(name: object, *, noun: str = "step") -> str:
 
 
 def check_step_function(func: Any) -> None:
-    """Raise TypeError unless a function is a coroutine function, also in a partial or as an object."""
+    """Raise TypeError unless ``is_coroutine_function()`` is true for the function of a step."""
     if not is_coroutine_function(func):
         raise TypeError(
             f"a step needs a coroutine function, not {func!r}; pass an async function and its arguments: "
@@ -125,7 +125,11 @@ def check_step_function(func: Any) -> None:
 
 
 def is_coroutine_function(func: Any) -> bool:
-    """Return whether a function is a coroutine function, also in a partial, as an object or decorated."""
+    """Return whether a function is a coroutine function, or stands for one.
+
+    A partial of a coroutine function stands for it, as do a decorated one and an object whose ``__call__()``
+    is a coroutine function.
+    """
     return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(unwrapped(func))
 
 

@@ -133,7 +133,7 @@ class StepCursor(ABC):
             JobLostError: As in ``set()``.
             DatabaseUnavailableError: As in ``set()``.
             TypeError: The connection is of another kind.
-            ValueError: The connection is not in a transaction, or has another isolation level.
+            ValueError: The connection is not in a transaction, or its isolation level is not READ COMMITTED.
             ConfigurationError: The connection leads to another database.
         """
 
@@ -229,8 +229,8 @@ class Steps(ABC):
 
         Raises:
             TypeError: The connection is of another kind; or as in ``run()``.
-            ValueError: The connection is not in a transaction, or has another isolation level; or as in
-                ``run()``.
+            ValueError: The connection is not in a transaction, or its isolation level is not READ
+                COMMITTED; or as in ``run()``.
             ConfigurationError: The connection leads to another database; or as in ``run()``.
             DuplicateStepError: As in ``run()``; the transaction is rolled back.
             JobLostError: As in ``run()``; the transaction is rolled back.

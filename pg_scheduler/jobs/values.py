@@ -163,15 +163,16 @@ class ValueType:
             return error
 
     def _forms(self, value: Any, path: str, *, in_union: bool) -> Iterator[Any]:
-        """Yield the forms of a value, the usual one first."""
+        """Yield the forms of a value to try, in order. In a union, each has the unset fields it needs."""
         if not in_union:
             yield self.dump(value, path)
             yield self._dump(value, path, by_alias=False)
+            # Plain JSON contains no models, so it has no unset fields.
             if is_json(value):
                 yield value
                 return
-        # Some fields that were not set are needed: those whose value differs from the default, and those that
-        # distinguish the types of a union.
+        # These forms leave out only the unset fields that have their default. Unset fields with another value
+        # remain, as do those that distinguish the types of a union.
         excluded = _unset_fields(value)
         for by_alias in (True, False):
             yield self._dump(value, path, by_alias=by_alias, exclude_unset=False, exclude=excluded)

@@ -206,7 +206,7 @@ class DependencyRepository:
 
         Args:
             job_id: The job that waits. Its row is locked.
-            definition: The definition of the job that waits.
+            definition: What distinguishes the job that waits from earlier and later ones with its id.
             awaited: The jobs that it waits for.
             transaction: The transaction.
 
@@ -397,17 +397,18 @@ def _edges(rows: Sequence[Record]) -> list[Edge]:
 
 
 def _edge_of_child(job: EndedJob) -> Edge | None:
-    """Return the edge from a child to the job of its step, by the mark of the child; None for other jobs.
+    """Return the edge by which the job of a step waits for its child, by the mark of the child.
 
-    The table of edges may lack it, if the job of the step or the child itself was retried meanwhile.
+    The child is the parent of the edge. None for a job that is no child. The table of edges may lack the
+    edge, if the job of the step or the child itself was retried meanwhile.
     """
     mark = job.options.get(CHILD_OF)
     if not isinstance(mark, dict):
         return None
-    job_id, definition = mark.get("job"), mark.get("definition")
-    if not isinstance(job_id, str) or not isinstance(definition, str):
+    waiting_id, definition = mark.get("job"), mark.get("definition")
+    if not isinstance(waiting_id, str) or not isinstance(definition, str):
         return None
-    return Edge(job.job_id, job_id, definition)
+    return Edge(parent_id=job.job_id, child_id=waiting_id, definition=definition)
 
 
 def _prefixes(locked: Sequence[Record]) -> dict[str, str]:

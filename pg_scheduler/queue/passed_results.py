@@ -44,8 +44,9 @@ class Edge(NamedTuple):
     Attributes:
         parent_id: The job that ends.
         child_id: The job that waits.
-        definition: The definition of the waiting job if one of its steps waits; an empty one for ``after=``;
-            None for an edge of an older release, which does not tell.
+        definition: What distinguishes the waiting job from earlier and later ones with its id, if one of its
+            steps waits. It is empty for ``after=``, and None for an edge of an older release, which does not
+            tell.
     """
 
     parent_id: str

@@ -141,14 +141,14 @@ class JobPreparer:
     ) -> AnyJob:
         """Return the row of a job that follows the failure of another one, with the defaults of its task.
 
-        If the task is unique with a time span, the id is that of the span. The arguments are not checked: an
-        error here would undo the failure, so the attempt reports it.
+        The arguments are not checked here. An error in this transaction would undo the failure, so the
+        attempt of the alert reports wrong arguments.
 
         Args:
             name: The task.
             due: When it is due.
             kwargs: Its arguments.
-            job_id: Its id.
+            job_id: Its id. If the task is unique with a time span, the job gets the id of the span instead.
             failed_tasks: The tasks of the alerts that failed before it. If this one fails too, none of them
                 is enqueued again.
         """

@@ -520,11 +520,13 @@ class Planner(Service):
         is_busy = last_job is not None and (
             row.overlap == Overlap.SKIP or (row.overlap == Overlap.QUEUE_ONE and last_job.waits)
         )
-        # The last job could not be locked, so it may be about to end: the next pass finds out.
+        # If this transaction could not lock the last job, that job may be about to end. The next pass finds
+        # out.
         if last_job is not None and not is_busy and not last_job.is_locked:
             return None
         builder = self._builders.builder(row)
-        # A node with the codec can plan it. An error here would pause the schedule for that node too.
+        # The unique key follows from arguments that only a node with the codec can read, so such a node plans
+        # the schedule. An error here would pause the schedule for that node too.
         if builder.lacks_unique_key:
             return None
         search = partial(

@@ -37,7 +37,7 @@ class Advance:
     Attributes:
         fire_times: The fire times that become jobs, in order.
         due_times: When each of these jobs is due: later than its fire time by the jitter.
-        last_fire_at: The latest due fire time; None if none is due.
+        last_fire_at: The fire time up to which the schedule is planned; None keeps the stored one.
         next_fire_at: The next fire time; None if there is none, or under a `FixedDelay` until the job ends.
         skipped: Fire times that are dropped because the schedule is busy.
         missed: Missed fire times without a job.
@@ -224,7 +224,8 @@ def pass_time(
         row = after_pause(row, row.paused_until)
     handled_until = None
     if row.next_fire_at is not None and is_ahead(row, now) and not _is_due(row, now):
-        # The schedule has fired for the time up to now before the clock was set back, so it must not again.
+        # Before the clock was set back, the schedule has fired for the time up to now. It must not fire for
+        # this time again.
         handled_until = None if row.last_fire_at is None else min(row.last_fire_at, now)
         after = now if row.resume_from is None else min(row.resume_from, now)
         row = replace(row, last_fire_at=None, resume_from=after)
@@ -255,6 +256,7 @@ def pass_time(
     if latest == first and not is_missed:
         chosen = [first]
     else:
+        # If the policy selects no fire time, the latest one becomes a job unless it is missed.
         chosen = _caught_up(row, trigger, now, first, latest) or ([] if is_missed else [latest])
     runs_left = None if row.max_runs is None else max(row.max_runs - row.runs, 0)
     spare = chosen[runs_left:] if runs_left else []
@@ -265,6 +267,8 @@ def pass_time(
     is_last = runs_left is not None and len(chosen) >= runs_left
     follows_end = is_fixed_delay(trigger)
     waits = bool(chosen) and follows_end and not is_last
+    # The search may take long. With a fixed delay its result is needed only if a run is left, or if the
+    # database may reject the job of the last run.
     if follows_end and (is_unique or not is_last):
         following = _first_after(row, now)
     next_fire_at = None if is_last or waits else following

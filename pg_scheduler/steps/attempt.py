@@ -167,13 +167,14 @@ class AttemptSteps(OpenSteps):
     ) -> R:
         """See `Steps`."""
         check_step_function(func)
-        kind = ReturnType(func)
+        return_type = ReturnType(func)
         async with self._step(name, STEP) as previous_step:
-            if (stored := previous_step) is None:
+            stored = previous_step
+            if stored is None:
                 with self._calling(name, func):
                     value = await func(*args, **kwargs)
-                stored = await self._store(name, STEP, kind.to_json(name, value))
-            result: R = kind.from_json(name, step_value(name, stored.value, self._codec))
+                stored = await self._store(name, STEP, return_type.to_json(name, value))
+            result: R = return_type.from_json(name, step_value(name, stored.value, self._codec))
         return result
 
     async def transaction(
@@ -187,22 +188,25 @@ class AttemptSteps(OpenSteps):
     ) -> R:
         """See `Steps`."""
         check_step_function(func)
-        kind = ReturnType(func)
+        return_type = ReturnType(func)
         async with self._step(name, STEP, connection) as previous_step:
-            if (stored := previous_step) is not None:
+            stored = previous_step
+            if stored is not None:
                 if connection is not None:
                     await self._callers.note(stored, await self._connections.check_transaction(connection))
             else:
                 async with self._transaction(connection) as (func_connection, session):
                     with self._calling(name, func):
                         value = await func(func_connection, *args, **kwargs)
-                    stored = await self._store(name, STEP, kind.to_json(name, value), connection=session)
+                    stored = await self._store(
+                        name, STEP, return_type.to_json(name, value), connection=session
+                    )
                     if connection is not None:
                         await self._callers.note_write(stored, session)
                 # A step on a connection of the caller does not count yet: its transaction may be rolled back.
                 if connection is None:
                     self._loaded.keep(stored)
-            result: R = kind.from_json(name, step_value(name, stored.value, self._codec))
+            result: R = return_type.from_json(name, step_value(name, stored.value, self._codec))
         return result
 
     @asynccontextmanager

@@ -17,8 +17,9 @@ ERRORS = frozenset({"failed", "retried", "crashed"})
 def outcome_of(scheduler: Scheduler, call: JobCall, raised: BaseException) -> tuple[str, BaseException]:
     """Return the outcome of an attempt, and the error that counts: a ``TimeoutError`` for a timeout.
 
-    The outcome is ``failed``, ``retried``, ``crashed`` (its process), ``snoozed``, ``cancelled``, ``lost``
-    (its lease), ``released`` (at a shutdown), or ``completed`` if its code had completed the job before.
+    The outcome is ``failed``, ``retried``, ``crashed`` (its process), ``snoozed`` (also if its job was
+    suspended), ``cancelled``, ``lost`` (its lease), ``released`` (at a shutdown), or ``completed`` if its
+    code had completed the job before.
     """
     if call.has_completed:
         return "completed", raised
@@ -26,7 +27,8 @@ def outcome_of(scheduler: Scheduler, call: JobCall, raised: BaseException) -> tu
         return "snoozed", raised
     if is_a(raised, CrashedError):
         return "crashed", raised
-    # The reasons ``cancelled`` and ``lost`` are outcomes of the same name. A timeout is an error.
+    # The reasons ``cancelled`` and ``lost`` are outcomes of the same name. A timeout is an error. Middleware
+    # calls this function. The reason ``middleware`` is set only after all middleware has ended.
     reason = call.cancelled_by
     if reason is not None and reason != "timeout":
         return {"shutdown": "released", "suspended": "snoozed"}.get(reason, reason), raised

@@ -119,12 +119,13 @@ async def crash_everywhere(
 ) -> CrashReport:
     """Run a job with a crash at each of its statements in turn, and compare how it ends.
 
-    A first run lists the statements of the pool from the claim to the end of the job: all those of attempts,
-    of your code and of the library, and what else the worker writes. Two more runs for each of them crash,
-    one before the statement and one after it: connections close, open transactions roll back, tasks are
-    cancelled, and another worker takes over when the lease has expired. Each run has a database of its own
-    and the virtual clock of `TestScheduler`. Schedules do not fire, and the vacuum does not run. Statements
-    of cursors, of prepared statements and of other libraries are left out.
+    A first run lists the statements of the pool from the claim to the end of the job. The list has every
+    statement of an attempt, whether your code or the library executes it. Of the other statements of the
+    worker, it has those that write. Two more runs for each statement of the list crash, one before the
+    statement and one after it: connections close, open transactions roll back, tasks are cancelled, and
+    another worker takes over when the lease has expired. Each run has a database of its own and the virtual
+    clock of `TestScheduler`. Schedules do not fire, and the vacuum does not run. Statements of cursors, of
+    prepared statements and of other libraries are left out.
 
     Args:
         database: Returns a context manager that creates a database with the tables, yields its DSN, and drops

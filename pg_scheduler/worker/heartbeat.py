@@ -96,7 +96,7 @@ class Heartbeat(Service):
             code = other_settings.fingerprints
             if code in reported_codes or not other.is_alive or other.worker_id == self._worker_id:
                 continue
-            if shared.names and shared.are_services:
+            if shared.names and shared.are_different_services:
                 reported_codes.append(code)
                 logger.warning(
                     SHARED,

@@ -309,10 +309,11 @@ class ResultRepository:
         accepted = await self._settle_held(
             changes, worker_id, transaction, with_consequences=with_consequences
         )
-        if ended := {job_id: attempt for job_id, attempt in changes if job_id not in accepted}:
+        refused_attempts = {job_id: attempt for job_id, attempt in changes if job_id not in accepted}
+        if refused_attempts:
             # Consequences of a job that was cancelled meanwhile may wait for the end of this attempt.
             await self.consequences.report_ends(
-                ended, worker_id, transaction, with_consequences=with_consequences
+                refused_attempts, worker_id, transaction, with_consequences=with_consequences
             )
         if open_changes := _unaccepted(changes, accepted):
             accepted |= await self._find_settled(open_changes, worker_id, transaction)

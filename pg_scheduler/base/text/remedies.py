@@ -65,15 +65,15 @@ def then(part: str | RemedyStep) -> RemedyStep:
 
 
 def execute(
-    command: str, note: str = "", *, after: str = "", text_end: str = " ", command_end: str = " "
+    command: str, note: str = "", *, before: str = "", text_end: str = " ", command_end: str = " "
 ) -> RemedyStep:
     """Return a step that executes a command, which words may precede and a note may follow."""
-    return RemedyStep(after, command, note, text_end=text_end, command_end=command_end)
+    return RemedyStep(before, command, note, text_end=text_end, command_end=command_end)
 
 
-def execute_all(commands: Iterable[str], *, after: str = "") -> tuple[RemedyStep, ...]:
+def execute_all(commands: Iterable[str], *, before: str = "") -> tuple[RemedyStep, ...]:
     """Return a step for each command; words may precede the first."""
-    return tuple(execute(command, after="" if place else after) for place, command in enumerate(commands))
+    return tuple(execute(command, before="" if place else before) for place, command in enumerate(commands))
 
 
 def sentence_of(steps: Iterable[RemedyStep]) -> str | None:

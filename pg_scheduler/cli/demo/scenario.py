@@ -199,7 +199,8 @@ class KindView:
 
     Attributes:
         done: Completed jobs by node.
-        planned: Scheduled jobs, or None for a periodic job.
+        planned: Jobs that were scheduled so far: 0 if the demo schedules the first ones later, and None for
+            a periodic job.
     """
 
     title: str

@@ -168,7 +168,10 @@ async def _visible(explanation: Explanation, raw: Job, job: Job, request: PageRe
 
 
 def _without_others(reason: Reason) -> Reason:
-    """Return a reason with no more than its heading and, if it concerns this job only, its remedy."""
+    """Return a reason without the texts that may mention other jobs: only its heading remains.
+
+    The remedy of a cancelled or an expired job remains as well, because it mentions no other job.
+    """
     reason = replace(reason, text=KINDS[reason.code].heading)
     if reason.code in {ReasonCode.CANCELLED, ReasonCode.EXPIRED}:
         return reason

@@ -149,8 +149,10 @@ async def build(request: PageRequest) -> View:
     order = "" if sort or state is None or len(terms) > 1 else ORDERS[state]
     is_unfiltered = page.searched == page.found and request.access.visible_names is None
     summary = summary_of(page, request)
-    # The head has no numbers if every examined job was found and there are more: they would state nothing.
-    head = ("" if is_unfiltered and not page.is_complete else _head(page, request), order if rows else "")
+    # The numbers state nothing if every job that was examined was found and there are more.
+    says_nothing = is_unfiltered and not page.is_complete
+    numbers = "" if says_nothing else _head(page, request)
+    shown_order = order if rows else ""
     return View(
         q=q,
         error=None,
@@ -172,7 +174,7 @@ async def build(request: PageRequest) -> View:
         meant={} if rows else meant_by(terms, workers) | await _arguments_meant(q, ("",), request),
         order=order,
         is_unfiltered=is_unfiltered,
-        _head="; ".join(filter(None, head)),
+        _head="; ".join(filter(None, (numbers, shown_order))),
         _actions=sorted({action for row in rows for action in row.actions}) if state else ACTIONS,
     )
 

@@ -265,7 +265,11 @@ def _sentence(
     held: int,
     has_missing_parts: bool,
 ) -> str:
-    """Return the headline of the page: the worst problem with its remedy, or that there is none."""
+    """Return the headline of the page: the worst problem with its remedy, or that there is none.
+
+    ``unmade_checks`` is the number of checks that could not be made. ``has_missing_parts`` is whether a part
+    of the page could not be read.
+    """
     if not problems:
         if unmade_checks:
             return f"No problem was found, but {counted(unmade_checks, 'check')} could not be made."

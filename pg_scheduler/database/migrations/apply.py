@@ -230,7 +230,7 @@ async def _execute(connection: AnyConnection, home: str, step: Step) -> None:
             f"{home!r}: {error}",
             execute(
                 command,
-                after="if its record is lost, start() restores all records after the owner of the table "
+                before="if its record is lost, start() restores all records after the owner of the table "
                 "executes:",
             ),
         ) from error

@@ -178,9 +178,11 @@ def _redirect(script: str, home: str, tables: Iterable[str], missing: Sequence[s
 
     def qualified(match: re.Match[str]) -> str:
         name = match[1]
-        # The name of an index begins with the name of its table.
+        # The name of an index begins with the name of its table. The name of that table may begin with the
+        # name of another one, so the longest name is that of the table.
         owners = [table for table in tables if f"{name}_".startswith(f"{table}_")]
-        return f"{schema if max(owners, key=len, default='') in missing else 'pg_temp'}.{name}"
+        owner = max(owners, key=len, default="")
+        return f"{schema if owner in missing else 'pg_temp'}.{name}"
 
     return _NAME.sub(qualified, script)
 

@@ -213,13 +213,13 @@ def check_relations(parts: Iterable[Part], schema: str, *, ignored: Container[st
                 f"{table} is a {kind}, not an ordinary table",
                 execute(
                     f"ALTER {command} {table} SET SCHEMA ...",
-                    after="drop it, or move it to another schema by",
+                    before="drop it, or move it to another schema by",
                 ),
                 then("call scheduler.initialize_db() or start(), which creates the table"),
             )
         if part.kind not in ignored and (cause := _CAUSES.get(part.kind)):
             problem, remedy, statement = (text.format(table=table, name=part.name) for text in cause)
-            raise SchemaMismatchError(problem, execute(statement, after=remedy))
+            raise SchemaMismatchError(problem, execute(statement, before=remedy))
 
 
 def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] = LATER_INDEXES) -> None:
@@ -265,7 +265,7 @@ def check_parts(parts: Sequence[Part], schema: str, *, optional: Container[str] 
         raise SchemaMismatchError(
             f"the tables of pg_scheduler in schema {schema!r} differ from version "
             f"{shipped_migrations()[-1].version}: {', '.join(differences)}",
-            *execute_all(statements, after=f"{remedy}, or execute as their owner:"),
+            *execute_all(statements, before=f"{remedy}, or execute as their owner:"),
         )
 
 

@@ -201,7 +201,7 @@ async def read_state(connection: AnyConnection, schema: str, shipped: Iterable[M
         raise SchemaMismatchError(
             f"{records} cannot be read ({error})",
             "start() restores it if it is dropped",
-            execute(f"DROP TABLE {records}", after="execute as the owner of the table:"),
+            execute(f"DROP TABLE {records}", before="execute as the owner of the table:"),
         ) from error
     applied = {
         row["version"]: Applied(row["checksum"], row["needs"]) for row in rows if row["version"] is not None

@@ -110,4 +110,4 @@ def hint_at_new_name(name: str, candidates: Sequence[str]) -> tuple[RemedyStep, 
     if not new_name:
         return ()
     declaration = f"@job(name={new_name!r}, aliases=[{name!r}])"
-    return (execute(declaration, after=f"or is {new_name!r} its new name? then"),)
+    return (execute(declaration, before=f"or is {new_name!r} its new name? then"),)

@@ -193,7 +193,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "Index {} slows every claim",
         "an index of yours contains a column that every claim changes, so each claim writes to every index",
         execute("DROP INDEX CONCURRENTLY"),
-        execute("pg-scheduler jobs list", "instead", after="search by name, status or id with"),
+        execute("pg-scheduler jobs list", "instead", before="search by name, status or id with"),
     ),
     FindingCode.BLOAT: _advice(
         "Table {} has many dead rows",
@@ -204,7 +204,9 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
     FindingCode.AUTOVACUUM: _advice(
         "Autovacuum cannot keep up: {}",
         "autovacuum is off, or storage settings were reset or let dead rows grow with the finished jobs",
-        execute("ALTER TABLE ... SET (...)", "of the finding as the owner of the table", after="execute the"),
+        execute(
+            "ALTER TABLE ... SET (...)", "of the finding as the owner of the table", before="execute the"
+        ),
     ),
     FindingCode.WRAPAROUND: _advice(
         "Table {} must be frozen",
@@ -242,7 +244,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "a worker was requested to drain an hour ago, or late jobs wait because every worker drains",
         execute("pg-scheduler workers drain --wait"),
         then("stop its process"),
-        execute("pg-scheduler workers resume", after="or"),
+        execute("pg-scheduler workers resume", before="or"),
     ),
     FindingCode.LOOP_BLOCKED: _advice(
         "The event loop of worker {} is blocked",
@@ -258,7 +260,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         "Jobs of {} are late",
         "due jobs wait although live workers claim their name",
         "more workers or slots",
-        execute("pg-scheduler jobs explain", "for one of the jobs", after="with free slots", text_end=", "),
+        execute("pg-scheduler jobs explain", "for one of the jobs", before="with free slots", text_end=", "),
     ),
     FindingCode.NAME_UNKNOWN: _advice(
         "Jobs of {} cannot start: no live worker has this task",
@@ -271,7 +273,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         execute(
             "@job(name=...)",
             "or a schema= for each service",
-            after="different names",
+            before="different names",
             text_end=", ",
             command_end=", ",
         ),
@@ -439,7 +441,7 @@ ADVICE: Final[dict[FindingCode, Advice]] = {
         execute(
             "pg-scheduler vacuum",
             "each pass deletes such steps after an hour",
-            after="vacuum_enabled=True on a worker, or",
+            before="vacuum_enabled=True on a worker, or",
             command_end=": ",
         ),
     ),

@@ -218,9 +218,11 @@ def _release(holder: HolderRow) -> Iterator[str | RemedyStep]:
         yield execute(f"SELECT pg_catalog.pg_terminate_backend({holder.subject})")
     elif holder.kind == "prepared":
         yield execute(f"COMMIT PREPARED {literal}")
-        yield joined(" ", execute(f"ROLLBACK PREPARED {literal}", after="or"))
+        yield joined(" ", execute(f"ROLLBACK PREPARED {literal}", before="or"))
     elif holder.kind == "inactive slot":
-        yield execute(f"SELECT pg_drop_replication_slot({literal})", after="if its consumer does not return:")
+        yield execute(
+            f"SELECT pg_drop_replication_slot({literal})", before="if its consumer does not return:"
+        )
     else:
         yield "end the long query on the standby, or set hot_standby_feedback = off there"
 
@@ -300,7 +302,7 @@ def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> It
         statements = [f"CREATE ROLE {separate} LOGIN"]
         statements += grant_statements(Role.WORKER, schema, f"{schema}_{Role.WORKER.value}")
         steps = execute_all(
-            statements, after="migrate with this role, and connect the workers with one of their own:"
+            statements, before="migrate with this role, and connect the workers with one of their own:"
         )
     elif may_create or any(excess_by_table.values()):
         names = sorted({privilege for privileges in excess_by_table.values() for privilege in privileges})

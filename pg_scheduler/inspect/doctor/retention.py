@@ -166,7 +166,7 @@ def judge_growth(growth: Growth, most: int, within_days: float) -> Iterator[Find
         execute(
             "pg-scheduler vacuum",
             "from cron",
-            after="vacuum_enabled=True on a worker with a shorter retention, or",
+            before="vacuum_enabled=True on a worker with a shorter retention, or",
         ),
     )
 

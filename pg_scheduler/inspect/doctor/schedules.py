@@ -66,7 +66,7 @@ async def _check_tasks(facts: SharedFacts, _: Thresholds) -> CheckResults:
                 f"({listed(row.ids, row.schedules)}) is claimed by none of "
                 f"{counted(len(claiming), 'live worker')}"
             ),
-            execute(command("schedules", "pause", row.ids[0]), after="import its module in a worker, or"),
+            execute(command("schedules", "pause", row.ids[0]), before="import its module in a worker, or"),
             *hint_at_new_name(row.task, known_names),
         )
 

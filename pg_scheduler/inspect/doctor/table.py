@@ -203,10 +203,11 @@ def _judge_factors(schema: str, tables: Sequence[TableRow], dead_rows: int) -> I
     """
     for table in tables:
         shipped = {name: shipped_storage().get(table.name, {}).get(name) for name in (FACTOR, THRESHOLD)}
+        # judge_autovacuum() reports an option that the table lacks. Here it counts as 0.
         factor = float(table.options.get(FACTOR, "0"))
         threshold = float(table.options.get(THRESHOLD, "0"))
         trigger = round(threshold + factor * table.live)
-        # A table for which migrations set only one of the two, or neither, keeps the defaults of the server.
+        # If migrations do not set both options for a table, there are no values to set again.
         if None in shipped.values() or trigger <= dead_rows:
             continue
         values = ", ".join(f"{name} = {value}" for name, value in shipped.items())

@@ -189,7 +189,7 @@ def judge_drains(
             continue
         ago = "" if at is None else f" {length(now - at)} ago"
         jobs = counted(worker.running_jobs, "job") if worker.running_jobs else "no job"
-        resume = execute(command("workers", "resume", worker.worker_id), after="stop its process, or")
+        resume = execute(command("workers", "resume", worker.worker_id), before="stop its process, or")
         wait = execute(command("workers", "drain", worker.worker_id, "--wait"))
         yield warning(
             FindingCode.WORKER_DRAINING,
@@ -239,22 +239,23 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
         shared = shared_names(ReportedSettings(worker.settings), ReportedSettings(other.settings))
         is_lasting = now - max(worker.started_at, other.started_at) > DEPLOYMENT
         names = tuple(shared.names)
-        if not names or names in judged or not (shared.are_services or is_lasting):
+        if not names or names in judged or not (shared.are_different_services or is_lasting):
             continue
         judged.add(names)
-        yield (warning if shared.are_services else info)(
+        yield (warning if shared.are_different_services else info)(
             FindingCode.NAME_SHARED,
             listed(names),
             f"{on_host(worker)} and {on_host(other)} have different code for "
             f"{counted(len(names), 'task')} of the same name: {listed(names)}",
+            # The sentence is: for two services: different names, @job(name=...), or a schema= for each one.
             execute(
                 "@job(name=...)",
                 "or a schema= for each service",
-                after="for two services: different names",
+                before="for two services: different names",
                 text_end=", ",
                 command_end=", ",
             ),
-            *(() if shared.are_services else ("for one: finish the deployment",)),
+            *(() if shared.are_different_services else ("for one: finish the deployment",)),
         )
 
 

@@ -22,7 +22,8 @@ class SchedulerConfig(AppConfig):
     def ready(self) -> None:
         """Import the module ``tasks`` of each application, whose functions register themselves.
 
-        The checks need ``django.tasks``, so they are left out without it.
+        The checks need ``django.tasks`` or its backport, the package ``django_tasks``. Without both they are
+        left out.
         """
         from pg_scheduler.integrations.django.address import remember_names  # noqa: PLC0415 - needs the apps
 

@@ -153,7 +153,11 @@ def result_of(job: Job, task: Task, backend: str, kept_result: JobResult | None)
 
 
 def error_of(error: BaseException) -> TaskError:
-    """Return the error of an attempt that is about to end."""
+    """Return the error of Django for an exception that ends an attempt.
+
+    For a group of exceptions, the class is that of the exception that stands for the group, and the
+    traceback is that of the whole group.
+    """
     kind = type(naming_leaf_of(error))
     return TaskError(
         exception_class_path=f"{kind.__module__}.{kind.__qualname__}",

@@ -102,6 +102,7 @@ class ProcessExecutor(JobExecutor):
         Wait for the end of these processes, and of others that were to end before.
         """
         loop = asyncio.get_running_loop()
+        # A process of another event loop cannot be ended from this one, so it is only taken off the list.
         idle, self._idle[:] = list(self._idle), []
         for child in idle:
             if child.is_of(loop):
@@ -114,7 +115,7 @@ class ProcessExecutor(JobExecutor):
         child.on_end(self._ending.discard)
 
     async def _take(self) -> _Child:
-        """Return an idle process of this event loop, or start one."""
+        """Return an idle process of this event loop, or start one. Unusable ones leave the list."""
         while self._idle:
             child = self._idle.pop()
             if child.is_usable:

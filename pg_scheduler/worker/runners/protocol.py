@@ -147,7 +147,8 @@ def _new_error(values: dict[str, Any]) -> RemoteError:
 def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | None:
     """Return an exception that is also one of that class, without calling its constructor.
 
-    None if the class is not loaded here. This may raise, because a class may forbid subclasses.
+    None if the class is not loaded here, or makes other objects. This may raise, because a class may forbid
+    subclasses.
     """
     base: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -159,6 +160,7 @@ def _derive(values: dict[str, Any], module: str, path: str) -> RemoteError | Non
     if issubclass(base, Retry):
         attributes["delay"] = timedelta(seconds=values["retry"])
     kind: Any = type(name, (RemoteError, base), attributes)
+    # The __new__() of the class may return any object.
     error = kind.__new__(kind)
     return _fill(error, values) if is_a(error, RemoteError) else None
 

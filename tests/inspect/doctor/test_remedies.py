@@ -123,9 +123,9 @@ def test_title_of_a_finding_has_its_subject() -> None:
             ["read the logs", then(execute("pg-scheduler jobs retry 'a; b' c"))],
             "read the logs, then pg-scheduler jobs retry 'a; b' c",
         ),
-        (execute_all(["SELECT 1", "SELECT 2"], after="execute:"), "execute: SELECT 1; SELECT 2"),
+        (execute_all(["SELECT 1", "SELECT 2"], before="execute:"), "execute: SELECT 1; SELECT 2"),
         ([execute("VACUUM", "before it", command_end=", ")], "VACUUM, before it"),
-        ([execute("VACUUM", "now", after="with free slots", text_end=", ")], "with free slots, VACUUM now"),
+        ([execute("VACUUM", "now", before="with free slots", text_end=", ")], "with free slots, VACUUM now"),
         (["cache_size=0", joined(AND, "direct_dsn=")], "cache_size=0; and direct_dsn="),
         (
             ["import it", *hint_at_new_name("a.mail", ["a.mails"])],
@@ -152,7 +152,9 @@ def test_finding_has_the_sentence_of_its_steps_and_the_whole_evidence() -> None:
 
 
 def test_error_of_the_tables_has_its_remedy_as_data_and_in_its_message() -> None:
-    error = SchemaMismatchError("a table differs", "restore it", execute("DROP TABLE a", after="or execute:"))
+    error = SchemaMismatchError(
+        "a table differs", "restore it", execute("DROP TABLE a", before="or execute:")
+    )
     assert str(error) == "a table differs; restore it; or execute: DROP TABLE a"
     missing = SchemaMissingError("no table", "")
     assert (str(missing), missing.steps) == ("no table", ())
