@@ -108,6 +108,8 @@ async def drain(
     ] = None,
 ) -> ExitCode:
     """Request of workers to claim no more jobs. Running ones continue."""
+    if timeout is not None and not wait:
+        raise UsageError("--timeout needs --wait; add --wait to wait for the end of their jobs")
     timeout_s = None if timeout is None else read_duration("--timeout", timeout)
     async with command.inspector() as inspector:
         requested_ids = await _requested_ids(inspector, worker_ids, every=every)

@@ -214,6 +214,14 @@ def test_wrong_choice_of_workers_exits_with_2(on: Callable[..., Ran], arguments:
     assert on("workers", "drain", *arguments).code == ExitCode.USAGE
 
 
+def test_drain_rejects_a_timeout_without_wait(on: Callable[..., Ran]) -> None:
+    ran = on("workers", "drain", "w1", "--timeout", "90s")
+    assert (ran.code, ran.out) == (ExitCode.USAGE, "")
+    assert "--timeout needs --wait" in ran.err
+    (worker,) = [row for row in on("workers", "list").checked("worker") if row["worker_id"] == "w1"]
+    assert worker["state"] == "running"
+
+
 @pytest.mark.slow
 async def test_drain_waits_until_the_running_jobs_have_ended(
     call: Run, dsn: str, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
