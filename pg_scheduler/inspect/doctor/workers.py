@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import combinations
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.settings import JOB_ROLES
 from pg_scheduler.base.text.remedies import execute, then
@@ -228,24 +228,35 @@ def judge_mixture(alive: Sequence[Worker]) -> Iterator[Finding]:
             )
 
 
+class _SharingPair(NamedTuple):
+    """Two workers that have different code for the same names."""
+
+    worker: Worker
+    other: Worker
+    are_different_services: bool
+
+
 def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Finding]:
     """Yield a finding for each set of names for which two live workers have different code.
 
     Two releases of one service have different code during a deployment too, so they are a finding only after
-    that.
+    that. If two services share the same names as well, the finding is about the services.
     """
-    judged: set[tuple[str, ...]] = set()
+    pairs: dict[tuple[str, ...], _SharingPair] = {}
     for worker, other in combinations([worker for worker in alive if _runs_jobs(worker)][:MAX_COMPARED], 2):
         shared = shared_names(ReportedSettings(worker.settings), ReportedSettings(other.settings))
         is_lasting = now - max(worker.started_at, other.started_at) > DEPLOYMENT
         names = tuple(shared.names)
-        if not names or names in judged or not (shared.are_different_services or is_lasting):
+        if not names or not (shared.are_different_services or is_lasting):
             continue
-        judged.add(names)
-        yield (warning if shared.are_different_services else info)(
+        former_pair = pairs.get(names)
+        if former_pair is None or (shared.are_different_services and not former_pair.are_different_services):
+            pairs[names] = _SharingPair(worker, other, shared.are_different_services)
+    for names, pair in pairs.items():
+        yield (warning if pair.are_different_services else info)(
             FindingCode.NAME_SHARED,
             listed(names),
-            f"{on_host(worker)} and {on_host(other)} have different code for "
+            f"{on_host(pair.worker)} and {on_host(pair.other)} have different code for "
             f"{counted(len(names), 'task')} of the same name: {listed(names)}",
             # The sentence is: for two services: different names, @job(name=...), or a schema= for each one.
             execute(
@@ -255,7 +266,7 @@ def judge_shared_code(alive: Sequence[Worker], now: datetime) -> Iterator[Findin
                 text_end=", ",
                 command_end=", ",
             ),
-            *(() if shared.are_different_services else ("for one: finish the deployment",)),
+            *(() if pair.are_different_services else ("for one: finish the deployment",)),
         )
 
 

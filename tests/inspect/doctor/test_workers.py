@@ -340,6 +340,21 @@ async def test_services_that_share_a_name_are_found(
     assert "tasks.send" in record.message
 
 
+async def test_services_that_share_a_name_are_a_warning_though_two_releases_share_it_too(
+    pool: asyncpg.Pool, make: Make
+) -> None:
+    clear_registrations()
+    shop, billing = services()
+    await make(tasks=shop)
+    await make(tasks=shop | {"tasks.send": send_of_a_third_service})
+    await pool.execute("UPDATE scheduler_workers SET started_at = started_at - interval '61 minutes'")
+    assert (await find(pool, FindingCode.NAME_SHARED)).severity == Severity.INFO
+    await make(tasks=billing)
+    finding = await find(pool, FindingCode.NAME_SHARED)
+    assert (finding.subject, finding.severity) == ("tasks.send", Severity.WARNING)
+    assert "finish the deployment" not in (finding.remedy or "")
+
+
 async def test_worker_names_each_service_that_shares_a_name(
     pool: asyncpg.Pool, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
