@@ -294,6 +294,24 @@ async def test_limits_of_the_task_show_their_use(pool: asyncpg.Pool, world: Worl
     assert page.links().count("/limit?name=stripe") >= 2
 
 
+async def test_cause_of_a_failure_counts_all_attempts_if_their_errors_have_no_class(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    texts = {claim: f"card declined, code {claim}" for claim in (1, 3, 4)}
+    errors = [entry(claim, error_type=None, message=text) for claim, text in texts.items()]
+    await insert_failed(pool, error_message=texts[4], errors=errors)
+    words = " ".join((await read_page(app, "/job?id=pay:1")).text.split())
+    assert "Failed for good: all 3 attempts failed" in words
+
+
+async def test_cause_of_a_failure_names_the_class_of_the_last_attempt_if_others_raised_another_one(
+    pool: asyncpg.Pool, app: App
+) -> None:
+    await insert_failed(pool, errors=[entry(1, error_type="acme.Busy"), entry(3), entry(4)])
+    words = " ".join((await read_page(app, "/job?id=pay:1")).text.split())
+    assert "Failed for good: the last of 3 attempts raised Declined" in words
+
+
 @pytest.mark.parametrize(("key", "text"), [("", "1 running."), ("7", "For the key '7': 1 running.")])
 async def test_cause_of_a_limit_names_it_once_and_states_its_use(
     key: str, text: str, pool: asyncpg.Pool, world: World, app: App

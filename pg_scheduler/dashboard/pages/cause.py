@@ -65,15 +65,19 @@ def _failure(job: Job, attempts: Sequence[Attempt]) -> tuple[str, str, str]:
     """Return the title, the message of the error, and a sentence about unused retries, or an empty text."""
     kind, _, message = (job.error_message or "").partition(": ")
     name = kind.rpartition(".")[2]
-    if not message or not name.isidentifier():  # the text has no class
+    # The text of an error without a class may have a colon too.
+    if not message or not name.isidentifier():
         name, message = "", job.error_message or ""
     failed = [attempt for attempt in attempts if attempt.error is not None]
-    is_same_kind = {(attempt.error or "").partition(": ")[0] for attempt in failed} <= {kind}
+    # Without a class, the title states only that attempts failed, which is true of all of them.
+    is_true_of_all = not name or {(attempt.error or "").partition(": ")[0] for attempt in failed} <= {kind}
     raised = f"raised {name}" if name else "failed"
     title = f"Failed: the attempt {raised}"
     if len(failed) > 1:
-        who = "both attempts" if len(failed) == 2 else f"all {len(failed)} attempts"
-        title = f"Failed for good: {who if is_same_kind else f'the last of {len(failed)} attempts'} {raised}"
+        who = f"the last of {len(failed)} attempts"
+        if is_true_of_all:
+            who = "both attempts" if len(failed) == 2 else f"all {len(failed)} attempts"
+        title = f"Failed for good: {who} {raised}"
     unused = job.max_retries - job.retry_count
     text = f"{retries_used(job).capitalize()}: its error is not retried." if unused > 0 else ""
     return title, message, text
