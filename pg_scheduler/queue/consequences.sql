@@ -64,7 +64,8 @@ WHERE job_id = ANY (ARRAY (
     WHERE finished_at IS NOT NULL
       AND on_end IS NOT NULL
       AND {may_run_on}
-      AND NOT EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = job.job_id OFFSET 0)
+      AND (worker_id IS NOT NULL
+           OR NOT EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = job.job_id OFFSET 0))
       AND (NOT EXISTS (SELECT FROM {schema}scheduler_workers AS worker WHERE worker.worker_id = job.worker_id)
            OR worker_id = $1
               AND finished_at < (coalesce($3, {now}) - interval '30 seconds')

@@ -193,6 +193,22 @@ async def test_scan_reports_the_attempts_of_workers_that_are_gone(store: Store, 
     assert not (await store.workers.scan_deadlines(30, 120)).has_ended
 
 
+async def test_scan_reports_the_attempt_of_a_worker_that_is_gone_although_a_child_of_its_job_runs(
+    store: Store, pool: Pool
+) -> None:
+    await family(store)
+    await store.inserts.insert([new_job("kid")])
+    await pool.execute(
+        "INSERT INTO scheduler_after (parent_id, child_id, outcome, definition)"
+        " VALUES ('kid', 'a', 'ended', 'd')"
+    )
+    await cancel(store)
+    await store.workers.deregister("w1")
+    assert await store.consequences.report_gone("w2", {}, 10) == 1
+    assert await store.consequences.apply_lost(10) == 1
+    assert await state(pool, "b") == [FREE]
+
+
 async def test_scan_reports_attempts_that_their_worker_does_not_know_any_more(
     store: Store, pool: Pool, clock: FakeClock
 ) -> None:
