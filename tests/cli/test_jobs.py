@@ -198,7 +198,8 @@ def test_show_has_the_result_that_no_arguments_hides(on: Callable[..., Ran], dsn
         )
         await connection.execute(
             "INSERT INTO scheduler_results (job_id, status, value, attempts, finished_at, expires_at)"
-            " VALUES ('mail:0', 'completed', '{\"sent\": 42}', 1, now(), now() + interval '1 h')"
+            " SELECT job_id, status, '{\"sent\": 42}', attempt, finished_at, finished_at + interval '1 h'"
+            " FROM scheduled_jobs WHERE job_id = 'mail:0'"
         )
 
     assert json.loads(on("jobs", "show", "mail:0").out)["result"] is None
