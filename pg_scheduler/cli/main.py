@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -33,6 +34,8 @@ from .settings import (
 
 _EXCLUSION: Final = re.compile(r"-[a-z_]+:")
 """A search term that excludes jobs; it looks like an option."""
+
+LIBRARY: Final = logging.getLogger("pg_scheduler")
 
 FUNCTIONS: Final[Mapping[str, str]] = {
     "version": "about:version",
@@ -162,22 +165,30 @@ def _origin(error: Any) -> str | None:
     return None
 
 
-class WarningHandler(logging.Handler):
+class _WarningHandler(logging.Handler):
     """Writes the warnings of the library to stderr, unless the command or the application writes a log."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write the message of a record as one line."""
-        if not logging.getLogger().handlers:
+        handlers = [*logging.getLogger().handlers, *LIBRARY.handlers]
+        if all(isinstance(handler, logging.NullHandler | _WarningHandler) for handler in handlers):
             sys.stderr.write(f"{PROGRAM}: {record.levelname.lower()}: {escape(record.getMessage())}\n")
 
 
-_warning_handler: Final = WarningHandler(logging.WARNING)
+@contextmanager
+def _warnings_written() -> Iterator[None]:
+    """Write the warnings of the library meanwhile. The application may call commands and go on."""
+    handler = _WarningHandler(logging.WARNING)
+    LIBRARY.addHandler(handler)
+    try:
+        yield
+    finally:
+        LIBRARY.removeHandler(handler)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit code. Errors that a user can cause are one line on stderr."""
     escape_unencodable()
-    logging.getLogger("pg_scheduler").addHandler(_warning_handler)
     try:
         if COMPLETE_VARIABLE in os.environ:
             completion_init()
@@ -187,9 +198,10 @@ def run(arguments: Sequence[str]) -> int:
         # A supervisor or the demo passes all options of this worker as arguments, so defaults do not apply.
         if REPORT_FD in os.environ or DEMO_NODE in os.environ:
             defaults = {name: value for name, value in defaults.items() if name not in FUNCTIONS}
-        code = command(
-            list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=project, default_map=defaults
-        )
+        with _warnings_written():
+            code = command(
+                list(arguments), prog_name=PROGRAM, standalone_mode=False, obj=project, default_map=defaults
+            )
         sys.stdout.flush()
     except CommandError as error:
         sys.stderr.write(f"{PROGRAM}: {escape(str(error))}\n")

@@ -107,7 +107,7 @@ async def upgrade(
             if steps:
                 return ExitCode.SCHEMA
             # A worker refuses tables that lack a part, although no migration is missing.
-            await verify(connection, schema=await home_schema(connection, command.schema))
+            await verify(connection, schema=command.schema)
             return ExitCode.DONE
         command.output.say(_describe(steps))
         if steps:
@@ -133,7 +133,7 @@ async def plan(command: Command) -> None:
         steps = await pending_steps(connection, schema=command.schema)
         if not steps:
             try:
-                await verify(connection, schema=await home_schema(connection, command.schema))
+                await verify(connection, schema=command.schema)
             except SchemaError as error:
                 problem = error
     _write(command, steps)
@@ -185,13 +185,7 @@ async def _apply(command: Command, connection: Connection, steps: Sequence[Step]
                 text = f"applying {migration.version:04} {migration.name}, {number} of {len(steps)}"
                 reporter.show(text, number - 1, len(steps))
 
-        applying = apply(
-            connection,
-            shipped_migrations(),
-            schema=command.schema,
-            on_step=begun.append,
-            warn=lambda text: command.output.say(f"warning: {text}"),
-        )
+        applying = apply(connection, shipped_migrations(), schema=command.schema, on_step=begun.append)
         return await watch(applying, look, command.output)
 
 

@@ -104,11 +104,6 @@ async def migrate(
     return await apply(connection, shipped_migrations(), schema=schema, target=target)
 
 
-def log_warning(text: str) -> None:
-    """Log what the migration did besides its steps."""
-    logger.warning("%s", text, extra=record_fields())
-
-
 async def apply(
     connection: AnyConnection,
     shipped: Iterable[Migration],
@@ -116,12 +111,10 @@ async def apply(
     schema: str | None = None,
     target: int | None = None,
     on_step: Callable[[Step], None] = lambda _: None,
-    warn: Callable[[str], None] = log_warning,
 ) -> list[int]:
     """Migrate to a version with the given migrations, as `migrate` does with the shipped ones.
 
-    ``on_step`` is called before each of them, again if the transaction is repeated. ``warn`` gets a sentence
-    about what was created again.
+    ``on_step`` is called before each of them, again if the transaction is repeated.
     """
     home = await home_schema(connection, schema)
     migrations = tuple(shipped)
@@ -129,8 +122,8 @@ async def apply(
     for _ in range(0 if connection.is_in_transaction() else _MAX_ATTEMPTS - 1):
         # Nodes that run jobs meanwhile lock the same tables in other orders.
         with suppress(asyncpg.DeadlockDetectedError):
-            return await _apply(connection, migrations, home, target, on_step=on_step, warn=warn)
-    return await _apply(connection, migrations, home, target, on_step=on_step, warn=warn)
+            return await _apply(connection, migrations, home, target, on_step)
+    return await _apply(connection, migrations, home, target, on_step)
 
 
 async def _apply(
@@ -138,9 +131,7 @@ async def _apply(
     shipped: Sequence[Migration],
     home: str,
     target: int | None,
-    *,
     on_step: Callable[[Step], None],
-    warn: Callable[[str], None],
 ) -> list[int]:
     repairs: list[str] = []
     async with _transaction(connection):
@@ -176,9 +167,11 @@ async def _apply(
         # Statements that were prepared for the old columns would fail inside a transaction.
         await connection.reload_schema_state()
     if repairs:
-        warn(
-            f"recreated what was missing in schema {home!r}: {', '.join(repairs)}; lost rows and privileges "
-            "are not restored"
+        logger.warning(
+            "recreated what was missing in schema %r: %s; lost rows and privileges are not restored",
+            home,
+            ", ".join(repairs),
+            extra=record_fields(),
         )
     is_newest = max(state.applied, default=0) == shipped[-1].version
     if steps and is_newest and (missing := missing_shipped_indexes(state.parts)):
