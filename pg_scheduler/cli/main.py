@@ -177,7 +177,7 @@ class _WarningHandler(logging.Handler):
 
 @contextmanager
 def _warnings_written() -> Iterator[None]:
-    """Write the warnings of the library meanwhile. The application may call commands and go on."""
+    """Write the warnings of the library while a command runs. Its process may be that of an application."""
     handler = _WarningHandler(logging.WARNING)
     LIBRARY.addHandler(handler)
     try:

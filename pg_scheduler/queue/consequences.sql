@@ -55,7 +55,8 @@ RETURNING job_id;
 -- Do the same for at most $4 attempts whose worker is gone, and for those that worker $1 no longer knows.
 --
 -- $2 maps the jobs that it knows to attempts. It does not know the jobs of a claim whose answer is on its way: so
--- only those count that ended 30 seconds ago.
+-- only those count that ended 30 seconds ago. A job without a worker was cancelled while it waited: its consequences wait
+-- for the end of other jobs, and not for an attempt.
 WITH known AS MATERIALIZED (SELECT $2::text::jsonb AS attempts)
 UPDATE {schema}scheduled_jobs SET on_end = on_end - 'alive'
 WHERE job_id = ANY (ARRAY (
