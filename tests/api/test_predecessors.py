@@ -30,6 +30,7 @@ from pg_scheduler.database.queries import load_query
 from pg_scheduler.sync import SyncScheduler, current_steps
 from pg_scheduler.testing import TestScheduler, job_context
 from tests.api.conftest import Make
+from tests.store.test_steps import until_a_lock_is_awaited
 from tests.support.codecs import KeyedCodec
 from tests.support.executors import InThread
 from tests.support.statements import Statements
@@ -112,9 +113,7 @@ async def test_job_whose_edge_is_committed_while_an_end_waits_for_a_lock_gets_th
             await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = 'locked' FOR UPDATE")
             await t.scheduler.enqueue(collect, job_id="new", connection=connection, **after)
             may_end.set()
-            # PostgreSQL reports no event.
-            while not await pool.fetchval("SELECT bool_or(NOT granted) FROM pg_locks"):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until_a_lock_is_awaited(pool)
         await draining
     for reader in ("locked", "new"):
         assert await collected(t.scheduler, reader) == [["first", "completed", 7]]
