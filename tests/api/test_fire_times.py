@@ -785,4 +785,4 @@ def test_random_stories_of_schedules_keep_each_fire_time_once(dsn: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_longer_stories_of_schedules_keep_each_fire_time_once(dsn: str) -> None:
-    run_stories(Story, dsn, examples=6, steps=40)
+    run_stories(Story, dsn, examples=12, steps=40)

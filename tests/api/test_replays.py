@@ -463,4 +463,4 @@ def test_random_programs_see_each_value_once_wherever_workers_crash(dsn: str) ->
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_more_random_programs_see_each_value_once_wherever_workers_crash(dsn: str) -> None:
-    run_stories(Story, dsn, examples=8, steps=20, preparation=EFFECT_TABLE)
+    run_stories(Story, dsn, examples=15, steps=20, preparation=EFFECT_TABLE)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -1047,25 +1046,14 @@ class World:
 
 
 async def interleave(
-    world: World,
-    restore: Callable[[], Awaitable[None]],
-    play: Callable[[], Sequence[Op]],
-    *,
-    sample: int | None = None,
+    world: World, restore: Callable[[], Awaitable[None]], play: Callable[[], Sequence[Op]]
 ) -> int:
     """Run operations in every interleaving of their statements and commits.
 
-    Args:
-        world: The world.
-        restore: Restores the tables before each order.
-        play: Makes the operations.
-        sample: The number of orders to run, the same ones in each test run; None for all.
-
     Returns:
-        How many orders were run.
+        How many orders there are.
     """
     count = 0
-    chance = random.Random(7)
     known: set[object] = set()
     path: list[tuple[int, int]] = []
     while True:
@@ -1081,18 +1069,13 @@ async def interleave(
                 await world.look_after()
                 continue
             if depth == len(path):
-                path.append((0 if sample is None else chance.randrange(len(ready)), len(ready)))
+                path.append((0, len(ready)))
             choice, options = path[depth]
             assert options == len(ready), "the same choices lead to the same choices"
             depth += 1
             await world.step(ready[choice])
         await world.finish_all(known)
         count += 1
-        if sample is not None:
-            path.clear()
-            if count == sample:
-                return count
-            continue
         while path and path[-1][0] + 1 == path[-1][1]:
             path.pop()
         if not path:
