@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
 
-from pg_scheduler.steps.children import CHILD_KEEPS
+from pg_scheduler.steps.child_jobs import CHILD_KEEPS
 from tools.chaos.evidence import Evidence, Row, attempt_of, committed_completions
 from tools.chaos.jobs import ALERT, ALERTED, ALERTING, value_of
 from tools.chaos.load import IN_VAIN
