@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 from pg_scheduler.base.foreign import class_name, is_a
 from pg_scheduler.errors import JobCancelledError, JobResult, NotRunningError
@@ -245,8 +245,12 @@ class CurrentJob:
         return _check_is_running(self._attempt, self.job_id)
 
 
-class RunningJob(NamedTuple):
-    """What the context of a job holds. ``current_job()`` makes a new `CurrentJob` of it at each call."""
+@dataclass(slots=True)
+class RunningJob:
+    """What the context of a job holds. ``current_job()`` makes a new `CurrentJob` of it at each call.
+
+    It is not frozen, since each attempt makes two: to make a frozen one takes three times as long.
+    """
 
     claim: Claim
     """The job, as it was claimed."""

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, NoReturn, TypeVar, cast
@@ -151,7 +152,7 @@ class CallingThreadExecutor(ThreadExecutor):
         running = current.get()
         attempt = Attempt(running.claim)
         attempt.durability = Durability(_reject, _reject)
-        current.set(running._replace(attempt=attempt))
+        current.set(replace(running, attempt=attempt))
         return super().invoke(call)
 
     def _hand_over(self, work: Work) -> None:
