@@ -90,12 +90,11 @@ class Pacing:
     def next_poll(self) -> float:
         """Return the seconds until the fallback poll, more after each poll."""
         polling = self._polling
-        poll = min(max(self._idle_s, polling.min_interval), polling.max_interval)
+        poll = self._idle_s
         self._idle_s = min(self._idle_s * polling.backoff_multiplier, polling.max_interval)
         if polling.jitter:
-            factor = 1 + random.uniform(-POLL_JITTER, POLL_JITTER)  # noqa: S311 - jitter, no secret
-            poll = min(poll * factor, polling.max_interval)
-        return poll
+            poll *= 1 + random.uniform(-POLL_JITTER, POLL_JITTER)  # noqa: S311 - jitter, no secret
+        return min(max(poll, polling.min_interval), polling.max_interval)
 
     def seconds_until(self, due_at: float, poll: float) -> float:
         """Return the seconds to sleep until a due time; of a long sleep, at most those until the poll.

@@ -99,8 +99,8 @@ class LoopWatchdog:
         ping = self._ping
         self._was_blocked = ping.blocking_code is not None
         self._blocked_s = 0.0 if ping.is_answered else time.monotonic() - ping.sent_at
-        if self.is_blocked and ping.blocking_code is None:
-            ping.blocking_code = self._find_blocking_code()
+        if self.is_blocked:
+            self._blocking_code_of(ping)
 
     def find_blockage(self) -> Blockage | None:
         """Return for how long the event loop has been blocked and by what; None if it is not.
@@ -118,15 +118,21 @@ class LoopWatchdog:
         now = time.monotonic()
         if now - ping.sent_at <= after_s:
             return None
-        blocking_code = ping.blocking_code
+        blocking_code = self._blocking_code_of(ping)
         if blocking_code is None:
-            blocking_code = ping.blocking_code = self._find_blocking_code()
+            return None
         return Blockage(max(now - blocking_code.found_at, 0.0) + after_s, blocking_code.claim)
 
-    def _find_blocking_code(self) -> _BlockingCode:
-        task = asyncio.current_task(self.loop)
-        frame = sys._current_frames().get(self._thread_id)
-        return _BlockingCode(frame, self._in_flight.claim_of(task) if task else None)
+    def _blocking_code_of(self, ping: _Ping) -> _BlockingCode | None:
+        """Return the code that keeps this ping unanswered, and note it; None if the ping was answered."""
+        if ping.blocking_code is None:
+            task = asyncio.current_task(self.loop)
+            frame = sys._current_frames().get(self._thread_id)
+            code = _BlockingCode(frame, self._in_flight.claim_of(task) if task else None)
+            # If the loop has resumed meanwhile, this is what it ran afterwards, which blocks nothing.
+            if not ping.is_answered:
+                ping.blocking_code = code
+        return ping.blocking_code
 
     def report(self) -> None:
         """Log once what blocks the event loop.

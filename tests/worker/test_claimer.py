@@ -313,6 +313,14 @@ async def test_claimer_applies_at_most_ten_percent_jitter_to_a_poll(
     await claimer.stop()
 
 
+async def test_jitter_shortens_no_poll_below_the_shortest_sleep(
+    known: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: low)
+    claimer = known.claimer(max_interval=60.0, min_interval=10.0, idle_start_interval=10.0)
+    assert await claimer.run_once() == 10.0
+
+
 async def test_claimer_does_not_spin_when_a_due_job_is_locked(known: Parts, dsn: str) -> None:
     """Another transaction has locked the row: the poll finds nothing, and must not be repeated at once."""
     await known.store.inserts.insert([new_job("a")])

@@ -16,7 +16,7 @@ from pg_scheduler.worker.in_flight import TASK_NAME_PREFIX, Attempt
 from pg_scheduler.worker.watchdog import LoopWatchdog
 from tests.support.logs import records_of
 from tests.support.parts import Parts
-from tests.support.worker import Recorder, now
+from tests.support.worker import PATIENCE, Recorder, now
 
 
 @pytest.fixture
@@ -80,6 +80,48 @@ async def test_watchdog_names_the_job_that_blocks_the_loop(bus: EventBus, seen: 
     assert (blocked.job_id, blocked.job_name) == ("a", "test.job")
     assert blocked.seconds >= 0.01
     assert "in block" in blocked.stack
+
+
+@pytest.mark.parametrize("method", ["check", "find_blockage"])
+async def test_watchdog_names_nothing_when_the_loop_resumes_while_its_code_is_looked_up(
+    bus: EventBus,
+    seen: Recorder,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+) -> None:
+    in_flight = Parts.in_flight_of_nothing()
+    watchdog = LoopWatchdog(bus, in_flight)
+    watchdog.blocked_after_s = 0.01
+    watchdog.start()
+    loop, resumes, has_resumed = asyncio.get_running_loop(), threading.Event(), threading.Event()
+    blockages = []
+
+    def claim_of(_task: object) -> Claim:
+        resumes.set()
+        assert has_resumed.wait(PATIENCE)
+        return Claim("next", "test.next", "test.next", 1, now(), "{}", 5, 0, 0, None, None)
+
+    def look() -> None:
+        watchdog.ping()
+        loop.call_soon_threadsafe(has_resumed.set)
+        time.sleep(0.02)
+        blockages.append(getattr(watchdog, method)())
+        watchdog.report()
+
+    monkeypatch.setattr(in_flight, "claim_of", claim_of)
+    thread = threading.Thread(target=look)
+
+    async def block() -> None:
+        thread.start()
+        assert resumes.wait(PATIENCE)
+
+    await asyncio.create_task(block())
+    await asyncio.to_thread(thread.join)
+    assert blockages == [None]
+    assert records_of(caplog) == []
+    await asyncio.sleep(0)
+    assert seen.events == []
 
 
 async def test_watchdog_reads_no_source_file_until_it_reports(
