@@ -54,8 +54,9 @@ class Bench:
         self.parts = parts
         self.seen = seen
         self.completer: Completer = parts.completer()
+        self.processes = ProcessExecutor(processes, jobs_per_process)
         self.executor: Executor = parts.executor(
-            self.completer, executors={"process": ProcessExecutor(processes, jobs_per_process)}, **settings
+            self.completer, executors={"process": self.processes}, **settings
         )
 
     async def submit(
@@ -389,6 +390,19 @@ async def test_process_that_died_while_it_was_idle_is_not_used(bench: Bench, tmp
     os.kill(pid, 9)
     await wait_gone(pid)
     assert isinstance(await bench.run(processes.note, str(tmp_path / "2"), job_id="b"), JobCompleted)
+
+
+async def test_idle_process_outlives_the_stop_of_its_executor_in_another_event_loop(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Schedulers in several threads may share an executor, and one of them stops."""
+    assert isinstance(await bench.run(processes.note, str(tmp_path / "1")), JobCompleted)
+    await asyncio.to_thread(lambda: asyncio.run(bench.processes.stop(PATIENCE)))
+    assert isinstance(await bench.run(processes.note, str(tmp_path / "2"), job_id="b"), JobCompleted)
+    pids = [ast.literal_eval((tmp_path / name).read_text())[0] for name in ("1", "2")]
+    assert pids[0] == pids[1]
+    await bench.processes.stop(PATIENCE)
+    assert not is_alive(pids[0])
 
 
 @pytest.mark.parametrize("limit", [0, 1.5, True])

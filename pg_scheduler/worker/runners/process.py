@@ -64,8 +64,7 @@ class ProcessExecutor(JobExecutor):
         self._limit = (
             None if jobs_per_process is None else check_capacity("jobs_per_process", jobs_per_process)
         )
-        self._idle: list[_Child] = []
-        self._ending: set[_Child] = set()
+        self._children: dict[asyncio.AbstractEventLoop, _Children] = {}
 
     def parameters(self) -> Any:
         """Return a value of JSON for ``preparation`` in a process that is about to start."""
@@ -75,23 +74,24 @@ class ProcessExecutor(JobExecutor):
         """Run one attempt. If it is cancelled, its process gets SIGTERM, and SIGKILL after ``stop_grace``."""
         # An error in the request must not end a process, so the request is made before one is taken.
         request = _request(call)
-        child = await self._take()
+        children = self._children_here()
+        child = children.take() or await _Child.start(self.preparation, self.parameters())
         call.on_cancel(lambda: child.terminate(call.stop_grace))
         try:
             value = await child.execute(call, request)
             call.was_cancelled = call.is_cancelled
         except EOFError:
             call.was_cancelled = call.is_cancelled
-            self._retire(child, LAST_MESSAGES_S)
+            children.retire(child, LAST_MESSAGES_S)
             raise CrashedError(f"the process of the job ended: {await child.end()}") from None
         except BaseException:  # whatever it was, the process must not run on
             child.kill()
-            self._retire(child, 0)
+            children.retire(child, 0)
             raise
         if call.was_cancelled or child.jobs == self._limit or not child.is_usable:
-            self._retire(child, call.stop_grace)
+            children.retire(child, call.stop_grace)
         else:
-            self._idle.append(child)
+            children.idle.append(child)
         if isinstance(value, RaisedError):
             raise value
         return value
@@ -101,26 +101,21 @@ class ProcessExecutor(JobExecutor):
 
         Wait for the end of these processes, and of others that were to end before.
         """
-        loop = asyncio.get_running_loop()
-        # A process of another event loop cannot be ended from this one, so it is only taken off the list.
-        idle, self._idle[:] = list(self._idle), []
-        for child in idle:
-            if child.is_of(loop):
-                self._retire(child, grace)
-        await asyncio.gather(*(child.end() for child in self._ending if child.is_of(loop)))
+        children = self._children_here()
+        while child := children.take():
+            children.retire(child, grace)
+        await asyncio.gather(*(child.end() for child in children.ending))
 
-    def _retire(self, child: _Child, grace: float) -> None:
-        self._ending.add(child)
-        child.retire(grace)
-        child.on_end(self._ending.discard)
+    def _children_here(self) -> _Children:
+        """Return the processes of this event loop, as Schedulers in several threads may share this executor.
 
-    async def _take(self) -> _Child:
-        """Return an idle process of this event loop, or start one. Unusable ones leave the list."""
-        while self._idle:
-            child = self._idle.pop()
-            if child.is_usable:
-                return child
-        return await _Child.start(self.preparation, self.parameters())
+        A process of another event loop cannot be ended from this one. If that one is closed, its processes
+        are forgotten, and end when their connections are collected.
+        """
+        for loop in list(self._children):
+            if loop.is_closed():
+                self._children.pop(loop, None)
+        return self._children.setdefault(asyncio.get_running_loop(), _Children())
 
 
 def _command(fd: int) -> tuple[str, ...]:
@@ -202,12 +197,8 @@ class _Child:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the process lives, could be prepared, and belongs to the running event loop."""
-        return self._is_prepared and not self._ended.done() and self.is_of(asyncio.get_running_loop())
-
-    def is_of(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Return whether the process was started in that event loop."""
-        return self._loop is loop
+        """Whether the process lives and could be prepared."""
+        return self._is_prepared and not self._ended.done()
 
     async def execute(self, call: JobCall, request: bytes) -> Any:
         """Run a call to its end; return the value of its function, or its exception as a ``RaisedError``.
@@ -285,6 +276,28 @@ class _Child:
         except (asyncio.IncompleteReadError, OSError, ValueError):  # it ended, in the middle of a message too
             raise EOFError from None
         return message
+
+
+class _Children:
+    """The processes of one event loop that run no job."""
+
+    def __init__(self) -> None:
+        self.idle: list[_Child] = []
+        self.ending: set[_Child] = set()
+
+    def take(self) -> _Child | None:
+        """Return an idle process; None if there is none. Unusable ones leave the list."""
+        while self.idle:
+            child = self.idle.pop()
+            if child.is_usable:
+                return child
+        return None
+
+    def retire(self, child: _Child, grace: float) -> None:
+        """Let a process end, and kill it after the grace."""
+        self.ending.add(child)
+        child.retire(grace)
+        child.on_end(self.ending.discard)
 
 
 def _log(values: dict[str, Any]) -> None:
