@@ -29,6 +29,7 @@ from pg_scheduler.jobs.retry import RetryPolicy
 from pg_scheduler.jobs.rows import AnyJob
 from pg_scheduler.jobs.task import JobSpec, Task
 from pg_scheduler.migrate import TABLES, verify
+from pg_scheduler.queue.unique_keys import Holder
 from pg_scheduler.queue.writer import JobWriter
 from pg_scheduler.scheduler import Scheduler
 from pg_scheduler.scheduler.health import Gauges, gauges_of
@@ -187,6 +188,14 @@ async def insert_jobs(scheduler: Scheduler, jobs: Sequence[AnyJob], connection: 
     """
     message = due_message("", min(job.execution_time for job in jobs))
     return await JobWriter(parts_of(scheduler).store).insert(jobs, connection, message=message)
+
+
+async def conflicting_jobs(
+    scheduler: Scheduler, jobs: Sequence[AnyJob], connection: Connection
+) -> list[Holder]:
+    """Return the jobs that have the id of one of these jobs, or hold its unique key."""
+    ids, keys = [job.job_id for job in jobs], [job.unique_key for job in jobs if job.unique_key is not None]
+    return await parts_of(scheduler).store.unique_keys.find_conflicts(ids, keys, connection=connection)
 
 
 async def task_of(scheduler: Scheduler, job_id: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from pg_scheduler import ConflictResolution, JobSpec, Scheduler
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.importing.imported import FoundJob, FoundSchedule, Source, StoreUnreadableError
 from pg_scheduler.jobs.rows import AnyJob
-from pg_scheduler.tools import find_task, insert_jobs, prepare_job
+from pg_scheduler.tools import conflicting_jobs, find_task, insert_jobs, prepare_job
 
 from .commands import Command, Group
 from .connections import APPLICATION_NAME
@@ -206,10 +206,26 @@ async def _store_all(
         results.append(result)
     if rows:
         inserted = await insert_jobs(scheduler, list(rows.values()), connection)
-        for place, row in rows.items():
-            if row.job_id not in inserted:
-                results[place] = replace(results[place], result="exists")
+        rejected = {place: row for place, row in rows.items() if row.job_id not in inserted}
+        if rejected:
+            await _explain_rejected(scheduler, connection, rejected, results)
     return results
+
+
+async def _explain_rejected(
+    scheduler: Scheduler, connection: Any, rejected: Mapping[int, AnyJob], results: list[Imported]
+) -> None:
+    """Replace the results of the rows that were not inserted, which are given by their places."""
+    conflicts = await conflicting_jobs(scheduler, list(rejected.values()), connection)
+    ids = {holder.job_id for holder in conflicts}
+    holders = {holder.unique_key: holder.job_id for holder in conflicts if holder.is_unfinished}
+    for place, row in rejected.items():
+        if row.job_id in ids:
+            results[place] = replace(results[place], result="exists")
+            continue
+        holder_id = holders.get(row.unique_key, "a job that has ended since")
+        reason = f"its unique key {row.unique_key!r} is taken by {holder_id}"
+        results[place] = replace(results[place], result="left out", id=None, due=None, reason=reason)
 
 
 def _row(scheduler: Scheduler, job_id: str, job: FoundJob) -> AnyJob:

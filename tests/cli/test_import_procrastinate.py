@@ -141,6 +141,29 @@ def test_job_gets_the_options_of_its_function_from_a_module(
     assert "have one attempt" not in ran.err
 
 
+def test_job_whose_unique_key_is_taken_is_left_out_with_the_job_that_holds_it(
+    store: Callable[[Fill], None], on: On, read: Read, tmp_path: Path
+) -> None:
+    (tmp_path / "unique_shop.py").write_text(
+        "from pg_scheduler import Unique, job\n\n"
+        "@job(name='shop.send', unique=Unique())\nasync def send(to: str) -> None: ...\n"
+    )
+
+    async def defer_twice(app: Any) -> None:
+        for to in ("Ada", "Bob", "Ada"):
+            await app.configure_task("shop.send").defer_async(to=to)
+
+    store(defer_twice)
+    rows = on("--jobs", "unique_shop").checked("imported")
+    assert [row["result"] for row in rows] == ["imported", "imported", "left out"]
+    assert (rows[2]["id"], rows[2]["due"]) == (None, None)
+    assert rows[2]["reason"].startswith("its unique key ")
+    assert rows[2]["reason"].endswith(" is taken by procrastinate:1")
+    assert read(lambda scheduler: scheduler.get_job("procrastinate:3")) is None
+    again = on("--jobs", "unique_shop").checked("imported")
+    assert [row["result"] for row in again] == ["exists", "exists", "left out"]
+
+
 def test_job_without_an_equivalent_is_listed_with_the_reason_and_kept(
     store: Callable[[Fill], None], on: On, read: Read, dsn: str
 ) -> None:
