@@ -528,5 +528,5 @@ async def test_jobs_of_a_page_are_sorted_by_any_column(world: World, app: App) -
     assert sorted_by == "ascending"
     assert {"/jobs?cols=&sort=-error", "/jobs?sort=-error"} & set(page.links()), "the other direction"
     assert "/jobs?sort=status" in page.links()
-    for sort in ("x", "--error"):
+    for sort in ("x", "--error", "-"):
         assert (await request(app, f"/jobs?sort={sort}")).status == 400

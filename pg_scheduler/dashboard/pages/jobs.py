@@ -132,7 +132,7 @@ async def build(request: PageRequest) -> View:
     """Search jobs, and return a page of those that were found."""
     q = request.parameters.get("q", "").strip()
     sort, cols = request.parameters.get("sort", ""), request.parameters.get("cols", "")
-    if sort.removeprefix("-") not in {"", *SORTS}:
+    if sort and sort.removeprefix("-") not in SORTS:
         raise RejectedError(f"sort must be one of {', '.join(SORTS)}, not {sort[:50]!r}")
     counts = await state_counts(request)
     try:
