@@ -83,7 +83,8 @@ class CrashReport:
     """The crashes after which a job ended as without a crash.
 
     Attributes:
-        points: The number of crashes, two for each statement.
+        points: The number of crashes, two for each statement. A statement that fills a cache of the process
+            has none, because no later run executes it.
         statements: The statements of the run without a crash, in order: the names of those of the library,
             the texts of others.
     """
@@ -174,6 +175,7 @@ async def crash_everywhere(
         )
     runs = first.runs
     points = [Point(place, moment) for place in first.statements for moment in get_args(Moment)]
+    crashes = 0
     # The run without a point shows whether two runs without a crash end alike.
     for point in (None, *points):
         run = await plan.run(point)
@@ -184,9 +186,10 @@ async def crash_everywhere(
                     "let observe= leave out what always differs, such as times and random ids"
                 )
             raise CrashDifference(run.crashed_at, point.moment, first.end, run.end)
+        crashes += run.crashed_at is not None
         # For each function, this keeps the largest number of calls.
         runs |= run.runs
-    return CrashReport(len(points), tuple(place.name for place in first.statements), runs, first.name_of)
+    return CrashReport(crashes, tuple(place.name for place in first.statements), runs, first.name_of)
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,19 @@ async def test_idempotent_job_passes_at_every_statement(crash: CrashEverywhere) 
     assert (report.points, report.most(insert_once), report.most("another")) == (8, 2, 0)
 
 
+async def test_statement_of_the_first_run_only_has_no_crash(crash: CrashEverywhere) -> None:
+    cache: list[Any] = []
+
+    async def read_once() -> None:
+        if not cache:
+            cache.extend(await current_job().pool.fetch("SELECT 1"))
+        await insert_once("a")
+
+    report = await crash(read_once)
+    assert "SELECT 1" in report.statements
+    assert report.points == 2 * (len(report.statements) - 1)
+
+
 async def test_transaction_of_a_crashed_worker_is_rolled_back_and_its_locks_are_free(
     crash: CrashEverywhere,
 ) -> None:
