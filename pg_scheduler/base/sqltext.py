@@ -42,7 +42,8 @@ def quote_identifier(name: str) -> str:
     size = len(name.encode())
     if not 0 < size <= MAX_IDENTIFIER_BYTES or "\0" in name:
         raise ConfigurationError(
-            f"schema must have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 and no NUL character, not {name!r}"
+            f"the name of a schema, role or function must have 1 to {MAX_IDENTIFIER_BYTES} bytes in UTF-8 "
+            f"and no NUL character, not {name!r}"
         )
     return '"' + name.replace('"', '""') + '"'
 

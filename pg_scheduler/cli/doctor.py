@@ -11,7 +11,7 @@ from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.inspect import DeployFinding, FindingCode, Severity, check
 from pg_scheduler.inspect.doctor.codes import ADVICE
 from pg_scheduler.inspect.doctor.examination import read_codes
-from pg_scheduler.inspect.store.grants import Role, grant_statements
+from pg_scheduler.inspect.store.grants import Role, default_name, grant_statements
 from pg_scheduler.inspect.store.senders import sender_script
 
 from .commands import Command
@@ -104,7 +104,7 @@ async def examine(
         return ExitCode.DONE
     if grants is not None:
         schema = command.schema or "public"
-        grantee = to or f"{schema}_{grants.value}"
+        grantee = to or default_name(grants, schema)
         if grants is Role.SENDER:
             if not tasks:
                 raise UsageError(

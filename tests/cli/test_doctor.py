@@ -12,7 +12,7 @@ import pytest
 
 from pg_scheduler.cli.errors import ExitCode
 from pg_scheduler.inspect import FindingCode
-from pg_scheduler.inspect.store.grants import Role, grant_statements
+from pg_scheduler.inspect.store.grants import Role, default_name, grant_statements
 from pg_scheduler.inspect.store.senders import sender_script
 from tests.cli.conftest import Ran, Run, schema
 from tests.conftest import Connection, run_on
@@ -101,6 +101,19 @@ def test_grants_are_printed_without_a_database(call: Run) -> None:
     assert '"public_worker"' in call("doctor", "--grants", "worker").out
     refused = call("doctor", "--to", "ada")
     assert (refused.code, refused.out) == (ExitCode.USAGE, "")
+
+
+@pytest.mark.parametrize("name", ["x" * 57, "é" * 31])
+def test_doctor_names_roles_of_a_schema_with_a_long_name(call: Run, empty_dsn: str, name: str) -> None:
+    assert call("migrate", "--dsn", empty_dsn, "--schema", name).code == ExitCode.DONE
+    ran = call("doctor", "--dsn", empty_dsn, "--schema", name, "--only", "RIGHTS")
+    (finding,) = ran.checked("finding")
+    assert f'"{default_name(Role.WORKER, name)}" LOGIN' in finding["remedy"]
+    for role in Role:
+        tasks = ("--tasks", "*") if role is Role.SENDER else ()
+        ran = call("doctor", "--schema", name, "--grants", role, *tasks)
+        assert (ran.code, ran.err) == (ExitCode.DONE, "")
+        assert f'"{default_name(role, name)}"' in ran.out
 
 
 def test_functions_of_a_sender_are_printed_without_a_database(call: Run) -> None:

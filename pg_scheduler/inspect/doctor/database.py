@@ -21,7 +21,7 @@ from pg_scheduler.inspect.doctor.codes import FindingCode, Severity
 from pg_scheduler.inspect.doctor.findings import Finding, Thresholds, UnmadeCheck
 from pg_scheduler.inspect.doctor.server_faults import SERVER_FAULTS
 from pg_scheduler.inspect.store.doctor import SettingRow
-from pg_scheduler.inspect.store.grants import Role, grant_statements, privileges_of
+from pg_scheduler.inspect.store.grants import Role, default_name, grant_statements, privileges_of
 from pg_scheduler.inspect.store.server import PRIVILEGES, HolderRow, Ping, RightsRow, RoleRow
 from pg_scheduler.inspect.texts import counted, length, on_host, short
 from pg_scheduler.jobs.model import Worker
@@ -298,9 +298,9 @@ def _judge_excess(schema: str, role: RoleRow, rights: Sequence[RightsRow]) -> It
     owned = sum(right.is_owned for right in rights)
     if role.is_superuser or owned:
         excess = "is a superuser" if role.is_superuser else f"owns {counted(owned, 'table')}"
-        separate = quote_identifier(f"{schema}_{Role.WORKER.value}")
-        statements = [f"CREATE ROLE {separate} LOGIN"]
-        statements += grant_statements(Role.WORKER, schema, f"{schema}_{Role.WORKER.value}")
+        separate_role = default_name(Role.WORKER, schema)
+        statements = [f"CREATE ROLE {quote_identifier(separate_role)} LOGIN"]
+        statements += grant_statements(Role.WORKER, schema, separate_role)
         steps = execute_all(
             statements, before="migrate with this role, and connect the workers with one of their own:"
         )

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from pg_scheduler.base.sqltext import quote_identifier
+from pg_scheduler.base.sqltext import MAX_IDENTIFIER_BYTES, quote_identifier
 from pg_scheduler.inspect.store.cluster import TABLES
+
+SENDER_ACTIONS: Final = ("enqueue", "cancel", "signal")
+"""The ends of the names of a sender's functions, which begin with the name of the role."""
 
 
 class Role(StrEnum):
@@ -94,6 +97,21 @@ GRANTS: Final[Mapping[Role, tuple[Grant, ...]]] = {
     ),
 }
 """The privileges that each role needs, apart from the use of the schema."""
+
+
+def default_name(role: Role, schema: str) -> str:
+    """Return the name of a role for which a person gives none, with as much of the schema as it has room for.
+
+    Example:
+        >>> default_name(Role.VIEWER, "jobs")
+        'jobs_viewer'
+    """
+    end = f"_{role.value}"
+    room = MAX_IDENTIFIER_BYTES - len(end)
+    if role is Role.SENDER:
+        # The names of its functions begin with its name.
+        room -= max(len(f"_{action}") for action in SENDER_ACTIONS)
+    return schema.encode()[:room].decode(errors="ignore") + end
 
 
 def grant_statements(role: Role, schema: str, grantee: str) -> list[str]:

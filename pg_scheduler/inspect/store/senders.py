@@ -15,13 +15,11 @@ from typing import Final
 from pg_scheduler.base.sqltext import is_storable, quote_identifier
 from pg_scheduler.database.queries import channel_of, load_query
 from pg_scheduler.errors import ConfigurationError
+from pg_scheduler.inspect.store.grants import SENDER_ACTIONS
 from pg_scheduler.jobs.step_values import MAX_NAME_BYTES, MAX_STEP_BYTES, MAX_STEPS, RESERVED_NAME
 
 MAX_VALUE_BYTES: Final = 1_048_576
 """The maximum bytes of a signal's value, as for a Scheduler with default settings."""
-
-SENDER_ACTIONS: Final = ("enqueue", "cancel", "signal")
-"""The ends of the functions' names, which begin with the name of the role."""
 
 
 def sender_script(schema: str, grantee: str, tasks: Sequence[str], signals: Sequence[str]) -> str:
