@@ -9,6 +9,7 @@ depends on it, or it is an error that names the option and the remedy. Other nam
 from __future__ import annotations
 
 import configparser
+import getpass
 import math
 import os
 import ssl
@@ -173,8 +174,8 @@ def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
         name: The setting that it comes from, for the message.
 
     Raises:
-        ConfigurationError: An option cannot be used, the service is not defined, or a file of certificates
-            cannot be read.
+        ConfigurationError: An option cannot be used, the service is not defined, a file of certificates
+            cannot be read, or there is no user.
 
     Example:
         >>> connect_arguments("postgresql://app@db/shop?connect_timeout=10&keepalives=1", "dsn")
@@ -184,11 +185,13 @@ def connect_arguments(dsn: str | None, name: str) -> ConnectArguments:
     if not (urlsplit(dsn or "").netloc.rpartition("@")[2] or "host" in _options_of(dsn or "")):
         check_hosts(os.environ.get("PGHOST", ""), "PGHOST")
     if dsn is None and not os.environ.get("PGSERVICE"):
+        _check_user("", {}, name)
         return ConnectArguments(None, _tls_settings({}, name))
     parts = urlsplit(dsn or "postgresql://")
     options = _options_of(dsn or "")
     netloc, path = parts.netloc, "" if parts.path == "/" else parts.path
     _add_service(options, netloc, path, name)
+    _check_user(netloc, options, name)
     _check_names(options, name)
     settings = _translate(options, name) | _tls_settings(options, name)
     query = f"?{urlencode(options, quote_via=quote)}" if options else ""
@@ -208,6 +211,25 @@ def check_hosts(hosts: str, origin: str) -> None:
             f"{origin} has {len(names)} hosts separated by commas, of which number {names.index('') + 1} is "
             "empty; write that host, or remove the comma"
         )
+
+
+def _check_user(netloc: str, options: Mapping[str, str], name: str) -> None:
+    """Raise ConfigurationError if nothing names the user, as in a container whose user has only a number."""
+    account, _, _ = netloc.rpartition("@")
+    if account.partition(":")[0] or options.get("user") or os.environ.get("PGUSER"):
+        return
+    try:
+        getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        raise ConfigurationError(
+            f"{name} has no user, and the user of this process has no name, only the number {os.getuid()}; "
+            "write one, as in postgresql://user@host/database, or set PGUSER"
+        ) from None
+
+
+def _in_home(path: str) -> Path:
+    """Return the path of a file in the home folder; it begins with "~" if the user has no such folder."""
+    return Path(os.path.expanduser(f"~/{path}"))  # noqa: PTH111 - pathlib raises an error then
 
 
 def _options_of(dsn: str) -> dict[str, str]:
@@ -293,8 +315,7 @@ def _add_service(options: dict[str, str], netloc: str, path: str, name: str) -> 
 
 def _read_service(service: str, file: str | None, name: str) -> Mapping[str, str]:
     """Return the options of a service from the first file that defines it."""
-    home = Path("~").expanduser()
-    paths = [Path(file) if file else home / f".{SERVICE_FILE}"]
+    paths = [Path(file) if file else _in_home(f".{SERVICE_FILE}")]
     if folder := os.environ.get("PGSYSCONFDIR"):
         paths.append(Path(folder) / SERVICE_FILE)
     for path in paths:
@@ -336,7 +357,7 @@ def _tls_settings(options: dict[str, str], name: str) -> dict[str, Any]:
         for option in ("sslrootcert", "sslcrl"):
             if (file := _file_of(options, option)) is not None:
                 _load(file, name, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations, file.text)
-    if mode in VERIFYING and root is None and not Path("~", ROOT_FILE).expanduser().exists():
+    if mode in VERIFYING and root is None and not _in_home(ROOT_FILE).exists():
         raise ConfigurationError(
             f"{name} has sslmode={mode}, but no root certificate (~/{ROOT_FILE} does not exist); pass "
             "sslrootcert= with the file of your hosting service, or sslrootcert=system for the certificates "

@@ -225,3 +225,38 @@ def test_one_module_opens_every_dsn() -> None:
         ("pg_scheduler/database/asyncpg_private.py", "copy_of"),
         ("pg_scheduler/sync/scheduler.py", "closed_pool"),
     }
+
+
+@pytest.fixture
+def nameless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the user of this process have a number only, as by ``docker run --user 12345``."""
+
+    def getpwuid(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", getpwuid)
+    for variable in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "PGUSER", "PGSERVICE", "PGSERVICEFILE"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.usefixtures("nameless")
+@pytest.mark.parametrize(
+    "dsn", [None, "postgresql://db/shop", "postgresql://:pw@db/shop", "postgresql:///shop"]
+)
+def test_dsn_without_a_user_is_rejected_if_the_user_of_the_process_has_no_name(
+    dsn: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"dsn has no user, .* only the number .* set PGUSER"):
+        connect_arguments(dsn, "dsn")
+    assert connect_arguments("postgresql://app@db/shop", "dsn").dsn == "postgresql://app@db/shop"
+    assert connect_arguments("postgresql://db/shop?user=app", "dsn").dsn == "postgresql://db/shop?user=app"
+    monkeypatch.setenv("PGUSER", "app")
+    connect_arguments(dsn, "dsn")
+
+
+@pytest.mark.usefixtures("nameless")
+def test_files_of_a_home_folder_that_does_not_exist_are_missing() -> None:
+    with pytest.raises(ConfigurationError, match="no root certificate"):
+        connect_arguments("postgresql://app@db/shop?sslmode=verify-full", "dsn")
+    with pytest.raises(ConfigurationError, match="service 'shop', which is not defined in ~/"):
+        connect_arguments("postgresql://app@db/?service=shop", "dsn")
