@@ -298,13 +298,19 @@ async def test_sql_of_the_scaler_returns_the_age_of_the_oldest_due_job(
         each["metadata"]["query"] for each in scaled["spec"]["triggers"] if each["type"] == "postgresql"
     )
     assert await pool.fetchval(query) == 0
-    await world.worker(names=["x", "paused"])
+    # A pause holds the jobs of all names of a task.
+    aliases = {"paused.before": "paused", "held.before": "held"}
+    await world.worker(names=["x", "paused", "held", *aliases], settings={"aliases": aliases})
     await world.paused_task("paused")
+    await world.paused_task("held.before")
     for job_id, name, due, priority in (
         ("a", "x", -MINUTE, 8),
         ("b", "x", HOUR, 1),
         ("c", "x", -SECOND, 3),
         ("d", "paused", -HOUR, 3),
+        ("f", "paused.before", -HOUR, 3),
+        ("g", "held", -HOUR, 3),
+        ("h", "held.before", -HOUR, 3),
         ("e", "unknown", -HOUR, 3),
     ):
         await world.job(job_id, name, due=due, priority=priority)
