@@ -78,6 +78,8 @@ class Switches(dict[str, bool]):
         super().__setitem__(dedup_key, enabled)
         if self._process != os.getpid():
             self._process = os.getpid()
+            # A forked child has inherited the function that its parent registered.
+            atexit.unregister(self._write_at_exit)
             atexit.register(self._write_at_exit)
 
     def __delitem__(self, dedup_key: str) -> None:

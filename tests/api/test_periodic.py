@@ -348,6 +348,19 @@ def test_disabling_that_cannot_be_written_is_logged_at_the_end_of_the_process(
     assert expected in done.stderr
 
 
+def test_forked_process_writes_what_it_disabled_once_at_its_end(empty_dsn: str) -> None:
+    forking = (
+        "import os\n"
+        "if pid := os.fork():\n"
+        "    os.waitpid(pid, 0)\n"
+        "    os._exit(0)\n"
+        'assert scheduler.disable_periodic_job("the key")\n'
+    )
+    command = [sys.executable, "-c", LEAVING + forking, empty_dsn, "without a loop"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True, timeout=50)
+    assert done.stderr.count("schedules not stored at the end of the process") == 1
+
+
 def test_disabling_works_without_a_running_event_loop(dsn: str) -> None:
     periodic(every=HOUR, dedup_key=KEY)(work)
 
