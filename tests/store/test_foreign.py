@@ -309,6 +309,12 @@ def test_call_that_needs_a_transaction_is_rejected_on_an_autocommit_connection(d
         with pytest.raises(ValueError, match="turn autocommit off"):
             scheduler.schedules.add(work, Every(HOUR), schedule_id="hourly", connection=connection)
         assert connection.execute("SELECT count(*) FROM scheduled_jobs").fetchone() == (1,)
+        # What follows from the end of a job, or from its retry, is more rows than its own.
+        with psycopg.connect(dsn) as other:
+            scheduler.enqueue(work, after=[first], connection=other)
+        with pytest.raises(ValueError, match="needs to write all of its rows or none"):
+            scheduler.cancel_job(first, connection=connection)
+        assert connection.execute("SELECT DISTINCT status FROM scheduled_jobs").fetchall() == [("pending",)]
 
 
 # -- interruptions -----------------------------------------------------------------------------------------

@@ -136,8 +136,8 @@ class ForeignConnection:
                     yield
                 return
             raise ValueError(
-                "connection is not in a transaction, which this call needs: it writes all of its jobs or "
-                "none; begin a transaction, or turn autocommit off"
+                "connection is not in a transaction, which this call needs to write all of its rows or none; "
+                "begin a transaction, or turn autocommit off"
             ) from error
         try:
             yield
