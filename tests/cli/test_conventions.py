@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -421,3 +424,27 @@ class TestProgram:
             )
         assert ran.returncode == ExitCode.NEGATIVE
         assert ran.stderr == "pg-scheduler: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("received_bytes", [0, 8], ids=["at once", "after the request for TLS"])
+@pytest.mark.parametrize("mode", ["prefer", "require", "disable"])
+def test_server_that_ends_the_connection_is_unavailable(call: Run, mode: str, received_bytes: int) -> None:
+    """As a proxy does without a server behind it. asyncpg raises several classes of errors for that."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def end_connections() -> None:
+            with suppress(OSError):  # the listener is closed
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(received_bytes)
+
+        thread = threading.Thread(target=end_connections)
+        thread.start()
+        port = listener.getsockname()[1]
+        ran = call("migrate", "--dsn", f"postgresql://app:{SECRET}@127.0.0.1:{port}/app?sslmode={mode}")
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert ran.code == ExitCode.UNAVAILABLE
+    assert f"postgresql://app:***@127.0.0.1:{port}/app?sslmode={mode}, from --dsn" in ran.err
+    assert SECRET not in ran.err
