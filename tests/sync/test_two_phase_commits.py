@@ -48,16 +48,23 @@ def test_job_is_added_in_two_phases_without_a_notification(two_phase_dsn: str) -
         assert silent.get_job("b") is not None
 
 
-@pytest.mark.parametrize("kind", ["hint", "schedule", "SQL function"])
+@pytest.mark.parametrize("kind", ["hint", "schedule", "SQL function", "after a job that ends meanwhile"])
 def test_call_that_notifies_cannot_be_part_of_a_prepared_transaction(two_phase_dsn: str, kind: str) -> None:
     """The page about transactions names these calls."""
     with SyncScheduler(two_phase_dsn) as scheduler:
         scheduler.initialize_db()
+
+        def after_a_job_that_ends(connection: psycopg.Connection[Any]) -> None:
+            job_id = scheduler.enqueue(plain, delay=timedelta(hours=1))
+            scheduler.enqueue(plain, after=[job_id], connection=connection, notify="never")
+            assert scheduler.cancel_job(job_id)
+
         calls: dict[str, Callable[[psycopg.Connection[Any]], object]] = {
             "hint": lambda it: scheduler.enqueue(plain, connection=it),
             "schedule": lambda it: scheduler.schedules.add(
                 plain, Every(timedelta(days=1)), schedule_id="daily", connection=it
             ),
+            "after a job that ends meanwhile": after_a_job_that_ends,
             "SQL function": lambda it: it.execute("SELECT scheduler_add_job('two-phase')"),
         }
         with pytest.raises(psycopg.errors.FeatureNotSupported, match="executed LISTEN, UNLISTEN, or NOTIFY"):
