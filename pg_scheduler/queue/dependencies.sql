@@ -161,17 +161,31 @@ WHERE child_id = ANY ($1)
 -- Forget the children for which steps of the jobs $1 wait: the definitions of the jobs were replaced.
 DELETE FROM {schema}scheduler_after AS edge WHERE child_id = ANY ($1) AND {is_of_step};
 
+-- Whether a job waits along an edge. A new definition that waits for no other job leaves the edges of the former one in
+-- place until the other jobs end. What a step of the job waits for is an edge with a definition.
+
+-- fragment: still_waits
+(coalesce(edge.definition <> '', true) OR NOT EXISTS (
+        SELECT FROM {schema}scheduled_jobs AS job
+        WHERE job.job_id = edge.child_id
+          AND (job.status = 'pending' AND coalesce(job.blocked_on, '') <> 'after'
+               OR job.status = 'running'
+                  AND coalesce(job.on_end #>> ARRAY ['replacement', 'blocked_on'], '') <> 'after')
+        OFFSET 0
+    ))
+
 -- name: ancestor_edges
 -- route: caller
--- Return every edge above the jobs $1.
+-- Return every edge above the jobs $1 along which a job waits.
 WITH RECURSIVE ancestor AS (
     SELECT edge.child_id, edge.parent_id
     FROM {schema}scheduler_after AS edge
-    WHERE edge.child_id = ANY ($1)
+    WHERE edge.child_id = ANY ($1) AND {still_waits}
     UNION
     SELECT edge.child_id, edge.parent_id
     FROM ancestor
     JOIN {schema}scheduler_after AS edge ON edge.child_id = ancestor.parent_id
+    WHERE {still_waits}
 )
 SELECT child_id, parent_id FROM ancestor;
 

@@ -175,16 +175,12 @@ class JobWriter:
         for extended in _batches(kinds.extended, batch_size):
             await inserts.replace_extended(extended, connection=connection, created_at=created_at)
         await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
-        # The other jobs may wait for unique jobs, so the unique jobs are written first. But if a unique job
-        # waits itself, it may wait for one of the other jobs, so these are written first.
-        unique_first = not any(job.after for job in unique.values())
-        if unique_first:
-            unique = await self._replace_unique(unique, within, batch_size, created_at)
-        if kinds.dependents:
-            await self._replace_dependents(kinds.dependents, within, batch_size, created_at)
-        if not unique_first:
-            unique = await self._replace_unique(unique, within, batch_size, created_at)
-        return unique
+        if not (unique or kinds.dependents):
+            return {}
+        write = partial(
+            self._replace_and_block, unique, kinds.dependents, batch_size=batch_size, created_at=created_at
+        )
+        return await self._store.statements.run_retrying(write, within=within)
 
     async def check_parents(
         self, jobs: Sequence[ExtendedJob], inserted: Iterable[AnyJob], connection: Connection | None
@@ -303,59 +299,60 @@ class JobWriter:
             await self._store.dependencies.block(dependents, transaction)
         return inserted
 
-    async def _replace_dependents(
+    async def _replace_and_block(
         self,
-        jobs: Sequence[ExtendedJob],
-        within: Connection | Transaction | None,
+        unique: dict[str | None, ExtendedJob],
+        dependents: Sequence[ExtendedJob],
+        transaction: Transaction,
+        *,
         batch_size: int,
         created_at: datetime | None,
-    ) -> None:
-        """Insert or replace jobs that wait for others, and block them in the same transaction."""
+    ) -> dict[str | None, ExtendedJob]:
+        """Insert or replace unique jobs and jobs that wait for others, then block those that wait.
 
-        async def write(transaction: Transaction) -> None:
-            for batch in _batches(jobs, batch_size):
-                await self._store.inserts.replace_extended(
-                    batch, connection=transaction.connection, created_at=created_at
-                )
-            await self._store.dependencies.block(jobs, transaction, replaced=True)
+        Unique jobs and others may wait for one another, so all rows are written before the first one waits.
 
-        await self._store.statements.run_retrying(write, within=within)
+        Args:
+            unique: The unique jobs by key.
+            dependents: The jobs that wait for others and are not unique.
+            transaction: The transaction.
+            batch_size: Jobs per statement.
+            created_at: When they are created; None for the time of the statement.
+
+        Returns:
+            The unique jobs by key, with the ids of their rows.
+        """
+        written_jobs = await self._replace_unique(unique.values(), transaction, batch_size, created_at)
+        for batch in _batches(dependents, batch_size):
+            await self._store.inserts.replace_extended(
+                batch, connection=transaction.connection, created_at=created_at
+            )
+        # A unique job may have the row of a dependent: then the definition that was written last counts.
+        by_id = {job.job_id: job for job in [*written_jobs, *dependents]}
+        if waiting_jobs := [job for job in by_id.values() if job.after]:
+            await self._store.dependencies.block(waiting_jobs, transaction, replaced=True)
+        return {job.unique_key: job for job in written_jobs}
 
     # -- unique jobs that replace others -------------------------------------------------------------------
 
     async def _replace_unique(
         self,
-        jobs: dict[str | None, ExtendedJob],
-        within: Connection | Transaction | None,
+        jobs: Collection[ExtendedJob],
+        transaction: Transaction,
         batch_size: int,
         created_at: datetime | None,
-    ) -> dict[str | None, ExtendedJob]:
+    ) -> list[ExtendedJob]:
         """Write unique jobs, and return them with the ids of their rows.
 
         The transaction locks the jobs that hold the keys, so that none of them ends before it has the new
         definition. It writes the jobs in the order of their keys, so that two such transactions do not
         deadlock.
-
-        Args:
-            jobs: The jobs by their unique keys.
-            within: The transaction of the caller, or one in progress; None for none.
-            batch_size: Jobs per statement.
-            created_at: When they are created; None for the time of the statement.
         """
-        in_order = sorted(jobs.values(), key=lambda job: job.unique_key or "")
-
-        async def write(transaction: Transaction) -> list[ExtendedJob]:
-            written_jobs: list[ExtendedJob] = []
-            for batch in _batches(in_order, batch_size):
-                written_jobs += await self._write_unique(batch, transaction, created_at)
-            if dependents := [job for job in written_jobs if job.after]:
-                await self._store.dependencies.block(dependents, transaction, replaced=True)
-            return written_jobs
-
-        if not jobs:
-            return {}
-        written_jobs = await self._store.statements.run_retrying(write, within=within)
-        return {job.unique_key: job for job in written_jobs}
+        in_order = sorted(jobs, key=lambda job: job.unique_key or "")
+        written_jobs: list[ExtendedJob] = []
+        for batch in _batches(in_order, batch_size):
+            written_jobs += await self._write_unique(batch, transaction, created_at)
+        return written_jobs
 
     async def _write_unique(
         self, jobs: Sequence[ExtendedJob], transaction: Transaction, created_at: datetime | None

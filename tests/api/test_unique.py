@@ -579,6 +579,69 @@ async def test_bulk_replace_gives_each_key_its_last_definition(idle: Scheduler, 
     assert replaced == job_ids[2]
 
 
+CHAINS = {
+    "both unique": ["A", "B<A"],
+    "a third one waits": ["A", "b<A", "C<x"],
+    "the third one waits for the chain": ["A", "b<A", "C<b"],
+    "by turns": ["A", "b<A", "C<b", "d<C", "E<d"],
+    "backwards by name": ["E", "d<E", "C<d", "b<C", "A<b"],
+    "one waits for both kinds": ["A", "b<x", "C<A,b,x", "d<C"],
+}
+WAITING: dict[str, list[str]] = {
+    "none": [],
+    "the first": ["A<y"],
+    "the second": ["B<y"],
+    "the third": ["C<y"],
+    "two": ["A<y", "B<y"],
+    "all": ["A<y", "B<y", "C<y"],
+    "the first one for the second": ["B", "A<b"],
+    "the second one for the third": ["C<y", "B<c"],
+}
+
+
+def chain(jobs: list[str], user_id: int) -> list[JobSpec]:
+    """Return jobs that are unique if their names are capitals, after the jobs behind "<"."""
+    specs = []
+    for job in jobs:
+        name, _, parents = job.partition("<")
+        after = [parent.lower() for parent in parents.split(",") if parent]
+        unique = f"key {name}" if name.isupper() else None
+        specs.append(
+            JobSpec(sync_user, START, args=(user_id,), job_id=name.lower(), unique=unique, after=after)
+        )
+    return specs
+
+
+@pytest.mark.parametrize("waiting", WAITING.values(), ids=WAITING)
+@pytest.mark.parametrize("jobs", CHAINS.values(), ids=CHAINS)
+async def test_bulk_replace_writes_a_chain_as_single_calls_do_whatever_waits_already(
+    idle: Scheduler, pool: asyncpg.Pool, jobs: list[str], waiting: list[str]
+) -> None:
+    async def replace_all(*, in_bulk: bool) -> object:
+        await pool.execute("DELETE FROM scheduled_jobs")
+        await pool.execute("DELETE FROM scheduler_after")
+        await idle.enqueue(sync_user, args=(0,), delay=HOUR, job_id="x")
+        await idle.enqueue(sync_user, args=(0,), delay=HOUR, job_id="y")
+        await idle.schedule_bulk(chain(waiting, 1))
+        specs = chain(jobs, 2)
+        if in_bulk:
+            assert await idle.schedule_bulk(specs, conflict_resolution=REPLACE) == [
+                spec.job_id for spec in specs
+            ]
+        else:
+            for spec in specs:
+                await idle.schedule_bulk([spec], conflict_resolution=REPLACE)
+        return [
+            await pool.fetch(query)
+            for query in (
+                "SELECT job_id, unique_key, blocked_on, task_data FROM scheduled_jobs ORDER BY job_id",
+                "SELECT parent_id, child_id, outcome, definition FROM scheduler_after ORDER BY 1, 2",
+            )
+        ]
+
+    assert await replace_all(in_bulk=True) == await replace_all(in_bulk=False)
+
+
 # -- transactions, control, results --------------------------------------------------------------------------
 
 

@@ -341,6 +341,32 @@ async def test_job_that_would_wait_for_itself_is_rejected(store: Store, pool: Po
     assert await edges(pool) == {("a", "b"), ("a", "c")}
 
 
+@pytest.mark.parametrize("is_running", [False, True], ids=["pending", "running"])
+async def test_job_may_wait_for_one_whose_new_definition_does_not_wait_for_it(
+    store: Store, pool: Pool, is_running: bool
+) -> None:
+    await store.inserts.insert([new_job("b")])
+    await add(store, child("a", "b"))
+    await store.inserts.replace([new_job("a")])
+    if is_running:
+        await pool.execute(
+            "UPDATE scheduled_jobs SET status = 'running', worker_id = 'w1', attempt = 1, started_at = now(),"
+            " lease_until = now() + interval '1 hour' WHERE job_id = 'a'"
+        )
+    await add(store, child("b", "a"), replace=True)
+    assert await state(pool, "b") == [BLOCKED]
+    with pytest.raises(ValueError, match="would wait for itself"):
+        await add(store, child("a", "b"), replace=True)
+
+
+async def test_running_job_whose_new_definition_waits_closes_a_circle(store: Store, pool: Pool) -> None:
+    await running(store, new_job("a"))
+    await store.inserts.insert([new_job("b")])
+    await add(store, child("a", "b"), replace=True)
+    with pytest.raises(ValueError, match="would wait for itself"):
+        await add(store, child("b", "a"), replace=True)
+
+
 async def test_unusable_definition_that_waited_fails_the_job_and_its_children(
     store: Store, pool: Pool
 ) -> None:
