@@ -16,17 +16,18 @@
 -- it ends in whatever way. An attempt that was ended by hand counts for 2 more seconds, while its worker stops it. A
 -- start in the future was written before the clock was set back. A start with the number of an attempt that asks
 -- for admission is that of an earlier job with this id, which was deleted: it continues to count as a start, under
--- a negative number.
+-- a negative number. Within other limits, such a start is found by its time, so no attempt starts before it was claimed,
+-- also if the clock was set back in between.
 --
 -- The result has no row for an attempt that is not this worker's any more, or that has a new definition waiting.
 WITH RECURSIVE clock AS MATERIALIZED (
     SELECT coalesce($2, clock_timestamp()) AS at
 ),
 own AS MATERIALIZED (
-    SELECT claim.n, claim.job_id, claim.attempt, held.priority, held.execution_time
+    SELECT claim.n, claim.job_id, claim.attempt, held.priority, held.execution_time, held.started_at
     FROM ROWS FROM (unnest($3::text[]), unnest($4::integer[])) WITH ORDINALITY AS claim (job_id, attempt, n)
     CROSS JOIN LATERAL (
-        SELECT job.priority, job.execution_time
+        SELECT job.priority, job.execution_time, job.started_at
         FROM {schema}scheduled_jobs AS job
         WHERE job.job_id = claim.job_id AND job.attempt = claim.attempt
           AND job.status = 'running' AND job.worker_id = $1 AND (job.on_end -> 'replacement') IS NULL
@@ -45,18 +46,17 @@ used AS MATERIALIZED (
     FROM ROWS FROM (unnest($7::text[]), unnest($8::double precision[])) AS each (key, keep_s)
     CROSS JOIN LATERAL (
         SELECT
-            count(*) FILTER (WHERE log.is_running
-                AND ((claimed.attempts ->> log.job_id)::integer = log.attempt) IS NOT TRUE) AS running,
-            array_agg(log.ctid) FILTER (WHERE NOT log.is_running AND (
+            count(*) FILTER (WHERE log.is_running AND NOT log.is_earlier) AS running,
+            array_agg(log.ctid) FILTER (WHERE NOT (log.is_running OR log.is_earlier) AND (
                 log.at <= (clock.at - make_interval(secs => log.kept_s))
                 OR log.at >= (clock.at + make_interval(secs => log.kept_s))
             )) AS past,
-            array_agg(log.ctid) FILTER (WHERE log.is_running
-                AND (claimed.attempts ->> log.job_id)::integer = log.attempt) AS earlier
+            array_agg(log.ctid) FILTER (WHERE log.is_earlier) AS earlier
         FROM clock
         CROSS JOIN claimed
         CROSS JOIN LATERAL (
             SELECT start.ctid, start.job_id, start.attempt, start.at, {is_running} AS is_running,
+                ((claimed.attempts ->> start.job_id)::integer = start.attempt) IS TRUE AS is_earlier,
                 least(greatest(each.keep_s, start.keep_s), {longest_extension_s}) AS kept_s
             FROM {schema}scheduler_starts AS start
             WHERE start.key = each.key
@@ -135,7 +135,7 @@ step AS (
     WHERE step.n < cardinality($3) AND NOT (SELECT decides FROM by_rank)
 ),
 decided AS MATERIALIZED (
-    SELECT own.n, own.job_id, own.attempt, coalesce(late.blocked_on, step.blocked_on) AS blocked_on,
+    SELECT own.n, own.job_id, own.attempt, own.started_at, coalesce(late.blocked_on, step.blocked_on) AS blocked_on,
         late.blocked_on IS NULL AND step.blocked_on IS NULL AS is_admitted
     FROM own
     LEFT JOIN late ON late.n = own.n
@@ -147,7 +147,8 @@ deleted AS (
 ),
 admitted AS (
     INSERT INTO {schema}scheduler_starts (key, job_id, attempt, at, keep_s)
-    SELECT request.key, decided.job_id, decided.attempt, clock.at, each.keep_s
+    SELECT request.key, decided.job_id, decided.attempt,
+        greatest(clock.at, least(decided.started_at, {last_instant})), each.keep_s
     FROM decided
     JOIN request ON request.n = decided.n
     JOIN ROWS FROM (unnest($7::text[]), unnest($8::double precision[])) AS each (key, keep_s)

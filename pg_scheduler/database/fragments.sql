@@ -458,12 +458,16 @@ SELECT jsonb_object_agg(id, n) AS of FROM unnest($1::text[]) WITH ORDINALITY AS 
 -- Whether the attempt of a start runs, or was ended by hand within the last 2 seconds, so that it may still run. The
 -- history shows such an end, whatever became of the job since. If SQL has set the status, only the row shows the end. The
 -- times are compared first, so that the histories of most jobs are not read.
+--
+-- A start before the begin of the attempt is that of an earlier job with this id, which was deleted. Admission never
+-- writes such a time for the attempt itself, also if the clock is set back.
 
 -- fragment: is_running
 coalesce((
         SELECT CASE
             WHEN job.attempt = start.attempt AND (job.status = 'running'
-                OR job.status = 'cancelled' AND job.finished_at > (clock.at - interval '2 seconds')) THEN true
+                OR job.status = 'cancelled' AND job.finished_at > (clock.at - interval '2 seconds'))
+                THEN (start.at < least(job.started_at, {last_instant})) IS NOT TRUE
             WHEN coalesce(job.finished_at, job.started_at, clock.at) > (clock.at - interval '2 seconds')
                 THEN jsonb_path_exists_tz(job.errors, {ended_by_hand}, jsonb_build_object(
                     'attempt', start.attempt, 'since', to_char(clock.at - interval '2 seconds', {instant_format})))

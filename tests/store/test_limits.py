@@ -211,6 +211,48 @@ async def test_admit_does_not_count_an_earlier_job_with_the_same_id_as_running(
         await pool.execute("DELETE FROM scheduled_jobs")
 
 
+@pytest.mark.parametrize("has_limit", [False, True], ids=["without a limit", "within another limit"])
+async def test_start_of_an_earlier_job_does_not_count_as_running_while_a_later_one_with_its_id_runs(
+    store: Store, pool: Pool, clock: FakeClock, has_limit: bool
+) -> None:
+    """The later job is not within the limit of the earlier one, whose start stays in its log."""
+    assert await admit(store, await running(store, new_job("same")), (KEY, most(1)), keep_s=60) == {
+        "same": None
+    }
+    await pool.execute("DELETE FROM scheduled_jobs")
+    clock.advance(SECOND)
+    later = await running(store, new_job("same"))
+    if has_limit:
+        assert await admit(store, later, (OTHER, most(1))) == {"same": None}
+    others = await running(store, new_job("a"), new_job("b"))
+    assert await admit(store, others, (KEY, most(1)), keep_s=60) == {"a": None, "b": KEY}
+    clock.advance(timedelta(hours=2))
+    await store.limits.delete_past_starts(100)
+    assert await starts(pool) == ["a", *(["same"] if has_limit else [])]
+
+
+async def test_attempt_counts_as_running_after_a_past_start_of_an_earlier_job_with_its_number(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    await admit(store, await running(store, new_job("same")), (KEY, most(1)), keep_s=10)
+    await pool.execute("DELETE FROM scheduled_jobs")
+    clock.advance(timedelta(minutes=1))
+    assert await admit(store, await running(store, new_job("same")), (KEY, most(1)), keep_s=10) == {
+        "same": None
+    }
+    assert await admit(store, await running(store, new_job("b")), (KEY, most(1))) == {"b": KEY}
+
+
+@pytest.mark.parametrize("back", [SECOND, timedelta(days=1)])
+async def test_admitted_attempt_counts_although_the_clock_was_set_back_after_its_claim(
+    store: Store, clock: FakeClock, back: timedelta
+) -> None:
+    first, second = await running(store, new_job("a"), new_job("b"))
+    clock.advance(-back)
+    assert await admit(store, [first], (KEY, most(1))) == {"a": None}
+    assert await admit(store, [second], (KEY, most(1))) == {"b": KEY}
+
+
 async def test_admit_ignores_starts_in_the_future_after_the_clock_was_set_back(
     store: Store, clock: FakeClock
 ) -> None:
