@@ -253,7 +253,7 @@ class Steps(ABC):
 
         The value is written at most once a second, and when the block is left, also by an exception or a
         shutdown. After a crash, what came after the last write is repeated. A block that raised an exception
-        may be entered again.
+        may be entered again. Close a generator that has the block in it, as with ``contextlib.aclosing()``.
 
         Args:
             name: The name of the step, as in ``run()``.

@@ -27,7 +27,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
 
-from pg_scheduler.base.foreign import current_task, is_ctrl_c
+from pg_scheduler.base.foreign import current_task, is_a, is_ctrl_c
 from pg_scheduler.base.text.numbers import counted
 from pg_scheduler.database.session import Connection
 from pg_scheduler.errors import (
@@ -217,12 +217,12 @@ class AttemptSteps(OpenSteps):
         cursor = AttemptCursor(self, name, value)
         try:
             yield cursor
-        except GeneratorExit:  # Python closes the coroutine, which cannot wait any more
-            raise
-        except BaseException:  # whatever it was
-            # The value is that of work which was done, so it is stored although the attempt ends.
-            with suppress(SchedulerError):
-                await cursor.flush()
+        except BaseException as error:  # whatever it was
+            # The value is that of work which was done, so it is stored although the attempt ends. A generator
+            # that is closed early can wait for that. A coroutine that Python closes cannot: no task runs it.
+            if not (is_a(error, GeneratorExit) and current_task() is None):
+                with suppress(SchedulerError):
+                    await cursor.flush()
             # The block may be repeated, but not before a transaction that has written its value has ended.
             if name in self._callers:
                 self._callers.note_failure(name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -1893,6 +1894,89 @@ async def test_cursor_is_written_at_most_once_a_second_and_at_the_end(
 
     await run(t, ship)
     assert written == [None, "2", '"next"', '"next"']
+
+
+async def ship_lines(log: Log) -> AsyncGenerator[int, None]:
+    """Yield the lines after the cursor, and store how many of them the caller has dealt with."""
+    async with current_job().steps.cursor("lines", start=0) as cursor:
+        for line in range(cursor.value, 6):
+            log.append(line)
+            await cursor.set(line + 1)
+            yield line
+
+
+@pytest.mark.parametrize("way", ["aclosing", "dropped", "raised within", "closed by a task", "exit stack"])
+async def test_cursor_of_a_generator_that_is_left_early_is_written(
+    t: TestScheduler, log: Log, way: str
+) -> None:
+    async def ship() -> None:
+        lines = ship_lines(log)
+        match way:
+            case "aclosing":
+                async with aclosing(lines):
+                    await anext(lines)
+                    await anext(lines)
+            case "dropped":
+                async for line in lines:
+                    if line % 2:
+                        break
+                del lines
+                gc.collect()
+                async with asyncio.timeout(PATIENCE):
+                    while not await t.pool.fetchval("SELECT count(*) FROM scheduler_steps"):
+                        pass
+            case "raised within":
+                await anext(lines)
+                await anext(lines)
+                with pytest.raises(GeneratorExit):
+                    await lines.athrow(GeneratorExit)
+            case "closed by a task":
+                await anext(lines)
+                await anext(lines)
+                await asyncio.create_task(lines.aclose())
+            case "exit stack":
+                async with AsyncExitStack() as stack:
+                    stack.push_async_callback(lines.aclose)
+                    await anext(lines)
+                    await anext(lines)
+        if current_job().attempt == 1:
+            async with aclosing(ship_lines(log)) as again:
+                assert await anext(again) == 2, "the block may be entered again"
+            raise ValueError
+
+    await run(t, ship, max_retries=1)
+    assert log[:3] == [0, 1, 2]
+    assert log[3] == 3
+
+
+async def store_nothing() -> None: ...
+
+
+async def test_cursor_of_a_coroutine_that_python_closes_does_not_wait(t: TestScheduler) -> None:
+    async def wait() -> None:
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            await cursor.set(1)
+            await asyncio.Event().wait()
+
+    async def ship() -> None:
+        await current_job().steps.run("loaded", store_nothing)
+        coroutine = wait()
+        coroutine.send(None)
+        loop = asyncio.get_running_loop()
+        closed: asyncio.Future[None] = loop.create_future()
+
+        def close() -> None:
+            try:
+                coroutine.close()
+            except RuntimeError as error:
+                closed.set_exception(error)
+            else:
+                closed.set_result(None)
+
+        loop.call_soon(close)  # a callback is outside of any task, as the end of the event loop is
+        await closed
+
+    await run(t, ship)
 
 
 async def test_cursor_refuses_values_after_its_block_which_nothing_would_write(

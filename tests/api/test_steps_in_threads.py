@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -558,6 +558,32 @@ async def test_connection_of_another_library_is_refused(t: TestScheduler, dsn: s
 
 
 # -- cursor() --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "dropped"])
+async def test_cursor_of_a_generator_that_is_left_early_is_written(
+    t: TestScheduler, log: Log, closes: bool
+) -> None:
+    def ship_lines() -> Generator[int, None, None]:
+        with current_steps().cursor("lines", start=0) as cursor:
+            for line in range(cursor.value, 6):
+                log.append(line)
+                cursor.set(line + 1)
+                yield line
+
+    def ship() -> None:
+        lines = ship_lines()
+        for line in lines:
+            if line % 2:
+                break
+        if closes:
+            lines.close()
+        del lines
+        if current_job().attempt == 1:
+            raise ValueError
+
+    await run(t, ship, max_retries=1)
+    assert log == [0, 1, 2, 3]
 
 
 async def test_cursor_continues_where_the_attempt_before_ended(t: TestScheduler, log: Log) -> None:
