@@ -247,14 +247,22 @@ class DependencyRepository:
         """Let jobs with new definitions wait no longer for the children of their former definitions."""
         await self._statements.fetch("delete_child_edges", list(job_ids), on=connection)
 
-    async def resolve(self, children: Collection[str], transaction: Transaction) -> None:
+    async def resolve(
+        self, children: Collection[str], transaction: Transaction, in_vain: Mapping[str, str] | None = None
+    ) -> None:
         """Derive from the rows whether jobs still wait, and unblock or cancel those that do not.
 
         Then apply the consequences of the cancelled jobs.
+
+        Args:
+            children: The jobs.
+            transaction: The transaction.
+            in_vain: Why jobs of these are cancelled whose definitions have waited in vain while attempts of
+                their former definitions ran; None for no such jobs.
         """
         connection = transaction.connection
         locked = await self._statements.fetch("lock_jobs", list(children), on=connection)
-        failed: dict[str, str] = {}
+        failed: dict[str, str] = dict(in_vain or {})
         broken = await self._statements.fetch("take_broken_edges", list(children), on=connection)
         await self._pass_results(_edges(broken), locked, connection)
         for row in broken:

@@ -191,9 +191,10 @@ SELECT child_id, parent_id FROM ancestor;
 
 -- fragment: waiting_columns
 -- Whether consequences of a job wait for the jobs that it waited for; and the prefix of the names under which their
--- results are stored, NULL for a job to which none are passed. They are passed to a finished job too, for its retry.
+-- results are stored, NULL for a job to which none are passed. They are passed to a finished job too, for its retry. A
+-- new definition that has waited in vain gets none, but the steps of the attempt that runs do.
 job_id, finished_at IS NOT NULL AND {may_run_on} AS is_awaited,
-    CASE WHEN (on_end -> 'replacement') IS NOT NULL
+    CASE WHEN (on_end -> 'replacement') IS NOT NULL AND (on_end #> ARRAY ['replacement', 'in_vain']) IS NULL
             THEN CASE WHEN (on_end #> ARRAY ['replacement', 'options', 'steps']) IS NOT NULL THEN 'next:' END
         WHEN (options -> 'steps') IS NOT NULL THEN 'result:' END AS passed_to
 
@@ -276,8 +277,9 @@ RETURNING job_id;
 
 -- name: cancel_blocked
 -- route: caller
--- Cancel jobs that wait in vain ($1), with the reasons $2. If one is running, its waiting definition is dropped.
+-- Cancel jobs that wait in vain ($1), with the reasons $2.
 --
+-- If one is running, its new definition gets the reason, and is cancelled when it takes the row at the end of the attempt.
 -- The reasons name other jobs, which a reader of this one may not be allowed to see. So they are in the history only.
 -- Each row looks up its reason in an object: hundreds of thousands of jobs may wait for one, and an element of an array
 -- of texts is found by reading all those before it.
@@ -295,7 +297,8 @@ UPDATE {schema}scheduled_jobs AS job SET
             'ended_at', coalesce($3, {now}))) ELSE errors END,
     blocked_on    = NULL,
     options       = CASE WHEN status = 'pending' THEN {options_with_wait} ELSE options END,
-    on_end        = CASE WHEN status = 'pending' THEN {on_end_with_result} ELSE on_end - 'replacement' END
+    on_end        = CASE WHEN status = 'pending' THEN {on_end_with_result}
+        ELSE jsonb_set(on_end, ARRAY ['replacement', 'in_vain'], (SELECT reason.of FROM reason) -> job.job_id) END
 WHERE job_id = ANY ($1)
   AND (status = 'pending' AND coalesce(blocked_on, '') = 'after'
        OR status = 'running' AND (on_end -> 'replacement' ->> 'blocked_on') = 'after')

@@ -513,7 +513,8 @@ class ResultRepository:
         if marked := [row["job_id"] for row in rows if row["is_marked"]]:
             await self._passed_results.take_over(marked, transaction.connection)
         if waiting:
-            await self._dependencies.resolve(waiting, transaction)
+            in_vain = {row["job_id"]: row["in_vain"] for row in rows if row["in_vain"] is not None}
+            await self._dependencies.resolve(waiting, transaction, in_vain)
         return {row["job_id"] for row in rows}
 
     async def _find_settled(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:

@@ -228,7 +228,8 @@ SELECT job_id FROM deleted;
 -- route: caller
 -- Give the rows of attempts that ended ($1, $2 attempts) the new definitions that waited for that.
 --
--- Fenced like settle_jobs. Fails for a definition that no row can hold.
+-- Fenced like settle_jobs. Fails for a definition that no row can hold. "in_vain" is why a definition is to be cancelled
+-- that has waited for another job in vain: the same transaction cancels the job, and writes a message for people instead.
 WITH place AS MATERIALIZED ({places})
 UPDATE {schema}scheduled_jobs SET (
     status, job_name, execution_time, task_data, priority, max_retries, misfire_grace_time, timeout_seconds,
@@ -242,7 +243,7 @@ UPDATE {schema}scheduled_jobs SET (
         new ->> 'function', (new ->> 'lock_key')::bigint,
         greatest((new ->> 'execution_time')::timestamptz, coalesce($4, {now}))
             + make_interval(secs => (new ->> 'misfire_grace_time')::integer),
-        0, 0, NULL, NULL, NULL::timestamptz, (new ->> 'given_at')::timestamptz, NULL::timestamptz, NULL::jsonb,
+        0, 0, new ->> 'in_vain', NULL, NULL::timestamptz, (new ->> 'given_at')::timestamptz, NULL::timestamptz, NULL::jsonb,
         jsonb_path_query_array_tz(errors, {ended_by_hand}, jsonb_build_object('attempt', NULL::integer,
             'since', to_char(coalesce($4, {now}) - interval '2 seconds', {instant_format}))),
         new ->> 'unique_key', new ->> 'blocked_on',
@@ -259,7 +260,7 @@ WHERE job_id = ANY ($1)
   AND worker_id = $3
   AND attempt = ($2::integer[])[{place}]
   AND (on_end -> 'replacement') IS NOT NULL
-RETURNING job_id, {bounded_due}, coalesce(blocked_on, '') = 'after' AS waits,
+RETURNING job_id, {bounded_due}, coalesce(blocked_on, '') = 'after' AS waits, error_message AS in_vain,
     (options -> 'steps') IS NOT NULL AS is_marked;
 
 -- name: refuse_replacement

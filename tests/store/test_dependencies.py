@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, cast
@@ -15,6 +16,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.database.faults import is_locked_out
 from pg_scheduler.database.pool import Connections
+from pg_scheduler.database.queries import load_queries
 from pg_scheduler.database.statements import Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, JobNotFoundError
 from pg_scheduler.events import JobCancelled, JobEvent
@@ -318,14 +320,79 @@ async def test_definition_that_waits_for_a_running_attempt_waits_for_parents_too
     outcome = Outcome.fail("no") if fails else COMPLETE
     for claim, result in ((a, outcome), (c, COMPLETE))[:: 1 if parent_first else -1]:
         await settle(store, claim, result)
-    if not fails:
-        assert await state(pool, "c") == [FREE]
-    elif parent_first:
-        assert await state(pool, "c") == [("completed", None)], "the new definition is dropped"
-    else:
-        assert await state(pool, "c") == [CANCELLED]
+    assert await state(pool, "c") == [CANCELLED if fails else FREE]
     assert await edges(pool) == set()
     assert (await row(pool, "c"))["on_end"] is None
+
+
+IN_VAIN = "job 'a', after which this job was to run, ended as 'failed'"
+
+OUTCOMES = [COMPLETE, RELEASE, Outcome.fail("no"), Outcome.retry(5 * SECOND, "no"), Outcome.skip("no")]
+
+
+@pytest.mark.parametrize("end", OUTCOMES, ids=["completed", "released", "failed", "retried", "skipped"])
+@pytest.mark.parametrize("failed_before", [True, False])
+async def test_definition_that_waits_in_vain_for_a_running_attempt_is_cancelled_with_its_children(
+    store: Store, pool: Pool, published: list[JobEvent], failed_before: bool, end: Outcome
+) -> None:
+    c, a = sorted(await running(store, new_job("a"), new_job("c")), reverse=True)
+    await add(store, child("d", "c"))
+    if failed_before:
+        await settle(store, a, Outcome.fail("no"))
+    await add(store, child("c", "a", priority=1), replace=True)
+    if not failed_before:
+        await settle(store, a, Outcome.fail("no"))
+    assert await state(pool, "c", "d") == [("running", None), BLOCKED]
+    published.clear()
+    await settle(store, c, end)
+    assert await state(pool, "c", "d") == [CANCELLED] * 2
+    found = await row(pool, "c")
+    assert (found["error_message"], found["finished_at"], found["priority"]) == (NOT_COMPLETED, NOW, 1)
+    (entry,) = errors_from(found["errors"])
+    assert (entry.outcome, entry.message, entry.ended_at) == (PARENT, IN_VAIN, NOW)
+    assert JobCancelled("c", NAME, 1, reason=IN_VAIN) in published
+    assert await store.jobs.retry("c") is not None
+    assert await state(pool, "c") == [FREE]
+
+
+async def test_definition_that_waits_in_vain_is_cancelled_when_the_worker_of_the_attempt_dies(
+    store: Store, pool: Pool, clock: FakeClock
+) -> None:
+    c, a = sorted(await running(store, new_job("a"), new_job("c")), reverse=True)
+    await add(store, child("c", "a"), replace=True)
+    await settle(store, a, Outcome.fail("no"))
+    clock.advance(timedelta(seconds=10 * LEASE))
+    await store.workers.rescue(120.0)
+    assert c.job_id == "c"
+    assert await state(pool, "c") == [CANCELLED]
+
+
+async def test_newer_definition_takes_the_place_of_one_that_waits_in_vain(store: Store, pool: Pool) -> None:
+    c, a = sorted(await running(store, new_job("a"), new_job("c")), reverse=True)
+    await add(store, child("c", "a"), replace=True)
+    await settle(store, a, Outcome.fail("no"))
+    await store.inserts.replace([new_job("c", priority=1)])
+    await settle(store, c)
+    assert await state(pool, "c") == [FREE]
+
+
+DROPPING = {
+    "apply_replacements": "the definition takes the row",
+    "cancel_job": "a caller ends the job",
+    "cancel_jobs": "a caller ends the job",
+    "clear_consequences": "the job has ended, so none waits",
+    "refuse_replacement": "the job fails, and its error has the reason",
+    "replace_extended_jobs": "a newer definition takes its place",
+    "replace_jobs": "a newer definition takes its place",
+    "set_status": "a caller sets the status",
+}
+"""What makes a statement drop the new definition that waits for the end of an attempt."""
+
+
+def test_no_other_statement_drops_a_definition_that_waits() -> None:
+    """It would disappear without a record."""
+    drops = re.compile(r"OPERATOR\(pg_catalog\.-\) (ARRAY \[)?'replacement'")
+    assert {name for name, query in load_queries("s").items() if drops.search(query.text)} == {*DROPPING}
 
 
 async def test_job_that_would_wait_for_itself_is_rejected(store: Store, pool: Pool) -> None:
