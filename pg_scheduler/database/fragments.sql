@@ -88,12 +88,18 @@ coalesce((job.errors #>> ARRAY ['-1', 'attempt']) = job.attempt::text, false)
 -- fragment: was_moved
 coalesce((job.options #> ARRAY ['suspended', 'moved']) = to_jsonb(job.attempt), false)
 
--- The job waits for the others that have not ended, else for the turn of its tenant.
+-- Whether a job waited for others when it ended; NULL if it waited for nothing.
+
+-- fragment: waited_at_end
+(options #>> ARRAY ['ended', 'blocked_on']) = 'after'
+
+-- The job waits for the others that have not ended, else for the turn of its tenant. An earlier statement must have locked
+-- it: the end of another job locks it before it deletes the edge.
 
 -- fragment: restored_blocked_on
 CASE
         WHEN (options -> 'ended') IS NULL THEN NULL
-        WHEN (options #>> ARRAY ['ended', 'blocked_on']) = 'after' THEN
+        WHEN {waited_at_end} THEN
             CASE WHEN EXISTS (SELECT FROM {schema}scheduler_after AS edge WHERE edge.child_id = scheduled_jobs.job_id)
                     THEN 'after'
                 WHEN left(options ->> 'share', 6) = 'share:' AND octet_length(options ->> 'share') <= 2000

@@ -229,6 +229,16 @@ class DependencyRepository:
             await self._end_child_steps([job_id], connection)
         return not unfinished
 
+    async def lock_retried(self, job_id: str, transaction: Transaction) -> None:
+        """Lock a job, so that the statement that retries it sees which other jobs it still waits for.
+
+        The end of another job locks this one before it deletes the edge. A transaction of the application at
+        another isolation level than READ COMMITTED sees neither, so its commit wakes a scan.
+        """
+        await self._statements.fetch("lock_jobs", [job_id], on=transaction.connection)
+        if isinstance(transaction, CallersTransaction):
+            await self._statements.fetch("leave_consequences", on=transaction.connection)
+
     async def wait_again(
         self, children: Sequence[str], parents: Sequence[str | None], connection: Connection
     ) -> None:

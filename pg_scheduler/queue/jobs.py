@@ -166,21 +166,23 @@ class JobRepository(Repository):
             JobConflictError: Another unfinished job has its unique key.
         """
         fetch = partial(self._statements.fetch, "retry_job", job_id, self._statements.now)
-        # The last parameter is whether the statement may also change the child of a step.
-        # If it may not, the statement returns the child unchanged, with its parent.
+        # The last parameter is whether the statement may also change the child of a step, and a job that may
+        # wait for others again. If it may not, the statement returns such a job unchanged.
         retry_others, retry_any = partial(fetch, False), partial(fetch, True)
         rows = await self._unique_keys.restart(
             job_id, partial(retry_others, on=connection), within=connection
         )
 
-        async def retry_child(transaction: Transaction) -> list[Record]:
+        async def retry_linked(transaction: Transaction) -> list[Record]:
             inner = transaction.connection
-            child_rows = await self._unique_keys.restart(job_id, partial(retry_any, on=inner), within=inner)
-            await self._dependencies.wait_again([job_id], [row["parent"] for row in child_rows], inner)
-            return child_rows
+            if any(row["may_wait"] for row in rows):
+                await self._dependencies.lock_retried(job_id, transaction)
+            linked_rows = await self._unique_keys.restart(job_id, partial(retry_any, on=inner), within=inner)
+            await self._dependencies.wait_again([job_id], [row["parent"] for row in linked_rows], inner)
+            return linked_rows
 
-        if rows and rows[0]["parent"] is not None:
-            rows = await self._statements.run_retrying(retry_child, within=connection)
+        if any(row["parent"] is not None or row["may_wait"] for row in rows):
+            rows = await self._statements.run_retrying(retry_linked, within=connection)
         return rows[0]["due"] if rows else None
 
     async def retry_from(

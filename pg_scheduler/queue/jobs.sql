@@ -85,9 +85,11 @@ FROM old LEFT JOIN changed ON changed.job_id = old.job_id;
 -- Make a finished job pending and due now, its retries and crashes unused; return when that is.
 --
 -- The attempt number continues: it is part of the fencing token. A job whose cancelled attempt may still run is left.
--- A child of a step is changed only if $3, in a transaction in which wait_again follows; "parent" is the other job.
+-- Some jobs are changed only if $3: a child of a step, in a transaction in which wait_again follows, where "parent" is the
+-- other job; and a job that may wait for others again, in a transaction whose earlier statement has locked it. Otherwise
+-- one of the others may end while this statement waits for the row, and the snapshot still has its edge.
 WITH old AS (
-    SELECT job_id AS id, {parent_of_child} AS parent
+    SELECT job_id AS id, {parent_of_child} AS parent, coalesce({waited_at_end}, false) AS may_wait
     FROM {schema}scheduled_jobs
     WHERE job_id = $1 AND finished_at IS NOT NULL AND NOT {may_run_on}{within_lock_limit}
     FOR NO KEY UPDATE
@@ -96,10 +98,10 @@ changed AS (
     UPDATE {schema}scheduled_jobs SET
         {retried_values}
     FROM old
-    WHERE job_id = old.id AND ($3::boolean OR old.parent IS NULL)
+    WHERE job_id = old.id AND ($3::boolean OR old.parent IS NULL AND NOT old.may_wait)
     RETURNING {bounded_due}
 )
-SELECT changed.due, old.parent FROM old LEFT JOIN changed ON true;
+SELECT changed.due, old.parent, old.may_wait FROM old LEFT JOIN changed ON true;
 
 -- fragment: parent_of_child
 options #>> ARRAY ['child_of', 'job']

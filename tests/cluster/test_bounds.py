@@ -447,6 +447,7 @@ STORE_CALLS: dict[str, Call] = {
     "adopt": lambda it, _: it.identity.adopt(hold=True),
     "held": lambda it, _: it.identity.held(),
     "keeping": lambda it, conn: it.dependencies.keeping(["a"], conn),
+    "lock_retried": lambda it, conn: it.dependencies.lock_retried("a", Transaction(conn, [])),
     "wait_again": lambda it, conn: it.dependencies.wait_again(["a"], ["b"], conn),
     "forget_children": lambda it, conn: it.dependencies.forget_children(["a"], conn),
     "lock_unfinished": lambda it, conn: it.dependencies.lock_unfinished(["a"], Transaction(conn, [])),

@@ -306,6 +306,7 @@ async def use_schedules(store: Store) -> object:
         assert await store.dependencies.lock_unfinished(["gone"], Transaction(connection, [])) == set()
         assert await store.dependencies.keeping(["gone"], connection) == set()
         await store.dependencies.forget_children(["gone"], connection)
+        await store.dependencies.lock_retried("gone", Transaction(connection, []))
         await store.dependencies.wait_again(["gone"], ["gone too"], connection)
         ended = EndedJob("job", NAME, JobStatus.FAILED, 1, "why", {}, {"schedule_id": "key"})
         transaction = Transaction(connection, [])
