@@ -53,6 +53,15 @@ INSERT_ROWS = {
         "INSERT INTO scheduler_bulk_runs VALUES"
         " ('kept', NULL, now(), 'me', 1, now(), 'me', 'running', now(), now())"
     ),
+    "scheduler_failures": (
+        "INSERT INTO scheduler_failures VALUES"
+        " (gen_random_uuid(), 'kept', 'mail', 'lost', 'failed', 1, now(), NULL, 'a')"
+    ),
+    "scheduler_error_groups": (
+        "INSERT INTO scheduler_error_groups VALUES"
+        " ('kept', 'mail', 'lost', 'failed', 1, now(), NULL, now(), NULL, 'a')"
+    ),
+    "scheduler_error_counts": "INSERT INTO scheduler_error_counts VALUES ('kept', 60, now(), 1)",
     "scheduler_results": (
         "INSERT INTO scheduler_results VALUES ('kept', 'completed', '1', NULL, NULL, 1, NULL, now(), now())"
     ),

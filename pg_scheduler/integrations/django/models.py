@@ -235,6 +235,9 @@ _KEYS: Final = {
     "Database": ("scheduler_database", "id"),
     "BulkRun": ("scheduler_bulk_runs", "run_id"),
     "Dependency": ("scheduler_after", "parent_id", "child_id"),
+    "ErrorCount": ("scheduler_error_counts", "fingerprint", "span", "bucket"),
+    "ErrorGroup": ("scheduler_error_groups", "fingerprint"),
+    "Failure": ("scheduler_failures", "failure_id"),
     "PausedTask": ("scheduler_tasks", "name"),
     "Start": ("scheduler_starts", "key", "job_id", "attempt"),
     "Statistics": ("scheduler_stats", "span", "bucket", "job_name"),
@@ -250,6 +253,7 @@ _FIELDS: Final = {
     "integer": models.IntegerField,
     "text": models.TextField,
     "timestamp with time zone": models.DateTimeField,
+    "uuid": models.UUIDField,
 }
 
 
