@@ -33,6 +33,7 @@ from pydantic.errors import PydanticUserError
 from pg_scheduler.base.foreign import is_ctrl_c
 from pg_scheduler.base.validators import adapter_of
 from pg_scheduler.errors import PayloadError
+from pg_scheduler.jobs.payload import MAX_DEPTH as MAX_JSON_DEPTH
 from pg_scheduler.jobs.payload import check_json
 
 PLAIN: Final = frozenset({type(None), bool, int, float, str})
@@ -206,15 +207,24 @@ def encode_by_class(value: Any, path: str) -> Any:
     Raises:
         PayloadError: JSON cannot represent the value, or an object would not arrive equal.
     """
+    try:
+        return _by_class(value, path)
+    except RecursionError as error:
+        raise PayloadError(
+            f"{path} is nested deeper than {MAX_JSON_DEPTH} levels (or contains itself); flatten it"
+        ) from error
+
+
+def _by_class(value: Any, path: str) -> Any:
     kind = type(value)
     if kind in PLAIN:
         return value
     if kind in {list, tuple} or isinstance(value, Iterator):
-        return [encode_by_class(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        return [_by_class(item, f"{path}[{index}]") for index, item in enumerate(value)]
     if kind in {set, frozenset}:
-        return sorted((encode_by_class(item, f"{path}[...]") for item in value), key=_order)
+        return sorted((_by_class(item, f"{path}[...]") for item in value), key=_order)
     if kind is dict:
-        return {_key(key, path): encode_by_class(item, f"{path}[{key!r}]") for key, item in value.items()}
+        return {_key(key, path): _by_class(item, f"{path}[{key!r}]") for key, item in value.items()}
     try:
         return ValueType(kind).encode(value, path, in_union=True)
     # pydantic does not support the class as a type, but may be able to serialize the object.
@@ -233,14 +243,14 @@ def _text_of(form: Any, path: str) -> str:
         raise PayloadError(f"{path} cannot be serialized: {error}") from error
 
 
-def is_json(value: Any) -> bool:
-    """Return whether a value is JSON as it is."""
+def is_json(value: Any, depth: int = MAX_JSON_DEPTH) -> bool:
+    """Return whether a value is JSON as it is, without looking at parts that are nested too deep anyway."""
     kind = type(value)
-    if kind in PLAIN:
+    if kind in PLAIN or depth == 0:
         return True
     if kind is list:
-        return all(map(is_json, value))
-    return kind is dict and all(type(key) is str and is_json(item) for key, item in value.items())
+        return all(is_json(item, depth - 1) for item in value)
+    return kind is dict and all(type(key) is str and is_json(item, depth - 1) for key, item in value.items())
 
 
 def as_returned(text: str) -> str:

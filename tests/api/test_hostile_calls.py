@@ -13,7 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pg_scheduler import JobSpec, PayloadError, Scheduler, periodic
-from pg_scheduler.jobs.payload import MAX_DEPTH
+from pg_scheduler.jobs.payload import MAX_DEPTH, encode, encode_object, encode_value
+from pg_scheduler.jobs.signals import signal_text
+from pg_scheduler.jobs.step_values import ReturnType, step_text
+from pg_scheduler.jobs.typed import TypedArguments
 from tests.api.conftest import Make
 from tests.support.worker import now
 
@@ -199,6 +202,43 @@ async def test_jobs_without_arguments_are_accepted_with_the_smallest_size_limit(
 
     assert await scheduler.schedule(work, execution_time=now())
     assert await scheduler.trigger_periodic_job("k" * 200)
+
+
+async def take_list(value: list[Any]) -> list[Any]:
+    return value
+
+
+async def take_undefined(value: Any) -> Undefined:  # type: ignore[name-defined]  # noqa: F821
+    return value
+
+
+WAYS: dict[str, Callable[[Any], object]] = {
+    "signal": lambda value: signal_text("name", value, None, None, "job"),
+    "signal in a dict": lambda value: signal_text("name", {"key": (value,)}, None, None, "job"),
+    "step": lambda value: step_text("name", ReturnType(work).to_json("name", value), None),
+    "step with a type": lambda value: step_text("name", ReturnType(take_list).to_json("name", value), None),
+    "step with an undefined type": lambda value: step_text(
+        "name", ReturnType(take_undefined).to_json("name", value), None
+    ),
+    "argument": lambda value: encode((value,), {"key": value}),
+    "argument with a type": lambda value: TypedArguments(take_list).encode((value,), {}),
+    "metadata": lambda value: encode_object("metadata", {"key": value}),
+    "result": encode_value,
+}
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 320, 900, 5_000])
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_value_that_is_nested_too_deep_is_rejected_in_every_way_in(
+    way: Callable[[Any], object], depth: int
+) -> None:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    with pytest.raises(PayloadError):
+        way(value)
+    while isinstance(value, list):  # otherwise its deallocation would recurse as deeply
+        value = value[0]
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 5_000, 100_000])
