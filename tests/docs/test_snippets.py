@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler, errors
+from pg_scheduler import JobStatus, Scheduler, current_job, errors, job
+from pg_scheduler.testing import TestScheduler
 from tests.docs.snippets import PAGES, RUN, Snippet, page_id, run_python, snippets_of
 
 
@@ -38,3 +41,20 @@ async def test_snippets_of_a_page_run(
                 await run_python(snippet, module)
         else:
             await run_python(snippet, module)
+
+
+async def test_crawl_that_ends_before_its_signal_logs_no_error(
+    pool: asyncpg.Pool[asyncpg.Record], caplog: pytest.LogCaptureFixture
+) -> None:
+    (page,) = [page for page in PAGES if page.parts[-2:] == ("guides", "steps.md")]
+    (code,) = [snippet.code for snippet in snippets_of(page) if "async def crawl" in snippet.code]
+    names: dict[str, Any] = {"job": job, "current_job": current_job}
+    exec(code[: code.index("job_id = ")], names)
+    async with TestScheduler(pool) as t:
+        job_id = await t.scheduler.enqueue(names["crawl"], args=(0,))
+        await t.drain()
+        ended = await t.scheduler.get_job(job_id)
+        assert ended is not None
+        assert ended.status is JobStatus.COMPLETED
+        gc.collect()
+    assert "never retrieved" not in caplog.text
