@@ -38,12 +38,12 @@ LIMIT_KEY: Final = Shape("limit_key", LimitKeyState, (*columns("name", "key"), *
 SHARE: Final = Shape(
     "share",
     ShareState,
-    (*columns("name", "tenants", "waiting", "in_flight"), Column("tasks", is_wide=True)),
+    (*columns("name", "tenants", "running", "admitted", "waiting"), Column("tasks", is_wide=True)),
 )
 TENANT: Final = Shape(
     "tenant",
     TenantState,
-    columns("name", "key", "waiting", "in_flight", "last_turn_at"),
+    columns("name", "key", "running", "admitted", "waiting", "last_turn_at"),
     identity="key",
 )
 
@@ -71,7 +71,7 @@ async def show(
 
 
 async def list_shares(command: Command) -> None:
-    """Print the shares of tasks, with their tenants, the jobs that wait for a turn, and those in flight."""
+    """Print the shares of tasks, with their tenants, and jobs that run, are admitted, or wait for a turn."""
     async with command.inspector() as inspector:
         shares = await inspector.shares()
     _write(command, SHARE, shares)
@@ -80,7 +80,7 @@ async def list_shares(command: Command) -> None:
 async def tenants(
     command: Command, name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a share.")]
 ) -> None:
-    """Print the tenants of a share with jobs that wait or are in flight, those with most waiting first."""
+    """Print the tenants of a share whose jobs run, are admitted or wait, those with most waiting first."""
     async with command.inspector() as inspector:
         tenants = await inspector.tenants(name)
         names = {share.name for share in (await inspector.shares()).items}
@@ -94,6 +94,8 @@ def _write(
     command: Command, shape: Shape[Any], page: LimitList | LimitKeyList | ShareList | TenantList
 ) -> None:
     is_capped = page.is_capped or page.is_waiting_capped
+    if isinstance(page, ShareList | TenantList):
+        is_capped = is_capped or page.is_in_flight_capped
     command.output.write_list(shape, page.items, is_capped=is_capped, summary=page.summary)
     command.output.say(page.summary)
 

@@ -30,7 +30,7 @@ from .values import PauseNote, PauseUntil, read_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTask(TaskState):
-    """A name that workers claim, that has due or running jobs, or that is paused."""
+    """A name that workers claim, that has due, blocked or running jobs, or that is paused."""
 
     started: int
     """Attempts of the last hour."""
@@ -67,7 +67,7 @@ TASK: Final = Shape(
     "task",
     ListedTask,
     (
-        *columns("name", "due", "running", "oldest_due_at", "workers"),
+        *columns("name", "due", "blocked", "running", "oldest_due_at", "workers"),
         *columns("started", "failed", "failure_rate", "run_p50_s", "run_p95_s", is_wide=True),
         *columns("limits", "hosts", "releases", "paused_at", "paused_until", is_wide=True),
         Column("note", is_long=True),
@@ -103,7 +103,7 @@ async def list_tasks(
         typer.Option(metavar="TARGET", help="The tasks of a Scheduler or of modules instead; repeatable."),
     ] = None,
 ) -> None:
-    """Print the names that workers claim, that have due or running jobs, or that are paused.
+    """Print the names that workers claim, that have due, blocked or running jobs, or that are paused.
 
     The attempts, failures and durations are those of the last hour; -o wide has them, the limits, and the
     hosts and releases of the workers. With --target: the tasks that code

@@ -41,7 +41,8 @@ from pg_scheduler.dashboard.team_views import team_views
 from pg_scheduler.dashboard.tracebacks import blocks_of, highlighted
 from pg_scheduler.inspect.limits import limit_counts
 from pg_scheduler.inspect.search.parser import FIELDS
-from pg_scheduler.inspect.texts import counted, length, rounded, term
+from pg_scheduler.inspect.tasks import describe_waiting
+from pg_scheduler.inspect.texts import count, counted, length, rounded, term
 from pg_scheduler.triggers.zones import zone_names
 from pg_scheduler.version import __version__
 
@@ -68,8 +69,8 @@ OF_REQUEST: Final = (
 
 FILTERS: Final = (
     texts.ago, texts.initials, texts.json_text, texts.linked, texts.sentence, texts.short, texts.timed,
-    texts.took, texts.utc, counted, rounded, share_done, small_bars, small_line, audit.verb_of,
-    errors.error_text, errors.release_at, errors.retrying, limit_counts, workers.grouped,
+    texts.took, texts.utc, count, counted, describe_waiting, rounded, share_done, small_bars, small_line,
+    audit.verb_of, errors.error_text, errors.release_at, errors.retrying, limit_counts, workers.grouped,
 )  # fmt: skip
 """Functions that templates apply under their names."""
 

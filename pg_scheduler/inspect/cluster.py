@@ -52,6 +52,7 @@ class ClusterFigures:
         now: The time of the database.
         clock_skew_s: By how many seconds the clock of the database is ahead of the clock of this host.
         oldest_transaction_s: The age of the oldest transaction, in seconds.
+        is_blocked_capped: Whether counting blocked jobs stopped, so that there may be more.
         last_death_at: When a worker was last declared dead; None if no worker was within an hour, or if that
             is unknown.
     """
@@ -71,6 +72,7 @@ class ClusterFigures:
     oldest_transaction_s: float
     last_death_at: datetime | None
     held: frozenset[str] = frozenset()
+    is_blocked_capped: bool = False
 
     @property
     def waiting(self) -> list[BacklogRow]:
@@ -111,7 +113,8 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
             quarantined = (await cluster.unsuccessful(MAX_UNSUCCESSFUL_ROWS, on=connection)).quarantined
     backlog = await inspections.backlog()
     blocked: dict[str, int] = {}
-    for blocked_on, jobs in (await store.limits.blocked()).jobs.items():
+    blocked_jobs = await store.limits.blocked()
+    for blocked_on, jobs in blocked_jobs.jobs.items():
         # Keys and tenants are left out, because they can be personal data.
         group = ":".join(blocked_on.split(":", 2)[:2])
         blocked[group] = blocked.get(group, 0) + jobs
@@ -133,4 +136,5 @@ async def read_cluster(store: InspectionStore) -> ClusterFigures:
         oldest_transaction_s=server.oldest_transaction_s,
         last_death_at=await cluster.last_death(MAX_RECORDS),
         held=held_names((row.name for row in backlog.rows), paused, tasks_of_aliases(workers)),
+        is_blocked_capped=blocked_jobs.is_capped,
     )

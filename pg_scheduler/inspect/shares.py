@@ -1,4 +1,4 @@
-"""The shares of tasks: their tenants, which take turns, with the jobs that wait or are in flight."""
+"""The shares of tasks: their tenants, which take turns, with the jobs that wait, are admitted or run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.inspect.base import InspectorBase
-from pg_scheduler.inspect.store.limits import TenantRow
+from pg_scheduler.inspect.store.limits import InFlightRow, TenantRow
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.texts import count, counted
 from pg_scheduler.jobs.keys import name_and_key, named_prefix, prefix_of
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
@@ -32,11 +32,13 @@ class ShareState:
     tasks: tuple[str, ...]
     """The tasks that live workers declare for it."""
     tenants: int
-    """Tenants with jobs that wait or are in flight."""
+    """Tenants with jobs that wait, are admitted or run."""
+    running: int
+    """Jobs that run."""
+    admitted: int
+    """Jobs that had their turn, and wait for a slot or a limit."""
     waiting: int
     """Jobs that wait for the turn of their tenant."""
-    in_flight: int
-    """Jobs that had their turn: they run, will run next, or wait for a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +51,20 @@ class ShareList:
     """Whether there may be more shares or tenants: at most 500 tenants with waiting jobs are read."""
     is_waiting_capped: bool
     """Whether counting the waiting jobs of a tenant stopped: 20,000 jobs are divided among the tenants."""
+    is_in_flight_capped: bool = False
+    """Whether counting the jobs that had their turn stopped after 10,000 jobs."""
 
     @property
     def summary(self) -> str:
         """The numbers of shares, tenants and jobs, in one line, as every front end shows them."""
         shares = counted(len(self.items), "share")
         tenants = counted(sum(item.tenants for item in self.items), "tenant", is_capped=self.is_capped)
-        return f"{shares}, {tenants}, {_jobs(self.items, is_capped=self.is_capped or self.is_waiting_capped)}"
+        jobs = _jobs(
+            self.items,
+            is_in_flight_capped=self.is_in_flight_capped,
+            is_waiting_capped=self.is_capped or self.is_waiting_capped,
+        )
+        return f"{shares}, {tenants}, {jobs}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +75,12 @@ class TenantState:
     """The name of the share."""
     key: str
     """The tenant."""
+    running: int
+    """Jobs that run."""
+    admitted: int
+    """Jobs that had their turn, and wait for a slot or a limit."""
     waiting: int
     """Jobs that wait for the turn of the tenant."""
-    in_flight: int
-    """Jobs that had their turn: they run, will run next, or wait for a limit."""
     last_turn_at: datetime | None
     """When the last job of the tenant had its turn; None if that was more than about an hour ago."""
 
@@ -84,18 +95,31 @@ class TenantList:
     """Whether there may be more: at most 500 tenants with waiting jobs are read."""
     is_waiting_capped: bool
     """Whether counting the waiting jobs of a tenant stopped: 20,000 jobs are divided among the tenants."""
+    is_in_flight_capped: bool = False
+    """Whether counting the jobs that had their turn stopped after 10,000 jobs."""
 
     @property
     def summary(self) -> str:
         """The numbers of tenants and jobs, in one line, as every front end shows them."""
         tenants = counted(len(self.items), "tenant", is_capped=self.is_capped)
-        return f"{tenants}, {_jobs(self.items, is_capped=self.is_capped or self.is_waiting_capped)}"
+        jobs = _jobs(
+            self.items,
+            is_in_flight_capped=self.is_in_flight_capped,
+            is_waiting_capped=self.is_capped or self.is_waiting_capped,
+        )
+        return f"{tenants}, {jobs}"
 
 
-def _jobs(items: Iterable[ShareState | TenantState], *, is_capped: bool) -> str:
+def _jobs(
+    items: Iterable[ShareState | TenantState], *, is_in_flight_capped: bool, is_waiting_capped: bool
+) -> str:
     states = list(items)
-    waiting = counted(sum(state.waiting for state in states), "waiting job", is_capped=is_capped)
-    return f"{waiting}, {sum(state.in_flight for state in states):,} in flight"
+    counts = {
+        "running": count(sum(state.running for state in states), is_capped=is_in_flight_capped),
+        "admitted": count(sum(state.admitted for state in states), is_capped=is_in_flight_capped),
+        "waiting": count(sum(state.waiting for state in states), is_capped=is_waiting_capped),
+    }
+    return ", ".join(f"{number} {state}" for state, number in counts.items())
 
 
 class ShareOverview(NamedTuple):
@@ -114,12 +138,12 @@ class ShareReads(InspectorBase):
         Example::
 
             for share in (await inspector.shares()).items:
-                print(share.name, share.tenants, share.waiting, share.in_flight)
+                print(share.name, share.tenants, share.running, share.admitted, share.waiting)
         """
         return (await read_shares(self._reads)).shares
 
     async def tenants(self, name: str) -> TenantList:
-        """Return the tenants of a share that have jobs in flight or waiting, those with most waiting first.
+        """Return the tenants of a share whose jobs wait, are admitted or run, those with most waiting first.
 
         Raises:
             TypeError: ``name`` is not a str.
@@ -128,12 +152,17 @@ class ShareReads(InspectorBase):
         Example::
 
             for tenant in (await inspector.tenants("exports")).items:
-                print(tenant.key, tenant.waiting, tenant.in_flight, tenant.last_turn_at)
+                print(tenant.key, tenant.running, tenant.admitted, tenant.waiting)
         """
         prefix = named_prefix(BLOCKED_BY_SHARE, check_text("name", name))
-        tenants_by_share, is_capped, is_waiting_capped = await _tenants(self._reads, {prefix: name}, prefix)
-        items = tenants_by_share.get(prefix, [])
-        return TenantList(items[:MAX_ITEMS], is_capped or len(items) > MAX_ITEMS, is_waiting_capped)
+        read = await _tenants(self._reads, {prefix: name}, prefix)
+        items = read.by_share.get(prefix, [])
+        return TenantList(
+            items[:MAX_ITEMS],
+            read.is_capped or len(items) > MAX_ITEMS,
+            read.is_waiting_capped,
+            read.is_in_flight_capped,
+        )
 
 
 async def read_shares(reads: InspectionStore) -> ShareOverview:
@@ -141,22 +170,24 @@ async def read_shares(reads: InspectionStore) -> ShareOverview:
     tasks = _declared(await reads.workers.list_workers())
     # The tables have the text of a share, which is a prefix of the texts of its tenants.
     names = {named_prefix(BLOCKED_BY_SHARE, name): name for name in tasks}
-    tenants_by_share, is_capped, is_waiting_capped = await _tenants(reads, names)
+    read = await _tenants(reads, names)
     shares = [
         ShareState(
-            name,
-            tuple(sorted(tasks.get(name, ()))),
-            len(tenants),
-            sum(tenant.waiting for tenant in tenants),
-            sum(tenant.in_flight for tenant in tenants),
+            name=name,
+            tasks=tuple(sorted(tasks.get(name, ()))),
+            tenants=len(tenants),
+            running=sum(tenant.running for tenant in tenants),
+            admitted=sum(tenant.admitted for tenant in tenants),
+            waiting=sum(tenant.waiting for tenant in tenants),
         )
-        for prefix in {*names, *tenants_by_share}
-        for name, tenants in [(_name(prefix, names), tenants_by_share.get(prefix, []))]
+        for prefix in {*names, *read.by_share}
+        for name, tenants in [(_name(prefix, names), read.by_share.get(prefix, []))]
     ]
     shares.sort(key=lambda share: share.name)
-    is_capped = is_capped or len(shares) > MAX_ITEMS
-    by_name = {_name(prefix, names): tenants for prefix, tenants in tenants_by_share.items()}
-    return ShareOverview(ShareList(shares[:MAX_ITEMS], is_capped, is_waiting_capped), by_name)
+    is_capped = read.is_capped or len(shares) > MAX_ITEMS
+    by_name = {_name(prefix, names): tenants for prefix, tenants in read.by_share.items()}
+    share_list = ShareList(shares[:MAX_ITEMS], is_capped, read.is_waiting_capped, read.is_in_flight_capped)
+    return ShareOverview(share_list, by_name)
 
 
 def _declared(workers: Iterable[Worker]) -> dict[str, set[str]]:
@@ -173,16 +204,21 @@ def _name(prefix: str, names: Mapping[str, str]) -> str:
     return names.get(prefix) or name_and_key(BLOCKED_BY_SHARE, prefix)[0]
 
 
+class _Tenants(NamedTuple):
+    """The tenants by the text of their share, and which of the numbers may be greater."""
+
+    by_share: dict[str, list[TenantState]]
+    is_capped: bool
+    is_waiting_capped: bool
+    is_in_flight_capped: bool
+
+
 async def _tenants(
     reads: InspectionStore, names: Mapping[str, str], prefix: str = BLOCKED_BY_SHARE
-) -> tuple[dict[str, list[TenantState]], bool, bool]:
-    """Return the tenants by the text of their share.
-
-    Returns:
-        The tenants, whether there may be more tenants, and whether counting waiting jobs stopped.
-    """
+) -> _Tenants:
+    """Return the tenants by the text of their share."""
     waiting = await reads.shares.tenants(prefix, MAX_TENANTS)
-    in_flight = await reads.limits.in_flight()
+    in_flight, is_in_flight_capped = await reads.limits.in_flight()
     # The tenants that were read sort after the prefix. A tenant with an empty key is the prefix itself.
     keys = dict.fromkeys(key for key in (prefix, *waiting, *in_flight) if key.startswith(prefix))
     rows, is_waiting_capped = await reads.limits.tenants(list(keys))
@@ -193,14 +229,19 @@ async def _tenants(
             continue
         share = prefix_of(BLOCKED_BY_SHARE, row.key)
         tenants_by_share.setdefault(share, []).append(
-            _tenant(row, _name(share, names), in_flight.get(row.key, 0))
+            _tenant(row, _name(share, names), in_flight.get(row.key, InFlightRow()))
         )
     for tenants in tenants_by_share.values():
-        tenants.sort(key=lambda tenant: (-tenant.waiting, -tenant.in_flight, tenant.key))
-    return tenants_by_share, len(waiting) >= MAX_TENANTS, is_waiting_capped
+        tenants.sort(key=lambda tenant: (-tenant.waiting, -tenant.running - tenant.admitted, tenant.key))
+    return _Tenants(tenants_by_share, len(waiting) >= MAX_TENANTS, is_waiting_capped, is_in_flight_capped)
 
 
-def _tenant(row: TenantRow, name: str, in_flight: int) -> TenantState:
+def _tenant(row: TenantRow, name: str, in_flight: InFlightRow) -> TenantState:
     return TenantState(
-        name, name_and_key(BLOCKED_BY_SHARE, row.key)[1], row.jobs, in_flight, row.last_turn_at
+        name=name,
+        key=name_and_key(BLOCKED_BY_SHARE, row.key)[1],
+        running=in_flight.running,
+        admitted=in_flight.admitted,
+        waiting=row.jobs,
+        last_turn_at=row.last_turn_at,
     )

@@ -16,6 +16,7 @@ from pg_scheduler.inspect.cluster import ClusterFigures
 from pg_scheduler.inspect.doctor.codes import Severity
 from pg_scheduler.inspect.doctor.findings import Diagnosis, Finding, worst_of
 from pg_scheduler.inspect.statistics import Statistics
+from pg_scheduler.inspect.tasks import describe_waiting
 from pg_scheduler.inspect.texts import count, counted, length, listed, rounded
 
 PERIOD: Final = timedelta(minutes=15)
@@ -131,9 +132,17 @@ def _jobs(figures: ClusterFigures) -> str:
     # An estimate below the number of due jobs is outdated, because the table was not analyzed for long.
     is_stale = unfinished is None or unfinished < due
     estimate = "" if is_stale else f"; about {rounded(unfinished or 0)} unfinished jobs in all"
-    if not due:
-        return f"none due{estimate}"
-    parts = [f"{count(due, is_capped=figures.is_capped)} due"]
+    blocked = sum(figures.blocked.values())
+    if not due and not blocked:
+        return f"none waiting{estimate}"
+    parts = [
+        describe_waiting(
+            due,
+            blocked,
+            is_due_capped=figures.is_capped,
+            is_blocked_capped=figures.is_blocked_capped,
+        )
+    ]
     ages = [(row.oldest_due_at, row.name) for row in figures.waiting if row.oldest_due_at is not None]
     if ages:
         oldest_due_at, name = min(ages)
@@ -185,7 +194,10 @@ def _schedules(figures: ClusterFigures) -> str:
 def _limits(figures: ClusterFigures) -> str:
     if not figures.blocked:
         return "no job is blocked"
-    parts = [f"{number:,} by {name}" for name, number in sorted(figures.blocked.items())]
+    parts = [
+        f"{count(number, is_capped=figures.is_blocked_capped)} by {name}"
+        for name, number in sorted(figures.blocked.items())
+    ]
     return f"blocked jobs: {listed(parts)}"
 
 

@@ -24,9 +24,20 @@ MAX_NAMES: Final = 500
 """The maximum number of names in the statistics that are returned."""
 
 
+def describe_waiting(
+    due: int, blocked: int, *, is_due_capped: bool = False, is_blocked_capped: bool = False
+) -> str:
+    """Return how many jobs wait, as every front end shows it: ``waiting 21: due 0, blocked 21``."""
+    waiting = count(due + blocked, is_capped=is_due_capped or is_blocked_capped)
+    return (
+        f"waiting {waiting}: due {count(due, is_capped=is_due_capped)}, "
+        f"blocked {count(blocked, is_capped=is_blocked_capped)}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class NameBacklog:
-    """The numbers of due and of running jobs with one name."""
+    """The numbers of due, of blocked and of running jobs with one name."""
 
     name: str
     """The name that a worker must claim: the name of the function."""
@@ -38,6 +49,13 @@ class NameBacklog:
     """When the first of the due jobs was due; None if none is due."""
     workers: int | None
     """The number of live workers that claim the name; None if a live worker does not report its names."""
+    blocked: int = 0
+    """Jobs that wait for a limit, a share or other jobs."""
+
+    @property
+    def waiting(self) -> int:
+        """The due and the blocked jobs."""
+        return self.due + self.blocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +63,8 @@ class Backlog:
     """The due jobs by name, and the blocked jobs, which are not due."""
 
     names: Sequence[NameBacklog]
-    """At most 500 names. The name of the oldest due job comes first."""
+    """At most 500 names with due or running jobs, that of the oldest due job first, and at most 500 others
+    with blocked jobs."""
     due: int
     """Due jobs of these names."""
     is_capped: bool
@@ -63,15 +82,19 @@ class Backlog:
     @property
     def summary(self) -> str:
         """The numbers of names and jobs, in one line, as every front end shows them."""
-        due = counted(self.due, "due job", is_capped=self.is_capped)
-        estimate = f", about {rounded(self.due_estimate)}" if self.is_capped else ""
-        blocked = f"{sum(self.blocked.values()):,}{'+' if self.is_blocked_capped else ''}"
-        return f"{due}{estimate} of {counted(len(self.names), 'name')}, {blocked} blocked"
+        waiting = describe_waiting(
+            self.due,
+            sum(name.blocked for name in self.names),
+            is_due_capped=self.is_capped,
+            is_blocked_capped=self.is_blocked_capped,
+        )
+        estimate = f", about {rounded(self.due_estimate)} due" if self.is_capped else ""
+        return f"{counted(len(self.names), 'name')}, {waiting}{estimate}"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskState(NameBacklog):
-    """A name that a worker claims, that has due or running jobs, or that is paused."""
+    """A name that a worker claims, that has due, blocked or running jobs, or that is paused."""
 
     paused_at: datetime | None = None
     """When the task was paused; None if it is not paused."""
@@ -85,20 +108,28 @@ class TaskState(NameBacklog):
 
 @dataclass(frozen=True, slots=True)
 class TaskList:
-    """The names that workers claim, that have due or running jobs, or that are paused."""
+    """The names that workers claim, that have due, blocked or running jobs, or that are paused."""
 
     items: Sequence[TaskState]
-    """The names, sorted. At most 500 of them have due or running jobs."""
+    """The names, sorted. At most 500 of them have due or running jobs, and at most 500 blocked ones."""
     is_capped: bool
-    """Whether counting stopped after 50,000 unfinished jobs or 500 names, so that there may be more."""
+    """Whether counting due and running jobs stopped after 50,000 unfinished jobs or 500 names, so that there
+    may be more."""
+    is_blocked_capped: bool = False
+    """Whether counting blocked jobs stopped after 20,000 jobs or 500 names, so that there may be more."""
 
     @property
     def summary(self) -> str:
         """The numbers of names and jobs, in one line, as every front end shows them."""
         paused = sum(task.paused_at is not None for task in self.items)
-        due = counted(sum(task.due for task in self.items), "due job", is_capped=self.is_capped)
         running = count(sum(task.running for task in self.items), is_capped=self.is_capped)
-        return f"{counted(len(self.items), 'task')}, {paused} paused, {due}, {running} running"
+        waiting = describe_waiting(
+            sum(task.due for task in self.items),
+            sum(task.blocked for task in self.items),
+            is_due_capped=self.is_capped,
+            is_blocked_capped=self.is_blocked_capped,
+        )
+        return f"{counted(len(self.items), 'task')}, {paused} paused, {running} running, {waiting}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +173,7 @@ def _joined(name: str, state: TaskState, other: TaskState) -> TaskState:
         last_paused,
         name=name,
         due=state.due + other.due,
+        blocked=state.blocked + other.blocked,
         running=state.running + other.running,
         oldest_due_at=min(oldest, default=None),
         workers=None if is_unknown else max(state.workers or 0, other.workers or 0),
@@ -186,50 +218,56 @@ class TaskReads(InspectorBase):
         return [name for name, _ in await self._reads.cluster.totals(MAX_NAMES) if name != OTHER]
 
     async def backlog(self) -> Backlog:
-        """Count the due jobs by name, and the blocked jobs by what they wait for.
+        """Count the due and the blocked jobs by name, and the blocked jobs by what they wait for.
 
         At most 50,000 unfinished and 20,000 blocked jobs are examined.
         """
         inspections = self._reads.inspections
         rows, is_capped, _ = await inspections.backlog()
         blocked = await self._reads.limits.blocked()
+        blocked_names = await self._reads.limits.blocked_names()
         workers = await self._reads.worker_reads.workers()
         due = sum(row.due for row in rows)
-        names = [NameBacklog(*row, count_claiming(workers, row.name)) for row in rows]
+        other_names = sorted(blocked_names.jobs.keys() - {row.name for row in rows})
+        names = [
+            NameBacklog(*row, count_claiming(workers, row.name), blocked_names.jobs.get(row.name, 0))
+            for row in (*rows, *(BacklogRow(name, 0, 0, None) for name in other_names))
+        ]
         return Backlog(
             names=tuple(names),
             due=due,
             is_capped=is_capped,
             due_estimate=max(due, await inspections.estimate_due()) if is_capped else due,
             blocked=blocked.jobs,
-            is_blocked_capped=blocked.is_capped,
+            is_blocked_capped=blocked.is_capped or blocked_names.is_capped,
             held=held_names(
                 (row.name for row in rows), await paused_tasks(self._reads), tasks_of_aliases(workers)
             ),
         )
 
     async def tasks(self) -> TaskList:
-        """Return the names that workers claim, that have due or running jobs, or that are paused, sorted.
+        """Return the names that workers claim, that have jobs to do, or that are paused, sorted.
 
-        An alias is returned only while it has jobs or a pause of its own. At most 50,000 unfinished jobs are
-        examined.
+        These jobs are due, blocked or running. An alias is returned only while it has such jobs or a pause of
+        its own. At most 50,000 unfinished and 20,000 blocked jobs are examined.
 
         Example::
 
             found = await inspector.tasks()
             print(found.summary)
             for task in found.items:
-                print(task.name, task.due, task.workers)
+                print(task.name, task.due, task.blocked, task.workers)
         """
         inspections = self._reads.inspections
         backlog = await inspections.backlog()
         rows = {row.name: row for row in backlog.rows}
+        blocked = await self._reads.limits.blocked_names()
         workers = await self._reads.worker_reads.workers()
         pauses = await paused_tasks(self._reads)
         items = []
-        for name in sorted({*rows, *pauses, *claimed_names(workers)}):
+        for name in sorted({*rows, *blocked.jobs, *pauses, *claimed_names(workers)}):
             row = rows.get(name) or BacklogRow(name, 0, 0, None)
-            state = TaskState(*row, count_claiming(workers, name))
+            state = TaskState(*row, count_claiming(workers, name), blocked.jobs.get(name, 0))
             if (pause := pauses.get(name)) is not None:
                 state = replace(
                     state,
@@ -239,7 +277,8 @@ class TaskReads(InspectorBase):
                     actor=pause.actor,
                 )
             items.append(state)
-        return TaskList(items, backlog.is_capped or backlog.are_names_capped)
+        is_capped = backlog.is_capped or backlog.are_names_capped
+        return TaskList(items, is_capped, blocked.is_capped)
 
     async def count_expiring(self, name: str, until: datetime | None) -> ExpiringJobs:
         """Count the waiting jobs of a task, under all of its names, that expire while it is paused.

@@ -377,7 +377,7 @@ async def test_jobs_that_wait_for_children_take_no_turns_of_their_tenant(t: Test
         await t.scheduler.enqueue("suspended.parent", args=("a",))
     await t.drain()
     (tenant,) = (await Inspector(t.scheduler).tenants("suspended")).items
-    assert (tenant.key, tenant.waiting, tenant.in_flight) == ("a", 3, 0)
+    assert (tenant.key, tenant.waiting, tenant.running, tenant.admitted) == ("a", 3, 0, 0)
     t.advance(HOUR)
     for _ in range(6):
         await t.scheduler.enqueue("suspended.leaf", args=("b",))

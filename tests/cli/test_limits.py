@@ -87,7 +87,7 @@ def test_lists_announce_counts_that_stopped_at_a_bound(
     for arguments, summary in (
         (("limits", "list"), f"2 limits, {waiting}"),
         (("limits", "show", "account"), f"3 keys, {waiting}"),
-        (("tasks", "list"), "1 task, 0 paused, 0+ due jobs, 1+ running"),
+        (("tasks", "list"), "1 task, 0 paused, 1+ running, waiting 4+: due 0+, blocked 4+"),
     ):
         ran = on(*arguments, "-o", "json")
         document = json.loads(ran.out)
@@ -174,17 +174,25 @@ def shared(on: Callable[..., Ran], dsn: str) -> Callable[..., Ran]:
 def test_shares_are_listed_with_their_tenants_and_jobs(shared: Callable[..., Ran]) -> None:
     ran = shared("limits", "shares")
     assert ran.checked("share") == [
-        {"v": 1, "name": "exports", "tasks": ["export"], "tenants": 2, "waiting": 4, "in_flight": 1},
-        {"v": 1, "name": "mail", "tasks": ["mail"], "tenants": 0, "waiting": 0, "in_flight": 0},
+        {
+            "v": 1,
+            "name": "exports",
+            "tasks": ["export"],
+            "tenants": 2,
+            "running": 1,
+            "admitted": 0,
+            "waiting": 4,
+        },
+        {"v": 1, "name": "mail", "tasks": ["mail"], "tenants": 0, "running": 0, "admitted": 0, "waiting": 0},
     ]
-    summary = "2 shares, 2 tenants, 4 waiting jobs, 1 in flight"
+    summary = "2 shares, 2 tenants, 1 running, 0 admitted, 4 waiting"
     assert ran.err == f"{summary}\n"
     listed = shared("limits", "list")
     assert [each["name"] for each in listed.checked("limit")] == ["account", "stripe"]
     assert listed.err.endswith(f"\n{summary}: pg-scheduler limits shares\n")
     assert shared("limits", "shares", "-o", "ids").out == "exports\nmail\n"
     assert shared("limits", "shares", "-o", "csv").out.startswith(
-        "name,tasks,tenants,waiting,in_flight\nexports,"
+        "name,tasks,tenants,running,admitted,waiting\nexports,"
     )
     document = json.loads(shared("limits", "shares", "-o", "json").out)
     assert (len(document["items"]), document["is_capped"], document["summary"]) == (2, False, summary)
@@ -194,10 +202,11 @@ def test_tenants_of_a_share_are_listed_with_most_waiting_jobs_first(shared: Call
     ran = shared("limits", "tenants", "exports")
     acme, beta = ran.checked("tenant")
     assert acme == {
-        "v": 1, "name": "exports", "key": "acme", "waiting": 3, "in_flight": 0, "last_turn_at": None
+        "v": 1, "name": "exports", "key": "acme", "running": 0, "admitted": 0, "waiting": 3,
+        "last_turn_at": None,
     }  # fmt: skip
-    assert (beta["in_flight"], beta["last_turn_at"]) == (1, "2026-01-02T00:00:00Z")
-    assert ran.err == "2 tenants, 4 waiting jobs, 1 in flight\n"
+    assert (beta["running"], beta["last_turn_at"]) == (1, "2026-01-02T00:00:00Z")
+    assert ran.err == "2 tenants, 1 running, 0 admitted, 4 waiting\n"
     assert shared("limits", "tenants", "exports", "-o", "ids").out == "acme\nbeta\n"
     empty = shared("limits", "tenants", "mail")
     assert (empty.code, empty.out) == (ExitCode.DONE, "")

@@ -501,6 +501,7 @@ STORE_CALLS: dict[str, Call] = {
     "slot_use": lambda it, _: it.people.inspections.slot_use(now(), now()),
     "backlog": lambda it, _: it.people.inspections.backlog(),
     "blocked": lambda it, _: it.people.limits.blocked(),
+    "blocked_names": lambda it, _: it.people.limits.blocked_names(),
     "expiring": lambda it, _: it.people.inspections.expiring([NAME], None),
     "estimate_due": lambda it, _: it.people.inspections.estimate_due(),
     "errors": lambda it, conn: it.people.inspections.errors((now(), ""), None, 1, on=conn),

@@ -138,7 +138,7 @@ async def test_limits_and_tasks_announce_counts_that_stopped_at_a_bound(
     for url, summary in (
         ("/limits", "2 limits, 4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"),
         ("/limit?name=account", "3 keys, 4+ waiting jobs among the first 20,000 blocked jobs and 500 keys"),
-        ("/tasks", "+ due jobs, 1+ running"),
+        ("/tasks", "3 tasks, 0 paused, 1+ running, waiting 7+: due 3+, blocked 4+"),
     ):
         answer = await request(app, url, headers=JSON)
         assert answer.data["is_capped"] is True
@@ -162,17 +162,23 @@ async def fill_shares(world: World) -> None:
 
 async def shares_of(app: App) -> dict[str, tuple[object, ...]]:
     found = (await request(app, "/limits", headers=JSON)).data["shares"]
-    return {each["name"]: (each["tenants"], each["waiting"], each["in_flight"]) for each in found}
+    return {
+        each["name"]: (each["tenants"], each["running"], each["admitted"], each["waiting"]) for each in found
+    }
 
 
 async def test_shares_are_on_the_page_of_limits_with_their_longest_queues(world: World, app: App) -> None:
     await fill_shares(world)
-    assert await shares_of(app) == {"exports": (2, 4, 1), "former": (1, 1, 0), "mail": (1, 2, 0)}
+    assert await shares_of(app) == {
+        "exports": (2, 1, 0, 4),
+        "former": (1, 0, 0, 1),
+        "mail": (1, 0, 0, 2),
+    }
     answer = await request(app, "/limits")
     check(answer.text)
     words = " ".join(Page(answer.text).text.split())
-    assert "3 shares, 4 tenants, 7 waiting jobs, 1 in flight" in words
-    assert "lovelace 3 waiting, 1 in flightb*b 1 waiting, 0 in flight" in words
+    assert "3 shares, 4 tenants, 1 running, 0 admitted, 7 waiting" in words
+    assert "lovelace 1 running, 0 admitted, 3 waitingb*b 0 running, 0 admitted, 1 waiting" in words
     assert "no live worker declares it" in words
     assert "No live worker declares a limit." in words
 
@@ -191,7 +197,7 @@ async def test_tenants_are_for_those_who_see_arguments_and_numbers_for_those_who
         text = (await request(app, "/limits", headers=headers)).text
         assert ("lovelace" in text, "[hidden]" in text) == (False, True)
     app = build(authorize=lambda _: Access("bob", names=("billing.*",)))
-    assert await shares_of(app) == {"exports": (None, None, None), "mail": (1, 2, 0)}
+    assert await shares_of(app) == {"exports": (None, None, None, None), "mail": (1, 0, 0, 2)}
     text = (await request(app, "/limits")).text
     assert ("payroll" in text, "lovelace" in text, "and others" in text) == (False, False, True)
     assert "4 tenants" not in text

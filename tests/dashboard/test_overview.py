@@ -280,20 +280,21 @@ async def test_overview_states_when_it_was_read_beside_its_heading(app: App) -> 
     assert [attrs["id"] for attrs in footer.all("span") if attrs.get("id") == "read"] == ["read"]
 
 
-async def test_tile_of_jobs_that_are_not_due_has_the_blocked_ones_first(
+async def test_tiles_count_blocked_jobs_as_waiting_and_others_as_scheduled(
     pool: asyncpg.Pool, world: World, build: Callable[..., App]
 ) -> None:
-    async def tile() -> list[str]:
-        values = (await request(build(), "/", headers=JSON)).data["tiles"][-1]
-        return [values[key] for key in ("label", "value", "note", "terms")]
+    async def shown() -> list[list[str]]:
+        tiles = (await request(build(), "/", headers=JSON)).data["tiles"]
+        return [[values[key] for key in ("label", "value", "unit", "terms")] for values in tiles[3::2]]
 
     await add_figures(world, ["board.mail"])
     await world.job("1", "board.mail", due=HOUR)
     await world.job("2", "board.mail", blocked_on="limit:bank:")
     await world.job("3", "board.mail")
-    assert await tile() == ["Blocked", "1", "1 scheduled", "status:blocked"]
+    scheduled = ["Scheduled", "1", "", "status:scheduled"]
+    assert await shown() == [["Waiting", "2", "due 1, blocked 1", "status:due,blocked"], scheduled]
     await pool.execute("UPDATE scheduled_jobs SET blocked_on = NULL")
-    assert await tile() == ["Scheduled", "1", "", "status:scheduled"]
+    assert await shown() == [["Waiting", "2", "due 2, blocked 0", "status:due,blocked"], scheduled]
     some = build(authorize=lambda _: Access("bob", names=("board.*",)))
     labels = [tile["label"] for tile in (await request(some, "/", headers=JSON)).data["tiles"]]
     assert labels == ["Completed", "Failed", "Lateness p95", "Waiting", "Slots in use"]
@@ -462,7 +463,7 @@ async def test_restricted_overview_counts_visible_names_only(
         assert "payroll" not in answer.text
         assert "billing.invoice" in answer.text
     data = (await request(app, "/", headers=JSON)).data
-    assert (data["due"], data["blocked"], data["totals"]) == (1, None, None)
+    assert (data["due"], data["blocked"], data["totals"]) == (1, 1, None)
     assert [(problem["code"], problem["subject"]) for problem in data["problems"]] == [
         ("LATE", "billing.invoice")
     ]

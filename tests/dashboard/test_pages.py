@@ -161,7 +161,7 @@ async def test_release_of_a_worker_is_that_of_the_application(
 async def test_tasks_page_shows_backlog_and_pauses(world: World, scheduler: Scheduler, app: App) -> None:
     await fill(world, scheduler)
     data = (await request(app, "/tasks", headers=JSON)).data
-    assert data["summary"] == "2 tasks, 2 paused, 2 due jobs, 2 running"
+    assert data["summary"] == "2 tasks, 2 paused, 2 running, waiting 2: due 2, blocked 0"
     text = Page((await request(app, "/tasks")).text).text
     assert "payroll.run is broken" in text
     assert "2 h ago" in text

@@ -125,7 +125,10 @@ async def test_jobs_and_pauses_of_other_names_count_for_their_task(
     await scheduler.tasks.pause("mail.old", note="renamed")
     (task,) = (await request(app, "/tasks", headers=JSON)).data["items"]
     assert (task["name"], task["due"], task["workers"], task["note"]) == ("mail.new", 2, 1, "renamed")
-    assert "1 task, 1 paused, 2 due jobs" in Page((await request(app, "/tasks")).text).text
+    assert (
+        "1 task, 1 paused, 0 running, waiting 2: due 2, blocked 0"
+        in Page((await request(app, "/tasks")).text).text
+    )
 
 
 async def test_name_given_by_job_stays_that_of_the_task(scheduler: Scheduler) -> None:
@@ -178,6 +181,19 @@ async def test_state_of_a_task_says_why_it_starts_no_jobs(
     }
     for name, text in (("limited", "wait for full"), ("lonely", "No live worker"), ("paused", "later")):
         assert text in " ".join(Page((await request(app, f"/task?id=state.{name}")).text).text.split())
+
+
+async def test_blocked_jobs_of_a_task_wait_in_all_places(world: World, app: App) -> None:
+    await add_figures(world, ["export"])
+    await world.jobs(21, "export", blocked_on="limit:warehouse:")
+    await world.jobs(2, "export", due=-MINUTE)
+    (task,) = (await request(app, "/tasks", headers=JSON)).data["items"]
+    assert (task["due"], task["blocked"]) == (2, 21)
+    for url in ("/tasks", "/task?id=export", "/"):
+        page = Page((await request(app, url)).text)
+        assert "due 2, blocked 21" in page.text, url
+        (target,) = {link for link in page.links() if "status%3Adue%2Cblocked" in link and "name" in link}
+        assert len((await request(app, target, headers=JSON)).data["items"]) == 23
 
 
 async def test_page_of_a_task_shows_no_arguments_of_its_schedules(

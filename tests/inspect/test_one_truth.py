@@ -420,11 +420,16 @@ def agree_on_failures(told: Voices) -> None:
 
 def agree_on_what_is_late(told: Voices) -> None:
     """Alerts and the autoscaler see late jobs if and only if the doctor reports why they wait."""
-    due = told.overview["due"]
+    due, blocked = told.overview["due"], told.overview["blocked"]
     assert (told.total("jobs_due"), sum(each["due"] for each in told.tasks.values())) == (due, due)
     assert sum(each["due"] for each in told.terminal_tasks.values()) == due
+    assert sum(each["blocked"] for each in told.tasks.values()) == blocked
+    assert sum(each["blocked"] for each in told.terminal_tasks.values()) == blocked
+    waiting = f"waiting {due + blocked}: due {due}, blocked {blocked}"
+    (tile,) = [tile for tile in told.overview["tiles"] if tile["label"] == "Waiting"]
+    assert f"waiting {tile['value']}: {tile['unit']}" == waiting
     jobs = {area.area: area.text for area in told.status.areas}["jobs"]
-    assert jobs.partition(",")[0].partition(";")[0] == (f"{due} due" if due else "none due")
+    assert jobs.startswith(waiting if due or blocked else "none waiting")
     reasons = {"LATE", "NAME-UNKNOWN", "WORKER-NONE", "WORKER-DRAINING"} & set(told.codes)
     is_late = told.largest("oldest_due_seconds", "job_name") > LATE_S
     assert is_late == bool(reasons and due)

@@ -52,16 +52,17 @@ async def test_backlog_counts_due_jobs_by_name_and_blocked_jobs(
     await fill(world)
     await world.worker(names=["mail", "other"])
     backlog = await inspector.backlog()
-    assert [(each.name, each.due, each.running, each.workers) for each in backlog.names] == [
-        ("report", 4, 0, 0),
-        ("mail", 3, 2, 1),
+    assert [(each.name, each.due, each.blocked, each.running, each.workers) for each in backlog.names] == [
+        ("report", 4, 0, 0, 0),
+        ("mail", 3, 3, 2, 1),
     ]
+    assert [each.waiting for each in backlog.names] == [4, 6]
     oldest = backlog.names[0].oldest_due_at
     assert oldest is not None
     assert timedelta(hours=4) <= datetime.now(UTC) - oldest < timedelta(hours=5)
     assert (backlog.due, backlog.due_estimate, backlog.is_capped) == (7, 7, False)
     assert (backlog.blocked, backlog.is_blocked_capped) == ({"limit:api:1": 2, "limit:api:0": 1}, False)
-    assert backlog.summary == "7 due jobs of 2 names, 3 blocked"
+    assert backlog.summary == "2 names, waiting 10: due 7, blocked 3"
     await world.worker("w2", names=None)
     assert [each.workers for each in (await inspector.backlog()).names] == [None, None]
 
@@ -76,21 +77,25 @@ async def test_backlog_states_its_bounds(
     backlog = await inspector.backlog()
     assert (backlog.due, backlog.is_capped, backlog.is_blocked_capped) == (3, True, True)
     assert backlog.due_estimate >= backlog.due
-    assert backlog.summary == f"3+ due jobs, about {backlog.due_estimate} of 1 name, 2+ blocked"
+    assert backlog.summary == (f"1 name, waiting 5+: due 3+, blocked 2+, about {backlog.due_estimate} due")
     tasks = await inspector.tasks()
-    assert (tasks.is_capped, tasks.summary) == (True, "1 task, 0 paused, 3+ due jobs, 1+ running")
+    assert (tasks.is_capped, tasks.summary) == (
+        True,
+        "1 task, 0 paused, 1+ running, waiting 5+: due 3+, blocked 2+",
+    )
     monkeypatch.setattr(f"{NAMES}.MAX_GROUPS", 1)
     monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_KEYS", 1)
     monkeypatch.setattr(f"{NAMES}.MAX_BACKLOG_ROWS", 40)
     monkeypatch.setattr(f"{BLOCKED}.MAX_BLOCKED_ROWS", 40)
     assert (await inspector.tasks()).is_capped, "there may be other names"
+    assert (await inspector.tasks()).is_blocked_capped, "there may be other names of blocked jobs"
     assert (await inspector.backlog()).is_blocked_capped
 
 
 async def test_backlog_and_tasks_of_an_empty_table(inspector: Inspector) -> None:
-    assert (await inspector.backlog()).summary == "0 due jobs of 0 names, 0 blocked"
+    assert (await inspector.backlog()).summary == "0 names, waiting 0: due 0, blocked 0"
     tasks = await inspector.tasks()
-    assert (tasks.items, tasks.summary) == ([], "0 tasks, 0 paused, 0 due jobs, 0 running")
+    assert (tasks.items, tasks.summary) == ([], "0 tasks, 0 paused, 0 running, waiting 0: due 0, blocked 0")
 
 
 async def test_tasks_lists_names_with_workers_jobs_or_pauses(
@@ -101,14 +106,29 @@ async def test_tasks_lists_names_with_workers_jobs_or_pauses(
     await Store(Connections(pool)).pauses.pause("paused", None, "outage", "ada")
     states = {state.name: state for state in (await inspector.tasks()).items}
     assert list(states) == ["idle", "mail", "paused", "report"]
-    assert [(each.due, each.running, each.workers) for each in states.values()] == [
-        (0, 0, 1),
-        (3, 2, 1),
-        (0, 0, 0),
-        (4, 0, 0),
+    assert [(each.due, each.blocked, each.running, each.workers) for each in states.values()] == [
+        (0, 0, 0, 1),
+        (3, 3, 2, 1),
+        (0, 0, 0, 0),
+        (4, 0, 0, 0),
     ]
     assert (states["paused"].note, states["paused"].actor) == ("outage", "ada")
     assert [state.name for state in states.values() if state.paused_at] == ["paused"]
+
+
+async def test_name_of_which_all_jobs_are_blocked_is_a_task(inspector: Inspector, world: World) -> None:
+    await world.jobs(21, "export", blocked_on="limit:warehouse:")
+    (task,) = (await inspector.tasks()).items
+    assert (task.name, task.due, task.blocked, task.waiting, task.oldest_due_at) == (
+        "export",
+        0,
+        21,
+        21,
+        None,
+    )
+    (name,) = (await inspector.backlog()).names
+    assert (name.name, name.due, name.blocked, name.workers) == ("export", 0, 21, 0)
+    assert (await inspector.tasks()).summary == "1 task, 0 paused, 0 running, waiting 21: due 0, blocked 21"
 
 
 async def test_alias_of_a_task_is_listed_only_while_it_has_jobs(

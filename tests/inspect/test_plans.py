@@ -99,6 +99,7 @@ READINGS = {
     ),
     "inspect_backlog": Reading(f"{{rows}}, {INSTANT}, 100", CLAIM, MAX_BACKLOG_ROWS),
     "inspect_expiring": Reading(f"ARRAY['name.1'], {{rows}}, {INSTANT}", CLAIM, MAX_BACKLOG_ROWS),
+    "inspect_blocked_names": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),
     "inspect_blocked": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),
     "inspect_errors": Reading(f"{{rows}}, {ENDED}, {MIDDLE}, NULL", UNSUCCESSFUL, PAGE_ROWS),
     "inspect_unfinished": Reading(

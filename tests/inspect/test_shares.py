@@ -55,12 +55,15 @@ async def test_shares_have_their_tenants_and_jobs(
     await fill(world)
     inspector = Inspector(pool, read_settings=ReadSettings() if is_bounded else None)
     found = await inspector.shares()
-    assert [(each.name, each.tasks, each.tenants, each.waiting, each.in_flight) for each in found.items] == [
-        ("exports", ("export", "import"), 3, 8, 3),
-        ("former", (), 1, 1, 0),
-        ("mail", ("mail",), 0, 0, 0),
+    assert [
+        (each.name, each.tasks, each.tenants, each.running, each.admitted, each.waiting)
+        for each in found.items
+    ] == [
+        ("exports", ("export", "import"), 3, 2, 1, 8),
+        ("former", (), 1, 0, 0, 1),
+        ("mail", ("mail",), 0, 0, 0, 0),
     ]
-    assert found.summary == "3 shares, 4 tenants, 9 waiting jobs, 3 in flight"
+    assert found.summary == "3 shares, 4 tenants, 2 running, 1 admitted, 9 waiting"
     assert not found.is_capped
     assert not found.is_waiting_capped
 
@@ -69,20 +72,20 @@ async def test_tenants_are_those_with_most_waiting_jobs_first(pool: asyncpg.Pool
     await fill(world)
     inspector = Inspector(pool)
     found = await inspector.tenants("exports")
-    assert [(each.key, each.waiting, each.in_flight) for each in found.items] == [
-        ("beta", 5, 0),
-        ("acme", 3, 1),
-        ("cid", 0, 2),
+    assert [(each.key, each.running, each.admitted, each.waiting) for each in found.items] == [
+        ("beta", 0, 0, 5),
+        ("acme", 1, 0, 3),
+        ("cid", 1, 1, 0),
     ]
     turns = [each.last_turn_at and each.last_turn_at.year for each in found.items]
     assert turns == [None, 2030, None]
-    assert found.summary == "3 tenants, 8 waiting jobs, 3 in flight"
+    assert found.summary == "3 tenants, 2 running, 1 admitted, 8 waiting"
     (former,) = (await inspector.tenants("former")).items
     assert former.key == "x:y"
     assert (await inspector.tenants("nothing")).items == []
 
 
-async def test_job_that_waits_for_a_limit_after_its_turn_is_in_flight(
+async def test_job_that_waits_for_a_limit_after_its_turn_is_admitted(
     pool: asyncpg.Pool, world: World
 ) -> None:
     for blocked_on, status in (("limit:a:", "pending"), ("share:s:t", "pending")):
@@ -91,7 +94,7 @@ async def test_job_that_waits_for_a_limit_after_its_turn_is_in_flight(
         await add_moved(world, "share:s:t", status, blocked_on=blocked_on)
         (tenant,) = (await Inspector(pool).tenants("s")).items
         is_limited = blocked_on.startswith("limit")
-        assert (tenant.waiting, tenant.in_flight) == ((0, 1) if is_limited else (1, 0))
+        assert (tenant.running, tenant.admitted, tenant.waiting) == ((0, 1, 0) if is_limited else (0, 0, 1))
 
 
 async def test_job_that_waits_for_children_after_its_turn_is_not_in_flight(
@@ -100,7 +103,7 @@ async def test_job_that_waits_for_children_after_its_turn_is_not_in_flight(
     await add_moved(world, "share:s:t", "running")
     await add_moved(world, "share:s:t", "pending", blocked_on="after")
     (tenant,) = (await Inspector(pool).tenants("s")).items
-    assert (tenant.waiting, tenant.in_flight) == (0, 1)
+    assert (tenant.running, tenant.admitted, tenant.waiting) == (1, 0, 0)
 
 
 async def test_tenant_of_the_empty_text_is_found(pool: asyncpg.Pool, world: World) -> None:
@@ -123,6 +126,12 @@ async def test_counts_that_stopped_at_a_bound_are_announced(
     capped = await Inspector(pool).shares()
     assert capped.is_capped
     assert "+ tenants, " in capped.summary
+    assert not capped.is_in_flight_capped
+    monkeypatch.setattr("pg_scheduler.inspect.store.limits.MAX_MOVED_ROWS", 2)
+    moved = await Inspector(pool).shares()
+    assert moved.is_in_flight_capped
+    assert "+ running, " in moved.summary
+    assert "+ admitted, " in moved.summary
 
 
 async def test_name_of_a_share_that_is_no_text_is_refused(pool: asyncpg.Pool) -> None:

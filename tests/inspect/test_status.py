@@ -62,7 +62,7 @@ def test_one_sentence_states_that_all_is_well() -> None:
     assert status.sentences == ("All is well: 2 workers, 41 of 50 slots busy, nothing late.",)
     assert (status.severity, {each.severity for each in status.areas}) == (Severity.OK, {Severity.OK})
     assert texts(status) == {
-        "jobs": "none due; about 45 k unfinished jobs in all",
+        "jobs": "none waiting; about 45 k unfinished jobs in all",
         "results": "7 completed, 3 failed (2 lost) in 15 min",
         "workers": "2 alive, 41 of 50 slots busy",
         "schedules": "0 active",
@@ -91,8 +91,11 @@ def test_figures_of_every_area_are_shown() -> None:
         oldest_transaction_s=180.0,
     )
     shown = texts(described(found))
-    assert shown["jobs"] == "7+ due, the oldest since 3 min (mail)"
+    assert shown["jobs"] == "waiting 12+: due 7+, blocked 5, the oldest since 3 min (mail)"
     assert shown["limits"] == "blocked jobs: 1 by after, 4 by limit:api"
+    capped = figures(blocked={"limit:api": 4}, is_blocked_capped=True)
+    assert texts(described(capped))["limits"] == "blocked jobs: 4+ by limit:api"
+    assert texts(described(capped))["jobs"].startswith("waiting 4+: due 0, blocked 4+;")
     assert shown["tasks"] == "2 paused: mail, report"
     assert shown["workers"] == "1 alive, 20 of 25 slots busy, 1 draining"
     assert shown["schedules"] == "1 active, 1 paused, next fires in 3 h"
@@ -114,7 +117,9 @@ def test_jobs_that_a_pause_holds_are_due_and_not_late() -> None:
         figures(backlog=backlog, held=frozenset({"held"}), totals=Totals(None, None, None, None))
     )
     assert status.sentences[0].endswith(" slots busy, nothing late, 20 due jobs of paused tasks.")
-    assert texts(status)["jobs"] == "22 due, the oldest since 3 s (mail), 20 of paused tasks"
+    assert texts(status)["jobs"] == (
+        "waiting 22: due 22, blocked 0, the oldest since 3 s (mail), 20 of paused tasks"
+    )
 
 
 def test_findings_make_sentences_and_the_severity_of_their_areas() -> None:
@@ -161,7 +166,7 @@ async def test_status_of_a_database_is_read(pool: asyncpg.Pool, world: World) ->
 def test_estimate_that_is_less_than_what_was_counted_is_left_out() -> None:
     backlog = [BacklogRow("mail", 3, 1, NOW - timedelta(minutes=3))]
     found = figures(backlog=backlog, totals=Totals(9, 0, 0, 0))
-    assert texts(described(found))["jobs"] == "3 due, the oldest since 3 min (mail)"
+    assert texts(described(found))["jobs"] == "waiting 3: due 3, blocked 0, the oldest since 3 min (mail)"
 
 
 async def test_status_makes_its_checks_where_jobs_run_and_not_on_the_read_pool(

@@ -421,6 +421,7 @@ async def use_path(store: Store) -> object:
         assert (await people.cluster.unfinished(9, on=connection)).running == 0
     assert (await people.inspections.backlog()).rows[0].oldest_due_at == NOW - 2 * SECOND
     assert await people.limits.blocked() == ({}, False)
+    assert await people.limits.blocked_names() == ({}, False)
     assert await people.inspections.blockers(["a", "nothing"], 3) == []
     assert await people.worker_reads.running() == []
     assert await people.worker_reads.slots("b") == []
@@ -446,7 +447,7 @@ async def use_path(store: Store) -> object:
     assert await people.inspections.steps("n") == []
     assert await people.inspections.waits("n") == []
     assert await people.limits.tenants(["share:a:"]) == ([("share:a:", 0, None)], False)
-    assert await people.limits.in_flight() == {}
+    assert await people.limits.in_flight() == ({}, False)
     assert await people.inspections.parents("n") == [("a", "pending")]
     assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[0]] == ["a"]
     assert await people.doctor.schema_problem() is None

@@ -61,8 +61,9 @@ class ShareRow:
     tasks: Sequence[str]
     is_shared: bool
     tenants: int | None
+    running: int | None
+    admitted: int | None
     waiting: int | None
-    in_flight: int | None
     queues: Sequence[TenantState] = ()
 
 
@@ -81,6 +82,7 @@ async def build(request: PageRequest) -> View:
         is_capped=limits.is_capped or limits.is_waiting_capped,
         shares=shares,
         are_shares_capped=share_overview.shares.is_capped or share_overview.shares.is_waiting_capped,
+        is_in_flight_capped=share_overview.shares.is_in_flight_capped,
         _share_summary=share_overview.shares.summary if request.access.visible_names is None else "",
     )
 
@@ -163,7 +165,9 @@ def _share(share: ShareState, tenants: Sequence[TenantState], request: PageReque
     """Return a share; without its numbers if some of its tasks are hidden."""
     tasks = list(filter(request.access.sees_name, share.tasks))
     if request.access.visible_names is not None and len(tasks) < len(share.tasks):
-        return ShareRow(share.name, tasks, is_shared=True, tenants=None, waiting=None, in_flight=None)
+        return ShareRow(
+            share.name, tasks, is_shared=True, tenants=None, running=None, admitted=None, waiting=None
+        )
     # Tenants are made from arguments, so they are hidden with these.
     sees_tenants = request.access.sees_arguments
     queues = [tenant if sees_tenants else replace(tenant, key=HIDDEN) for tenant in tenants[:MAX_QUEUES]]
@@ -172,8 +176,9 @@ def _share(share: ShareState, tenants: Sequence[TenantState], request: PageReque
         tasks=tasks,
         is_shared=False,
         tenants=share.tenants,
+        running=share.running,
+        admitted=share.admitted,
         waiting=share.waiting,
-        in_flight=share.in_flight,
         queues=queues,
     )
 

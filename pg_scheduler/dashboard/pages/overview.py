@@ -35,13 +35,13 @@ from pg_scheduler.facts.lateness import (
     is_overdue,
     oldest_due,
 )
-from pg_scheduler.inspect import Diagnosis, ErrorGroup, Finding, TaskState
+from pg_scheduler.inspect import Diagnosis, ErrorGroup, Finding, TaskList
 from pg_scheduler.inspect.audit import read_muted
 from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES
 from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.store.statistics import StatisticsRow
-from pg_scheduler.inspect.tasks import fold_tasks
+from pg_scheduler.inspect.tasks import describe_waiting, fold_tasks
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.inspect.workers import Attempt
 from pg_scheduler.jobs.model import Worker
@@ -60,7 +60,7 @@ class _SlowFacts(NamedTuple):
 
     schedules: Sequence[Schedule] | None
     groups: Sequence[ErrorGroup] | None
-    tasks: Sequence[TaskState] | None
+    tasks: TaskList | None
     load: Mapping[str, Sequence[StatisticsRow]]
     """The statistics of the last hour by job name; empty if they were not read in time."""
     load_until: datetime | None
@@ -97,7 +97,9 @@ async def build(request: PageRequest) -> View:
         "tasks": slow.tasks if slow.load_until else None,
     }
     task_names = await request.task_names()
-    tasks = fold_tasks((task for task in slow.tasks or () if access.sees_name(task.name)), task_names)
+    tasks = fold_tasks(
+        (task for task in (slow.tasks.items if slow.tasks else ()) if access.sees_name(task.name)), task_names
+    )
     name_backlogs = (
         [name_backlog for name_backlog in backlog.names if access.sees_name(name_backlog.name)]
         if backlog
@@ -113,13 +115,22 @@ async def build(request: PageRequest) -> View:
     missing = [part for part, value in unread.items() if value is None]
     waits_late = is_late(oldest, request.now)
     due = sum(name_backlog.due for name_backlog in name_backlogs) if backlog else None
+    blocked = sum(name_backlog.blocked for name_backlog in name_backlogs) if backlog else None
     # Jobs of all names, hidden ones too, use the slots.
     busy = sum(name_backlog.running for name_backlog in backlog.names) if backlog else None
     slots = sum(map(slots_of, alive))
-    blocked = sum(backlog.blocked.values()) if backlog else None
-    is_capped = backlog is not None and backlog.is_capped
+    waiting_text = (
+        describe_waiting(
+            sum(name_backlog.due for name_backlog in name_backlogs),
+            sum(name_backlog.blocked for name_backlog in name_backlogs),
+            is_due_capped=backlog.is_capped,
+            is_blocked_capped=backlog.is_blocked_capped,
+        )
+        if backlog
+        else None
+    )
     # A backlog that was not read in time may contain jobs.
-    has_jobs = backlog is None or bool(name_backlogs or blocked) or (totals is not None and bool(totals.jobs))
+    has_jobs = backlog is None or bool(name_backlogs) or (totals is not None and bool(totals.jobs))
     severities = Counter(problem.severity for problem in problems[:MAX_PROBLEMS])
     return View(
         sentence=_sentence(
@@ -140,16 +151,17 @@ async def build(request: PageRequest) -> View:
         slots_busy=busy,
         slots=slots,
         due=due,
-        is_due_capped=is_capped,
+        is_due_capped=backlog is not None and backlog.is_capped,
         running=sum(name_backlog.running for name_backlog in name_backlogs) if backlog else None,
-        blocked=blocked if is_open else None,
+        blocked=blocked,
+        is_blocked_capped=backlog is not None and backlog.is_blocked_capped,
         totals=totals,
         range=chosen,
         tiles=[]
         if period is None
         else [
             *rates(period),
-            waiting(period, due, oldest, request.now, is_capped=is_capped),
+            waiting(period, waiting_text, oldest, request.now),
             slots_in_use(period, busy, slots),
             *([later(states)] if is_open else []),
         ],
@@ -169,6 +181,8 @@ async def build(request: PageRequest) -> View:
                 if slow.load_until is not None
             ]
         ),
+        _are_tasks_capped=slow.tasks is not None and slow.tasks.is_capped,
+        _is_task_blocked_capped=slow.tasks is not None and slow.tasks.is_blocked_capped,
         paused={task.name: task.note for task in tasks if task.paused_at is not None},
         next_fires=[
             {
@@ -237,7 +251,7 @@ async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
     return _SlowFacts(
         schedules=active,
         groups=groups,
-        tasks=tasks.items if tasks else None,
+        tasks=tasks,
         load=load,
         load_until=statistics.until if statistics else None,
         read_at=now,

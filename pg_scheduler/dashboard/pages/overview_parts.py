@@ -123,22 +123,24 @@ def rates(period: Period) -> Iterator[Tile]:
     )
 
 
-def waiting(
-    period: Period, due: int | None, oldest: datetime | None, now: datetime, *, is_capped: bool
-) -> Tile:
-    """Return the tile of due jobs; its line shows how many waited on average."""
+def waiting(period: Period, text: str | None, oldest: datetime | None, now: datetime) -> Tile:
+    """Return the tile of due and blocked jobs; its line shows how many due ones waited on average.
+
+    ``text`` is that of `describe_waiting()`; None if the jobs were not counted in time.
+    """
     width = period.width.total_seconds()
     # The sum of the waiting times in a slot, divided by its length, is the mean number of waiting jobs.
     waited = _points(period, lambda figures: figures.lateness.total / width)
     mood = "warn" if is_late(oldest, now) else ""
+    numbers, _, parts = (text or "waiting -").partition(": ")
     return Tile(
         label="Waiting",
-        value="-" if due is None else f"{due:,}{'+' if is_capped else ''}",
-        unit="due",
-        note=UNREAD if due is None else "",
+        value=numbers.removeprefix("waiting "),
+        unit=parts,
+        note=UNREAD if text is None else "",
         mood=mood,
         path="/jobs",
-        terms="status:due",
+        terms="status:due,blocked",
         values=waited,
         tone=mood,
         since=oldest,
@@ -158,13 +160,11 @@ def slots_in_use(period: Period, busy: int | None, slots: int) -> Tile:
 
 
 def later(counts: Mapping[str, StateCount] | None) -> Tile:
-    """Return the tile of jobs that are not due: the blocked ones if there are any, else those due later."""
+    """Return the tile of jobs that are due later, with those that wait for another attempt."""
     if counts is None:
         return Tile("Scheduled", "-", "", UNREAD, "", "/jobs", "status:scheduled", (), "")
-    state, other = ("blocked", "scheduled") if counts["blocked"].number else ("scheduled", "blocked")
-    note = f"{text_of(counts[other])} {other}" if counts[other].number else ""
-    number, terms = text_of(counts[state]), f"status:{state}"
-    return Tile(state.capitalize(), number, "", note, "", "/jobs", terms, (), "")
+    note = f"{text_of(counts['retrying'])} retrying" if counts["retrying"].number else ""
+    return Tile("Scheduled", text_of(counts["scheduled"]), "", note, "", "/jobs", "status:scheduled", (), "")
 
 
 def _points(period: Period, value_of: Callable[[JobFigures], float | None]) -> list[float]:
@@ -198,6 +198,7 @@ class TaskLoad:
 
     name: str
     due: int
+    blocked: int
     workers: int | None
     is_paused: bool
     per_minute: float
@@ -209,6 +210,11 @@ class TaskLoad:
     """Attempts that ended in each part of the hour."""
     failures: Sequence[int]
     """Those that failed."""
+
+    @property
+    def waiting(self) -> int:
+        """Its due and its blocked jobs."""
+        return self.due + self.blocked
 
     @property
     def is_failing(self) -> bool:
@@ -233,6 +239,7 @@ def load_of(task: TaskState, rows: Sequence[StatisticsRow], until: datetime) -> 
     return TaskLoad(
         name=task.name,
         due=task.due,
+        blocked=task.blocked,
         workers=task.workers,
         is_paused=task.paused_at is not None,
         per_minute=figures.started / (LOAD_PERIOD / timedelta(minutes=1)),
@@ -249,10 +256,10 @@ def by_load(tasks: Sequence[TaskLoad]) -> list[TaskLoad]:
 
     Half of the places are for the latter at most, unless the former leave places free.
     """
-    sorted_tasks = sorted(tasks, key=lambda task: (-task.per_minute, -task.due, task.name))
+    sorted_tasks = sorted(tasks, key=lambda task: (-task.per_minute, -task.waiting, task.name))
     troubled_tasks = [task for task in sorted_tasks if task.has_trouble][:SHOWN_TASKS]
     other_tasks = [
-        task for task in sorted_tasks if task not in troubled_tasks and (task.per_minute or task.due)
+        task for task in sorted_tasks if task not in troubled_tasks and (task.per_minute or task.waiting)
     ]
     return [*other_tasks[: SHOWN_TASKS - min(len(troubled_tasks), SHOWN_TASKS // 2)], *troubled_tasks][
         :SHOWN_TASKS

@@ -46,7 +46,8 @@ async def build(request: PageRequest) -> View:
     own_names = names.all_of(requested_name)[: history.MAX_NAMES]
     name = own_names[0]
     counted_names = set(await request.job_names())
-    states = {state.name: state for state in visible_tasks(await request.inspector.tasks(), names, request)}
+    task_list = await request.inspector.tasks()
+    states = {state.name: state for state in visible_tasks(task_list, names, request)}
     scheduled = {schedule.task for schedule in await _all_schedules(request)}
     # The workers of a task may have ended, so a name that has run or has a schedule is a task too.
     if name in counted_names or name in scheduled:
@@ -77,6 +78,8 @@ async def build(request: PageRequest) -> View:
     runs = [job_row(job, request) for job in ended]
     return View(
         task=task,
+        is_capped=task_list.is_capped,
+        is_blocked_capped=task_list.is_blocked_capped,
         range=period.range,
         uncounted=request.uncounted(period.uncounted),
         is_complete=period.is_complete,

@@ -104,7 +104,7 @@ SORTS: Final[Mapping[str, Callable[[TaskRow], float | str]]] = {
     "p50": lambda task: task.run_p50_s or 0.0,
     "p95": lambda task: task.run_p95_s or 0.0,
     "slowest": lambda task: task.slowest_s or 0.0,
-    "waiting": lambda task: task.due,
+    "waiting": lambda task: task.waiting,
     "oldest": lambda task: -task.oldest_due_at.timestamp() if task.oldest_due_at else float("-inf"),
     "workers": lambda task: -1 if task.workers is None else task.workers,
 }
@@ -112,7 +112,7 @@ SORTS: Final[Mapping[str, Callable[[TaskRow], float | str]]] = {
 
 
 async def build(request: PageRequest) -> View:
-    """Read the names that workers claim, that have due or running jobs, or that are paused."""
+    """Read the names that workers claim, that have jobs to do, or that are paused."""
     chosen, sort = request.choice("range", RANGES, "1h"), request.parameters.get("sort") or "name"
     if sort.removeprefix("-") not in SORTS:
         choices = ", ".join(SORTS)
@@ -135,6 +135,7 @@ async def build(request: PageRequest) -> View:
         items=rows,
         summary=replace(task_list, items=rows).summary,
         is_capped=task_list.is_capped,
+        is_blocked_capped=task_list.is_blocked_capped,
         uncounted=request.uncounted(figures.uncounted),
         is_complete=figures.is_complete,
     )

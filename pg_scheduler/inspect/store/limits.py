@@ -25,7 +25,7 @@ MAX_MOVED_ROWS: Final = 10_000
 
 
 class BlockedJobs(NamedTuple):
-    """The number of blocked jobs by what they wait for.
+    """The number of blocked jobs by what they wait for, or by their names.
 
     Attributes:
         jobs: At most 500 entries, the greatest number first.
@@ -51,6 +51,18 @@ class LimitJobRow:
     at: datetime
 
 
+class InFlightRow(NamedTuple):
+    """The jobs of a tenant that had their turn.
+
+    Attributes:
+        running: Those that run.
+        admitted: Those that wait for a slot or a limit.
+    """
+
+    running: int = 0
+    admitted: int = 0
+
+
 class TenantRow(NamedTuple):
     """The queue of a tenant.
 
@@ -74,6 +86,13 @@ class LimitReadRepository(Repository):
         rows = await self._statements.fetch("inspect_blocked", MAX_BLOCKED_ROWS, MAX_BLOCKED_KEYS)
         is_capped = bool(rows) and rows[0]["examined"] >= MAX_BLOCKED_ROWS
         jobs = {row["blocked_on"]: row["jobs"] for row in rows}
+        return BlockedJobs(jobs, is_capped or len(rows) == MAX_BLOCKED_KEYS)
+
+    async def blocked_names(self) -> BlockedJobs:
+        """Count the first 20,000 blocked jobs by the names that a worker must claim."""
+        rows = await self._statements.fetch("inspect_blocked_names", MAX_BLOCKED_ROWS, MAX_BLOCKED_KEYS)
+        is_capped = bool(rows) and rows[0]["examined"] >= MAX_BLOCKED_ROWS
+        jobs = {row["name"]: row["jobs"] for row in rows}
         return BlockedJobs(jobs, is_capped or len(rows) == MAX_BLOCKED_KEYS)
 
     async def use(self, blocked_on: str) -> tuple[int, int]:
@@ -122,7 +141,12 @@ class LimitReadRepository(Repository):
         rows = await self._rows(TenantRow, "inspect_tenants", list(keys), most)
         return rows, any(row.jobs >= most for row in rows)
 
-    async def in_flight(self) -> dict[str, int]:
-        """Return the number of jobs in flight by the text of the share and the tenant."""
+    async def in_flight(self) -> tuple[dict[str, InFlightRow], bool]:
+        """Return the numbers of jobs in flight by the text of the share and the tenant.
+
+        Returns:
+            The numbers, and whether counting stopped after 10,000 jobs.
+        """
         rows = await self._statements.fetch("inspect_in_flight", MAX_MOVED_ROWS, self._statements.now)
-        return {row["key"]: row["jobs"] for row in rows}
+        is_capped = bool(rows) and rows[0]["examined"] >= MAX_MOVED_ROWS
+        return {row["key"]: InFlightRow(row["running"], row["admitted"]) for row in rows}, is_capped

@@ -14,6 +14,22 @@ GROUP BY blocked_on
 ORDER BY count(*) DESC, blocked_on
 LIMIT $2::bigint;
 
+-- name: inspect_blocked_names
+-- route: tuned
+-- Count by name the first $1 blocked jobs; return $2 names, the one with most jobs first.
+WITH examined AS MATERIALIZED (
+    SELECT coalesce(function, job_name) AS name
+    FROM {schema}scheduled_jobs
+    WHERE blocked_on IS NOT NULL
+    ORDER BY blocked_on
+    LIMIT $1::bigint
+)
+SELECT name, count(*) AS jobs, (SELECT count(*) FROM examined) AS examined
+FROM examined
+GROUP BY name
+ORDER BY count(*) DESC, name
+LIMIT $2::bigint;
+
 -- name: inspect_limit
 -- route: pool
 -- Count the attempts of a limit ($1) that run, and its starts that still count; examine $3.
@@ -120,9 +136,13 @@ CROSS JOIN LATERAL (
 -- name: inspect_in_flight
 -- route: pool
 -- Count the jobs in flight by tenant, as feed_shares counts them: those that it moved, and that have neither ended nor
--- wait for a later time or other jobs. At most $1 are read.
-SELECT moved.key, count(*) AS jobs
-FROM (SELECT key, job_id FROM {schema}scheduler_starts WHERE key > 'share:' AND attempt = 0 LIMIT $1::bigint) AS moved
+-- wait for a later time or other jobs. At most $1 are read. Those that run are counted apart.
+WITH moved AS MATERIALIZED (
+    SELECT key, job_id FROM {schema}scheduler_starts WHERE key > 'share:' AND attempt = 0 LIMIT $1::bigint
+)
+SELECT moved.key, count(*) FILTER (WHERE job.status = 'running') AS running,
+    count(*) FILTER (WHERE job.status <> 'running') AS admitted, (SELECT count(*) FROM moved) AS examined
+FROM moved
 CROSS JOIN (SELECT coalesce($2, clock_timestamp()) AS at) AS clock
 CROSS JOIN LATERAL (
     SELECT finished_at, blocked_on, status, execution_time
