@@ -207,6 +207,10 @@ class TaskRegistry:
         inherited = self._parent.names_of(task) if self._parent else set()
         return inherited | {name for name, owner in self._exact.items() if owner.identity == task.identity}
 
+    def is_automatic(self, name: str, task: Task) -> bool:
+        """Return whether a name of a task follows from its function, so that no code has chosen it."""
+        return name != task.name and (name == task.identity or self.find_exact(name) is None)
+
     def names_like(self, name: str) -> list[str]:
         """Return a name, followed by the other names of its task; several tasks may have a loose name."""
         task = self.resolve(name)

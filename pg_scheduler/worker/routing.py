@@ -98,8 +98,8 @@ class Routing:
         return not previously_paused <= self._paused
 
     def warn_of_patterns(self) -> None:
-        """Log which patterns match no registered name."""
-        names = self._tasks.lists.names
+        """Log which patterns match no name with which they are compared."""
+        names = [name for name in self._tasks.lists.names if self._routed_name(name) == name]
         for option, patterns in (("only", self._only), ("skip", self._skip)):
             for pattern in patterns:
                 if not any(fnmatchcase(name, pattern) for name in names):
@@ -130,7 +130,17 @@ class Routing:
             and self._executor_of(name) in self._executors
         )
 
+    def _routed_name(self, name: str) -> str:
+        """Return the name that is compared with the patterns.
+
+        Names that no code has chosen, such as ``module.qualname``, belong to the name of the task. Otherwise
+        a worker that skips the task would claim these names, and people would see them as tasks.
+        """
+        task = self._tasks.resolve(name)
+        return name if task is None or not self._tasks.is_automatic(name, task) else task.name
+
     def _is_selected(self, name: str) -> bool:
+        name = self._routed_name(name)
         return (not self._only or any(fnmatchcase(name, pattern) for pattern in self._only)) and not any(
             fnmatchcase(name, pattern) for pattern in self._skip
         )

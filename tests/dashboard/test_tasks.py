@@ -115,6 +115,20 @@ async def test_task_with_a_schedule_has_a_page_while_no_worker_lives(scheduler: 
     assert [schedule["schedule_id"] for schedule in data["schedules"]] == ["hourly"]
 
 
+async def test_task_that_a_worker_skips_is_no_task_under_the_names_of_its_function(
+    pool: asyncpg.Pool, build: Callable[..., App]
+) -> None:
+    async def unclaimed() -> None: ...
+
+    scheduler = Scheduler(pool, only=["*unclaimed*"], skip=["ops.*"])  # other tests register functions too
+    scheduler.register(unclaimed, name="ops.skipped")
+    async with scheduler:
+        (worker,) = await scheduler.workers()
+        assert worker.names == ()
+        for url in ("/tasks", "/schedule-form"):
+            assert "unclaimed" not in (await request(build(), url)).text
+
+
 async def test_jobs_and_pauses_of_other_names_count_for_their_task(
     world: World, scheduler: Scheduler, app: App
 ) -> None:
