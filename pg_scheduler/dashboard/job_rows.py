@@ -97,9 +97,7 @@ class JobRow:
 
     def left_s(self, now: datetime) -> float | None:
         """Return about how many seconds are left at its present rate; None if that is unknown."""
-        if self.started_at is None or not self.progress or self.progress >= 1:
-            return None
-        return (now - self.started_at).total_seconds() * (1 - self.progress) / self.progress
+        return seconds_left(self.started_at, self.progress, now)
 
 
 SORTS: Final[Mapping[str, Callable[[JobRow], Any]]] = {
@@ -143,6 +141,17 @@ def share_done(job: Job) -> float | None:
     if job.progress is None or not job.progress.total or job.progress.total <= 0:
         return None
     return min(max(job.progress.done / job.progress.total, 0.0), 1.0)
+
+
+def seconds_left(started_at: datetime | None, share: float | None, now: datetime) -> float | None:
+    """Return about how many seconds a running job takes until its end, at its present rate.
+
+    ``share`` is the share of its work that is done. The result is None if it is unknown: no work was reported
+    as done, or all of it.
+    """
+    if started_at is None or not share or share >= 1:
+        return None
+    return max((now - started_at).total_seconds(), 0.0) * (1 - share) / share
 
 
 async def rows_of(jobs: Sequence[Job], request: PageRequest) -> list[JobRow]:

@@ -212,6 +212,30 @@ async def test_running_job_shows_progress_how_long_it_takes_and_the_name_of_its_
     ]
 
 
+@pytest.mark.parametrize(
+    ("runs_for", "done", "left"),
+    [(27, 9, timedelta(seconds=3)), (200, 5, timedelta(seconds=200))],
+)
+async def test_estimate_of_the_end_is_as_exact_as_it_is_near(
+    world: World, app: App, runs_for: int, done: int, left: timedelta
+) -> None:
+    """It was rounded up to a minute, so a job with 3 s left was said to be done in up to 60 s."""
+    progress = {"done": done, "total": 10}
+    await world.job("run", status="running", started=-timedelta(seconds=runs_for), progress=progress)
+    now = datetime.now(UTC)
+    (attrs,) = [
+        attrs
+        for attrs in (await read_page(app, "/job?id=run")).all("time")
+        if "data-until" in attrs and datetime.fromisoformat(str(attrs["datetime"])) < now + timedelta(hours=1)
+    ]
+    end = datetime.fromisoformat(str(attrs["datetime"]))
+    if left < timedelta(minutes=2):
+        assert timedelta() < end - now < left + timedelta(seconds=2)
+    else:
+        assert (end.microsecond, end.second % 15) == (0, 0)
+        assert left - timedelta(seconds=20) < end - now < left + timedelta(seconds=20)
+
+
 async def test_dependencies_are_links_in_both_directions(
     scheduler: Scheduler, build: Callable[..., App]
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.gantt import gantt_of
-from pg_scheduler.dashboard.job_rows import share_done
+from pg_scheduler.dashboard.job_rows import seconds_left, share_done
 from pg_scheduler.dashboard.json_tree import json_tree
 from pg_scheduler.dashboard.pages import job_forms
 from pg_scheduler.dashboard.pages.cause import cause_of
@@ -47,6 +47,9 @@ MAX_COMMAND_LENGTH: Final = 4000
 MAX_LINKS: Final = 20
 MAX_CHANGES: Final = 10
 MAX_TAGS: Final = 20
+
+PRECISE_S: Final = 120.0
+"""Seconds until the end of a job below which an estimate of its end is rounded to a second."""
 
 WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
 """Reasons whose texts contain the statement of another session, which may contain arguments."""
@@ -109,13 +112,16 @@ async def build(request: PageRequest) -> View:
 
 
 def _end_at(job: Job, now: datetime) -> datetime | None:
-    """Return when a job will end at its present rate, rounded up to a minute; None if that is unknown."""
-    share, since = share_done(job), job.started_at
-    if job.status is not JobStatus.RUNNING or since is None or not share:
+    """Return when a job will end at its present rate; None if that is unknown.
+
+    The time is rounded down to a second, and to 15 seconds if it is two minutes away or more, so that updates
+    of the page send it less often.
+    """
+    left_s = seconds_left(job.started_at, share_done(job), now)
+    if job.status is not JobStatus.RUNNING or left_s is None or (end := later(now, left_s)) is None:
         return None
-    left_s = (now - since).total_seconds() * (1 - share) / share
-    end = later(now, max(left_s, 0.0))
-    return None if end is None else end.replace(second=0, microsecond=0) + timedelta(minutes=1)
+    step_s = 1 if left_s < PRECISE_S else 15
+    return end.replace(microsecond=0) - timedelta(seconds=end.second % step_s)
 
 
 def _actions(
