@@ -37,22 +37,63 @@ async def test_menu_of_a_phone_leads_to_the_lists(has_script: bool, open_page: O
 )
 async def test_menus_of_a_phone_stay_on_its_screen(path: str, open_page: Open, shop: Shop) -> None:
     page = await open_page(path, **PHONE)
-    menus = page.locator("details.menu:visible")
+    menus = page.locator(".menu:visible")
+    assert await menus.count() > 0
     for number in range(await menus.count()):
         menu = menus.nth(number)
-        await menu.locator("> summary").click()
+        await menu.locator("> button").click()
         box = await menu.locator("> .items").bounding_box()
         assert box is not None
         assert box["x"] >= 0, await menu.inner_text()
         assert box["x"] + box["width"] <= 390, await menu.inner_text()
-        await menu.locator("> summary").click()
+        await menu.locator("> button").click()
+        await expect(menu.locator("> .items")).to_be_hidden()
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+async def test_menu_closes_by_escape_a_click_elsewhere_and_another_menu(
+    has_script: bool, open_page: Open, shop: Shop
+) -> None:
+    page = await open_page("/jobs", java_script_enabled=has_script)
+    export, columns = (page.get_by_role("button", name=name, exact=True) for name in ("Export", "Columns"))
+    shown = page.locator(".items:popover-open")
+    await export.click()
+    await expect(shown).to_contain_text("JSON lines")
+    box, place = await export.bounding_box(), await shown.bounding_box()
+    assert box is not None
+    assert place is not None
+    assert 0 <= place["y"] - (box["y"] + box["height"]) < 8, "below its button"
+    await page.keyboard.press("Escape")
+    await expect(shown).to_have_count(0)
+    await export.click()
+    await heading(page).click()
+    await expect(shown).to_have_count(0)
+    await export.click()
+    await columns.click()
+    await expect(shown).to_have_count(1)
+    await expect(shown).to_contain_text("Show")
+
+
+async def test_menu_is_below_its_button_in_a_browser_without_anchors(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/about")
+    await page.add_init_script("CSS.supports = () => false")
+    await page.goto(page.url.replace("/about", "/jobs"))
+    rule = ".items[popover] { position-area: none !important; }"
+    await page.evaluate("rule => document.styleSheets[0].insertRule(rule)", rule)
+    export, shown = page.get_by_role("button", name="Export"), page.locator(".items:popover-open")
+    await export.click()
+    box, place = await export.bounding_box(), await shown.bounding_box()
+    assert box is not None
+    assert place is not None
+    assert 0 <= place["y"] - (box["y"] + box["height"]) < 8
+    assert abs(place["x"] + place["width"] - box["x"] - box["width"]) < 2
 
 
 @pytest.mark.parametrize("width", [390, 1440])
 @pytest.mark.parametrize("path", ["/schedule?id=nightly", "/task?id=browser.mail"])
 async def test_open_menus_do_not_widen_the_page(path: str, width: int, open_page: Open, shop: Shop) -> None:
     page = await open_page(path, viewport={"width": width, "height": 900})
-    await page.locator(".head details.menu > summary").last.click()
+    await page.locator(".head .menu > button").last.click()
     await expect(page.locator(".head .items").last).to_be_visible()
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -172,14 +213,14 @@ async def test_user_chooses_dense_rows(has_script: bool, open_page: Open, shop: 
         return box["height"]
 
     assert 50 <= await height() <= 52
-    await page.locator("summary", has_text="ada").click()
+    await page.get_by_role("button", name="ada").click()
     await page.get_by_role("button", name="Compact rows").click()
     await expect(page.locator("html")).to_have_attribute("data-density", "compact")
     assert page.url == f"{site.url}/jobs?q=name%3Abrowser.%2A"
     assert 42 <= await height() <= 44
     await page.goto(f"{site.url}/schedules")
     await expect(page.locator("html")).to_have_attribute("data-density", "compact")
-    await page.locator("summary", has_text="ada").click()
+    await page.get_by_role("button", name="ada").click()
     if has_script:
         assert await violations(page) == []
     await page.get_by_role("button", name="Normal rows").click()
@@ -302,7 +343,7 @@ async def test_views_of_the_team_stand_with_saved_ones(
     page = await open_page("/about", java_script_enabled=has_script)
     await page.goto(f"{site.url}/jobs?q=browser")
     views = page.locator("#views")
-    await views.locator("summary").click()
+    await views.get_by_role("button", name="Views").click()
     save = views.get_by_role("button", name="Save this view")
     if has_script:
         await save.click()

@@ -130,7 +130,7 @@ async def test_term_is_completed_and_changed_with_keys_only(open_page: Open) -> 
 @pytest.mark.usefixtures("jobs")
 async def test_view_is_saved_and_removed_in_the_browser(open_page: Open) -> None:
     page = await open_page(f"{FAILED}&sort=ended")
-    menu = page.locator("summary", has_text="Views")
+    menu = page.get_by_role("button", name="Views")
     await menu.click()
     await page.get_by_role("button", name="Save this view").click()
     await page.get_by_role("link", name="Bulk runs").click()
@@ -200,7 +200,7 @@ async def test_phone_shows_errors_and_the_tab_of_the_state(open_page: Open, shop
 
 async def test_boxes_of_columns_are_beside_their_labels(open_page: Open, shop: Shop) -> None:
     page = await open_page("/jobs")
-    await page.locator("summary", has_text="Columns").click()
+    await page.get_by_role("button", name="Columns").click()
     box = await page.locator("[name=cols]").first.bounding_box()
     assert box is not None
     assert box["width"] < 30

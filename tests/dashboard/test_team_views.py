@@ -26,13 +26,13 @@ VIEWS = {
 async def shown(app: App, **options: Any) -> dict[str, str]:
     """Return the addresses of the views by their names, each of which must lead to a page."""
     page = (await request(app, f"{options.get('root_path', '')}/jobs", **options)).text
-    part = page.partition('<details id="views"')[2].partition("</details>")[0]
+    part = page.partition('<div id="views"')[2].partition("data-own")[0]
     found = {}
     for item in part.split("<li>")[1:]:
         (url,) = Page(item.partition("</li>")[0]).links()
         found[Page(item.partition("</li>")[0]).text] = url
         assert (await request(app, url, **options)).status == 200, url
-    assert ('class="menu" hidden' in page) is (not found), "without views, the script shows the menu"
+    assert ('id="views" hidden' in page) is (not found), "without views, the script shows the menu"
     return found
 
 

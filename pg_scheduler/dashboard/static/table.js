@@ -77,7 +77,7 @@ const explain = () => {
   else document.getElementById("explanation")?.focus();
 };
 
-const act = () => all("[data-selection] :is(button, summary)").find((each) => each.checkVisibility())?.focus();
+const act = () => all("[data-selection] button").find((each) => each.checkVisibility())?.focus();
 onKeys({ j: () => moveRow(1), k: () => moveRow(-1), x: () => select(false), X: () => select(true), a: act, e: explain });
 
 // -- saved views: addresses of this list, in this browser
@@ -100,7 +100,7 @@ const showViews = () => {
     return make("li", {}, make("a", { href: search, textContent, ariaCurrent: search === here ? "true" : null }));
   }));
   const isSaved = found.includes(here);
-  const button = Object.assign(views.querySelector("button"), { hidden: false });
+  const button = Object.assign(views.querySelector("[data-save]"), { hidden: false });
   button.textContent = isSaved ? "Remove this view" : "Save this view";
   button.onclick = () => {
     const others = savedViews().filter((each) => each !== here);

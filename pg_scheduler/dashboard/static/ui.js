@@ -106,6 +106,17 @@ const showKeys = async (link) => {
   if (part === null || document.getElementById("keyboard") !== null) link.click(); else openDialog(part);
 };
 
+// -- menus: popovers, which the browser opens, closes and places; in a browser without anchors they are placed here
+
+const placeBelow = ({ target, newState }) => {
+  const button = newState === "open" && document.querySelector(`[popovertarget="${target.id}"]`);
+  if (!button || !target.classList.contains("items")) return;
+  const { bottom, right } = button.getBoundingClientRect();
+  const left = Math.max(right - target.offsetWidth, 12);
+  Object.assign(target.style, { margin: 0, inset: `${Math.max(Math.min(bottom + 4, innerHeight - target.offsetHeight), 0)}px auto auto ${left}px` });
+};
+if (!CSS.supports("position-area", "block-end")) document.addEventListener("toggle", placeBelow, true);
+
 // -- the theme
 
 const root = document.documentElement;
