@@ -14,6 +14,7 @@ from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect import Finding, Severity
 from pg_scheduler.inspect.audit import finding_id, read_muted
 from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES
+from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.texts import rounded
 
@@ -29,22 +30,22 @@ class NavigationData(NamedTuple):
 
     Attributes:
         jobs: About how many jobs there are; None if it is unknown.
-        error_names: The job name of each group of errors that is not muted.
+        errors: The groups of errors that are not muted.
         schedules: The task of each schedule by its id.
         tasks: The names of tasks; none if they were not read in time.
         workers: The names of live workers by their ids.
-        limit_tasks: The tasks of each limit.
+        limits: The tasks of each limit by its name.
         paused_schedules: The ids of paused schedules.
         paused_tasks: The names of paused tasks.
         findings: The findings because of which not all is well, without muted ones.
     """
 
     jobs: int | None
-    error_names: Sequence[str]
+    errors: Sequence[ErrorGroup]
     schedules: dict[str, str]
     tasks: Sequence[str]
     workers: dict[str, str]
-    limit_tasks: Sequence[Sequence[str]]
+    limits: dict[str, list[str]]
     paused_schedules: frozenset[str]
     paused_tasks: frozenset[str]
     findings: Sequence[Finding]
@@ -68,16 +69,16 @@ async def _read(request: PageRequest) -> NavigationData:
     findings = problems_of((await inspector.doctor(only=STATUS_CODES)).findings)
     muted |= await read_muted(inspector, "finding", map(finding_id, findings), now)
     # A limit has several items if workers declare different numbers of it, so its tasks are joined by name.
-    limit_tasks: dict[str, list[str]] = {}
+    limits: dict[str, list[str]] = {}
     for limit in (await inspector.limits()).items:
-        limit_tasks.setdefault(limit.name, []).extend(limit.tasks)
+        limits.setdefault(limit.name, []).extend(limit.tasks)
     schedules = await inspector.schedules(limit=MAX_READ)
     task_list = await in_time(inspector.tasks())
     tasks = () if task_list is None else task_list.items
     return NavigationData(
         jobs=(await inspector.totals()).jobs,
-        error_names=[
-            group.job_name
+        errors=[
+            group
             for group in groups
             if group.status is not JobStatus.CANCELLED and group.fingerprint not in muted
         ],
@@ -88,7 +89,7 @@ async def _read(request: PageRequest) -> NavigationData:
             for worker in await inspector.workers()
             if worker.is_alive
         },
-        limit_tasks=list(limit_tasks.values()),
+        limits=limits,
         paused_schedules=frozenset(
             schedule.schedule_id for schedule in schedules if schedule.paused_at is not None
         ),
@@ -124,12 +125,12 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
         count = sum(map(sees, names))
         return f"{count}+" if count >= MAX_READ else str(count)
 
-    errors = number(data.error_names)
+    errors = number(group.job_name for group in data.errors)
     findings = [
         finding for finding in data.findings if finding.code not in ABOUT_NAMES or sees(finding.subject)
     ]
     is_error = any(finding.severity is Severity.ERROR for finding in findings)
-    limits = sum(any(map(sees, tasks)) for tasks in data.limit_tasks)
+    limits = sum(any(map(sees, tasks)) for tasks in data.limits.values())
     counts = {
         "/errors": Count(errors, "groups of errors in the last 24 hours", "bad"),
         "/schedules": Count(number(data.schedules.values()), "schedules"),

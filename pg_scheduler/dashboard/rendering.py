@@ -23,11 +23,11 @@ from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.messages import job_of, message_of, undo_of
 from pg_scheduler.dashboard.navigation import read_counts
 from pg_scheduler.dashboard.pages import (
-    GROUPS,
     LIVE_PARAMETERS,
     PAGES,
     audit,
     errors,
+    groups_of,
     history,
     item_of,
     jobs,
@@ -183,6 +183,7 @@ def _names(page: Any, request: PageRequest, path: str) -> dict[str, Any]:
         "live_url": request.url(
             "/live", page=path, **{name: request.parameters.get(name) for name in LIVE_PARAMETERS}
         ),
+        "groups": groups_of(request.access),
         "item": item_of(path),
         "static": lambda name: request.url(f"/static/{static_version()}/{name}"),
     }
@@ -203,7 +204,6 @@ def _environment() -> Environment:
     environment.globals |= {
         "columns": list(jobs.COLUMNS.values()),
         "documentation": texts.DOCUMENTATION,
-        "groups": GROUPS,
         "modules": [name for name in sorted(static_files()) if name.endswith(".js") and name != FIRST_SCRIPT],
         "navigation": {path: page.label for path, page in PAGES.items() if page.label},
         "ranges": list(history.RANGES),

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 
 from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.context import PageRequest
-from pg_scheduler.dashboard.pages import PAGES
+from pg_scheduler.dashboard.pages import PAGES, may_open
 from pg_scheduler.dashboard.search_bar import terms_of
 from pg_scheduler.inspect import parse_search
 
@@ -59,7 +59,7 @@ def team_views(request: PageRequest) -> dict[str, str]:
 def _is_visible(address: str, request: PageRequest) -> bool:
     """Return whether the request may open a view, and sees one of the names in each of its name terms."""
     path, query = _parts(address)
-    if path == "/audit" and request.access.visible_names is not None:
+    if not may_open(path, request.access):
         return False
     q = query.get("q", "") if path == "/jobs" else ""
     try:

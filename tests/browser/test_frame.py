@@ -328,6 +328,52 @@ async def test_action_of_the_palette_is_sent(open_page: Open, shop: Shop, schedu
     assert schedule.last_job_id is not None
 
 
+async def test_palette_opens_from_every_field_with_what_was_opened_last(
+    open_page: Open, shop: Shop, site: Site
+) -> None:
+    page = await open_page(f"/job?id={shop.failed}")
+    await expect(page.locator("kbd", has_text="Ctrl K")).to_be_visible()
+    for address in (f"/schedule?id={shop.schedule}", "/jobs"):
+        await page.goto(site.url + address)
+    await page.locator("#q").click()
+    await page.keyboard.press("Control+k")
+    field, choices = page.get_by_role("combobox", name="Find"), page.locator("#found [role=option]")
+    await expect(field).to_be_focused()
+    await expect(choices).to_have_text(["nightlyschedule", re.compile("charge-7job · browser.charge")])
+    assert await violations(page) == []
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Enter")
+    await expect(page).to_have_url(f"{site.url}/job?id={shop.failed}")
+    await page.keyboard.press("Control+k")
+    await page.keyboard.type("browser.chrage")
+    await expect(choices.first).to_have_text("browser.chargetask")
+    await field.fill("conectionerror")
+    await expect(choices.first).to_contain_text("ConnectionError: the bank does not answer customer #")
+
+
+@pytest.mark.parametrize("has_script", [True, False])
+async def test_palette_leads_to_the_form_of_a_pause(
+    has_script: bool, open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/find?q=> pause task browser.mail", java_script_enabled=has_script)
+    await page.get_by_role("link", name="Pause task browser.mail…").click()
+    await page.get_by_label("Note").fill("the provider is down")
+    assert [task.name for task in await scheduler.tasks.list() if task.paused_at] == []
+    await page.get_by_role("button", name="Pause", exact=True).click()
+    await expect(page.locator("#state")).to_contain_text("the provider is down")
+
+
+async def test_palette_asks_in_a_dialog_before_a_worker_is_drained(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/about")
+    await page.get_by_role("combobox", name="Find").fill(f"> drain {scheduler.worker_id}")
+    await page.locator("#found [role=option]").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("claims no more, until it is resumed")
+    assert page.url.endswith("/about")
+
+
 async def test_actions_work_without_a_script(open_page: Open, shop: Shop) -> None:
     page = await open_page("/find?q=%3E+run+night", java_script_enabled=False)
     await page.get_by_role("button", name="Run schedule nightly").click()

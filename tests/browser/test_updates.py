@@ -7,6 +7,7 @@ from playwright.async_api import Locator, Page, expect
 from pg_scheduler import Scheduler
 from tests.browser.conftest import Open
 from tests.browser.shop import HOUR, Shop, mail_customer
+from tests.browser.site import Site, until
 from tests.support.world import World
 
 
@@ -93,6 +94,27 @@ async def test_checked_boxes_and_filled_fields_are_kept_while_rows_arrive(
     await expect(fresh).not_to_have_class("new")
     assert "sort=job" in page.url
     assert await page.evaluate("window.isSamePage")
+
+
+async def test_pause_of_updates_goes_on_over_the_pages_of_a_tab(
+    open_page: Open, shop: Shop, scheduler: Scheduler, site: Site
+) -> None:
+    page = await open_page("/jobs?q=name:browser.mail")
+    pause = page.locator("#pause")
+    await pause.click()
+    await page.get_by_role("link", name="Workers", exact=True).click()
+    await expect(pause).to_have_attribute("aria-pressed", "true")
+    await expect(pause).to_have_text("Paused, resume updates")
+    await page.go_back()
+    await expect(pause).to_have_attribute("aria-pressed", "true")
+    await until(lambda: site.streams == 0)
+    await scheduler.enqueue("browser.mail", args=("eve",), job_id="mail-eve")
+    other = await page.context.new_page()
+    await other.goto(page.url)
+    await expect(other.locator("#pause")).to_have_attribute("aria-pressed", "false")
+    await expect(row_of(page, "mail-eve")).to_have_count(0)
+    await pause.click()
+    await expect(row_of(page, "mail-eve")).to_be_visible()
 
 
 async def test_message_of_an_action_is_shown_once(open_page: Open, shop: Shop) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -9,7 +10,7 @@ from urllib.parse import quote
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import Limit, Scheduler, job
 from pg_scheduler.dashboard import Access
 from tests.dashboard.client import JSON, App, Page, request, send
 from tests.dashboard.test_hostile import HOSTILE, check
@@ -26,7 +27,11 @@ async def test_objects_are_found_by_a_part_of_their_name(
     world: World, scheduler: Scheduler, app: App
 ) -> None:
     await fill(world, scheduler)
-    assert await find(app, "PAYROLL") == [("task", "payroll.run"), ("schedule", "payroll.run-nightly")]
+    assert await find(app, "PAYROLL") == [
+        ("task", "payroll.run"),
+        ("error", "TimeoutError: payroll.run after # s"),
+        ("schedule", "payroll.run-nightly"),
+    ]
     assert await find(app, "payroll.run-due") == [("job", "payroll.run-due")]
     assert await find(app, "host") == [("worker", "host-1")]
     assert await find(app, "") == []
@@ -52,7 +57,7 @@ async def test_many_objects_of_a_kind_leave_room_for_others(
     await fill(world, scheduler)
     await world.paused_task("payroll.task-{}".format, count=100)
     kinds = [kind for kind, _ in await find(app, "payroll")]
-    assert kinds == ["task"] * 8 + ["schedule"]
+    assert kinds == ["task"] * 8 + ["error", "schedule"]
 
 
 @pytest.mark.parametrize(("role", "adds"), [("viewer", False), ("operator", False), ("admin", True)])
@@ -78,17 +83,21 @@ async def test_actions_to_objects_are_found_by_words(
     app = build(authorize=lambda _: Access("ada", "operator"))
     found = await actions(app, "> run payroll")
     run = "Run schedule payroll.run-nightly"
-    assert list(found) == [run, "Pause task payroll.run", "Pause schedule payroll.run-nightly…"]
+    retry = "Retry TimeoutError: payroll.run after # s of payroll.run (3)…"
+    schedule = "Pause schedule payroll.run-nightly…"
+    assert list(found) == [run, "Pause task payroll.run…", retry, schedule]
     assert found[run] == ("", "/actions/schedules/trigger?id=payroll.run-nightly")
     pause = await actions(app, ">PAUSE payroll.run")
+    pause.pop(retry, None)
     assert pause == {
-        "Pause task payroll.run": ("", "/actions/tasks/pause?id=payroll.run"),
+        "Pause task payroll.run…": ("/task?id=payroll.run#menu-pause", ""),
         "Pause schedule payroll.run-nightly…": ("/schedule-pause?id=payroll.run-nightly", ""),
     }
     page = Page((await request(app, "/find?q=%3Epause+payroll.run")).text)
-    assert pause["Pause task payroll.run"][1] in [each["action"] for each in page.all("form")]
-    answer = await send(app, pause["Pause task payroll.run"][1])
-    assert (answer.status, answer.headers["location"]) == (303, "/task?id=payroll.run")
+    form = pause["Pause task payroll.run…"][0]
+    assert form in page.links()
+    assert 'id="menu-pause"' in (await request(app, form.partition("#")[0])).text
+    await send(app, "/actions/tasks/pause?id=payroll.run")
     await scheduler.schedules.pause("payroll.run-nightly")
     fresh = build(authorize=lambda _: Access("ada", "operator"))
     assert set(await actions(fresh, "> resume payroll")) == {
@@ -111,7 +120,11 @@ async def test_actions_to_objects_follow_rights_and_names(
         (Access("ada", can={"schedule_pause"}), {"Pause schedule"}),
         (Access("ada", can={"drain"}), {"Drain worker"}),
         (Access("ada", "admin", names=("other.*",)), set()),
-        (Access("ada", "admin", names=("payroll.*",)), {"Resume task", "Run schedule", "Pause schedule"}),
+        (Access("ada", can={"retry"}), {"Retry TimeoutError:"}),
+        (
+            Access("ada", "admin", names=("payroll.*",)),
+            {"Resume task", "Retry TimeoutError:", "Run schedule", "Pause schedule"},
+        ),
     ):
         app = build(authorize=lambda _, access=access: access)
         found = [name for q in ("> payroll", "> host-1") for name in await actions(app, q)]
@@ -119,6 +132,74 @@ async def test_actions_to_objects_follow_rights_and_names(
         assert not access.names or await actions(app, "> schedule billing") == {}
     admin = build(authorize=lambda _: Access("ada", "admin"), read_only=True)
     assert await actions(admin, "> payroll") == {}
+
+
+async def test_errors_are_found_with_their_retry(
+    world: World, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await fill(world, scheduler)
+    app = build(authorize=lambda _: Access("ada", "operator"))
+    error = ("error", "TimeoutError: billing.invoice after # s")
+    assert await find(app, "timeouterror billing") == [error]
+    data = (await request(app, "/find?q=timeouterror+billing", headers=JSON)).data
+    assert data["items"][0]["note"] == "billing.invoice, 3"
+    assert (await request(app, data["items"][0]["url"])).status == 200
+    retry = await actions(app, "> retry timeouterror billing")
+    (page, _), *others = retry.values()
+    assert list(retry) == ["Retry TimeoutError: billing.invoice after # s of billing.invoice (3)…"]
+    assert not others
+    address, _, button = page.partition("#")
+    assert f'id="{button}"' in (await request(app, address)).text
+
+
+async def test_limits_are_found_by_those_who_see_a_task_of_them(
+    scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    @job(name="billing.sync", limits=[Limit("salesforce", max_running=1)])
+    async def sync() -> None: ...
+
+    scheduler.register(sync)
+    await scheduler.start()
+    assert ("limit", "salesforce") in await find(build(), "sales")
+    team = build(authorize=lambda _: Access("bob", names=("mail.*",)))
+    assert await find(team, "sales") == []
+
+
+@pytest.mark.parametrize(
+    ("q", "name", "meant"),
+    [
+        ("billing.invioce", "billing.invoice", "billing.invoice"),
+        ("invocie", "billing.invoice", "invoice"),
+        ("> paus schedule payrol", "Pause schedule payroll.run-nightly…", ""),
+        ("> pasue schedule pyaroll", "Pause schedule payroll.run-nightly…", "> pause schedule payroll"),
+    ],
+)
+async def test_typing_errors_are_forgiven(
+    q: str, name: str, meant: str, *, world: World, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await fill(world, scheduler)
+    app = build(authorize=lambda _: Access("ada", "operator"))
+    data = (await request(app, f"/find?q={quote(q)}", headers=JSON)).data
+    assert name in [each["name"] for each in data["items"]]
+    assert data["meant"] == meant
+
+
+async def test_word_that_is_similar_to_nothing_finds_nothing(
+    world: World, scheduler: Scheduler, build: Callable[..., App]
+) -> None:
+    await fill(world, scheduler)
+    app = build(authorize=lambda _: Access("bob", "admin", names=("billing.*",)))
+    for q in ("xyzxyz", "4711", "payrol.run", "> pause payrol", "billing xyzxyz"):
+        data = (await request(app, f"/find?q={quote(q)}", headers=JSON)).data
+        assert (data["items"], data["meant"]) == ([], ""), q
+
+
+async def test_correction_of_a_long_index_is_fast(pool: asyncpg.Pool, world: World, app: App) -> None:
+    await world.paused_task("team{0}.task-{0:04}x".format, count=3_000)
+    await request(app, "/about")
+    started = time.perf_counter()
+    assert await find(app, "taem9.tsak-9999") != [("task", "")]
+    assert time.perf_counter() - started < 5
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "\0", "x" * 5000], ids=range(len(HOSTILE) + 2))

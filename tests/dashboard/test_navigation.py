@@ -140,3 +140,14 @@ async def test_density_is_chosen_by_own_forms_only(app: App) -> None:
     assert long.status == 413
     forged = {"cookie": 'pg_scheduler-density="><script>'}
     assert '<html lang="en">' in (await request(app, "/jobs", headers=forged)).text
+
+
+@pytest.mark.parametrize("names", [None, ("billing.*",), ()])
+async def test_items_are_the_pages_that_the_request_may_open(
+    names: tuple[str, ...] | None, build: Callable[..., App]
+) -> None:
+    app = build(authorize=lambda _: Access("bob", "admin", names=names))
+    page = Bar((await request(app, "/about")).text)
+    targets = [str(each["href"]) for each in page.all("a") if each.get("data-key")]
+    assert [(await request(app, target)).status for target in targets] == [200] * len(targets)
+    assert ("/audit" in targets) is (names is None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from pg_scheduler.dashboard.access import Access
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages import (
     about,
@@ -43,6 +44,8 @@ class Page(NamedTuple):
         label: Its name in the navigation; empty if it is not there.
         is_live: Whether parts of it are updated: the blocks ``live_<part>`` of its template.
         parent: The path of the item of the navigation to which it belongs, if it has no label.
+        is_for_all_names: Whether it shows what belongs to jobs of all names. Requests with ``names=`` may not
+            open it.
     """
 
     build: Callable[[PageRequest], Awaitable[Any]]
@@ -50,6 +53,7 @@ class Page(NamedTuple):
     label: str = ""
     is_live: bool = False
     parent: str = ""
+    is_for_all_names: bool = False
 
 
 PAGES: Final[dict[str, Page]] = {
@@ -76,7 +80,7 @@ PAGES: Final[dict[str, Page]] = {
     "/worker": Page(worker.build, "worker", is_live=True, parent="/workers"),
     "/doctor": Page(doctor.build, "doctor", "Doctor"),
     "/find": Page(find.build, "find"),
-    "/audit": Page(audit.build, "audit", "Audit"),
+    "/audit": Page(audit.build, "audit", "Audit", is_for_all_names=True),
     "/about": Page(about.build, "about", "About"),
 }
 
@@ -86,6 +90,16 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "System": ("/doctor", "/audit", "/about"),
 }
 """The items of the side bar in groups."""
+
+
+def may_open(path: str, access: Access) -> bool:
+    """Return whether a request with these rights may open a page."""
+    return access.visible_names is None or not PAGES[path].is_for_all_names
+
+
+def groups_of(access: Access) -> dict[str, list[str]]:
+    """Return the groups of the side bar with the items that a request with these rights may open."""
+    return {group: [path for path in paths if may_open(path, access)] for group, paths in GROUPS.items()}
 
 
 def item_of(path: str) -> str:

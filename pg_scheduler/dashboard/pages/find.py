@@ -1,17 +1,37 @@
-"""The page that finds jobs, tasks, schedules and workers by a part of their name, and actions after ``>``."""
+"""The page that finds objects by name, and actions after ``>``. It feeds the palette of every page.
+
+One index has tasks, groups of errors, limits, schedules and workers; another one has the actions on them. An
+item is found by words that its text contains. If no item has them all, each word that no text contains is a
+typing error, and the most similar one of the texts replaces it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import difflib
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import groupby
+from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.navigation import NavigationData, read_navigation
+from pg_scheduler.dashboard.pages.errors import error_text
+from pg_scheduler.dashboard.texts import short
+from pg_scheduler.inspect.errors import ErrorGroup
+from pg_scheduler.inspect.names import TaskNames
 
 MAX_OF_KIND: Final = 8
 MAX_ACTIONS: Final = 20
 MAX_QUERY: Final = 200
+MAX_NAME: Final = 80
+
+MIN_SIMILARITY: Final = 0.75
+MAX_LENGTH_DIFFERENCE: Final = 3
+MIN_CORRECTED: Final = 4
+"""The characters of the shortest word that is corrected: shorter ones are similar to too many others."""
+
+_SEPARATORS: Final = re.compile(r"[^\w]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +44,7 @@ class FoundItem:
         url: Its address; empty if it has none.
         button: The id of the button, which every page has, that the item presses; empty for none.
         action: The address of the action that the item sends by POST; empty for none.
+        note: Details, such as the task of an error; empty for none.
     """
 
     kind: str
@@ -31,77 +52,133 @@ class FoundItem:
     url: str = ""
     button: str = ""
     action: str = ""
+    note: str = ""
+
+
+class _Entry(NamedTuple):
+    """An item of the index, and the text in which words are searched, without capitals."""
+
+    item: FoundItem
+    text: str
 
 
 async def build(request: PageRequest) -> View:
     """Find what the request sees."""
     q = request.parameters.get("q", "").strip()[:MAX_QUERY]
+    words = q.removeprefix(">").casefold().split()
+    data = await read_navigation(request)
     if q.startswith(">"):
-        return View(q=q, items=await _actions(q.removeprefix(">").casefold().split(), request))
-    return View(q=q, items=await _objects(q, request) if q else [])
+        # Without words, there are no actions on single objects.
+        actions = [*_actions_of_every_page(request), *(_actions_on_objects(data, request) if words else ())]
+        entries = [_Entry(action, action.name.casefold()) for action in actions]
+        items, meant = _find(entries, words)
+        return View(q=q, items=items[:MAX_ACTIONS], meant=meant and f"> {meant}")
+    if not words:
+        return View(q=q, items=[], meant="")
+    job = await _job(q, request)
+    entries = [*_objects(data, await request.task_names(), request)]
+    items, meant = _find(entries, words, is_exact=job is not None)
+    by_kind = groupby(items, lambda item: item.kind)
+    shown = [item for _, kind_items in by_kind for item in list(kind_items)[:MAX_OF_KIND]]
+    return View(q=q, items=[job, *shown] if job is not None else shown, meant=meant)
 
 
-async def _objects(q: str, request: PageRequest) -> list[FoundItem]:
-    """Return the job with this id, and the other objects whose names contain the text."""
-    sees, url, text = request.access.sees_name, request.url, q.casefold()
-    data, names = await read_navigation(request), await request.task_names()
-    tasks = dict.fromkeys(map(names.task_of, filter(sees, data.tasks)))
-    try:
-        job = await request.inspector.get_job(q)
-    except ValueError:  # no id of a job
-        job = None
+def _find(
+    entries: Sequence[_Entry], words: Sequence[str], *, is_exact: bool = False
+) -> tuple[list[FoundItem], str]:
+    """Return the items that have all words, and the words that were meant if typing errors were corrected.
 
-    def has(*names: str) -> bool:
-        return any(text in name.casefold() for name in names)
-
-    kinds: list[Iterable[FoundItem]] = [
-        [FoundItem("job", q, url("/job", id=q))] if job is not None and sees(job.job_name) else [],
-        [FoundItem("task", name, url("/task", id=name)) for name in tasks if has(*names.all_of(name))],
-        [
-            FoundItem("schedule", schedule_id, url("/schedule", id=schedule_id))
-            for schedule_id, task in data.schedules.items()
-            if sees(task) and has(schedule_id)
-        ],
-        [
-            FoundItem("worker", name, url("/worker", id=worker_id))
-            for worker_id, name in data.workers.items()
-            if has(worker_id, name)
-        ],
-    ]
-    return [item for kind in kinds for item in list(kind)[:MAX_OF_KIND]]
-
-
-async def _actions(words: Sequence[str], request: PageRequest) -> list[FoundItem]:
-    """Return the actions that the request may make and that have all words in their names.
-
-    Those that begin with the first word come first. Without words, there are no actions on single objects.
+    Of each kind, names that begin with the first word come first.
     """
-    objects = _to_objects(await read_navigation(request), request) if words else ()
-    named_actions = (
-        (action.name.casefold(), action) for action in (*_actions_of_every_page(request), *objects)
-    )
-    matches = [(name, action) for name, action in named_actions if all(word in name for word in words)]
-    first_word = words[0] if words else ""
-    matches.sort(key=lambda match: not match[0].startswith(first_word))
-    return [action for _, action in matches[:MAX_ACTIONS]]
+
+    def with_all(words: Sequence[str]) -> list[FoundItem]:
+        items = [entry.item for entry in entries if all(word in entry.text for word in words)]
+        kinds = list(dict.fromkeys(item.kind for item in items))
+        first = words[0] if words else ""
+        return sorted(
+            items, key=lambda item: (kinds.index(item.kind), not item.name.casefold().startswith(first))
+        )
+
+    if (items := with_all(words)) or is_exact:
+        return items, ""
+    texts = [entry.text for entry in entries]
+    vocabulary = {part for text in texts for part in (*text.split(), *_SEPARATORS.split(text))}
+    meant = [word if any(word in text for text in texts) else _similar(word, vocabulary) for word in words]
+    return (with_all(meant), " ".join(meant)) if "" not in meant else ([], "")
 
 
-def _to_objects(data: NavigationData, request: PageRequest) -> Iterator[FoundItem]:
-    """Yield the actions on visible tasks, schedules and workers that the request may make."""
+def _similar(word: str, vocabulary: set[str]) -> str:
+    """Return the word that was probably meant; an empty text if none is similar."""
+    if len(word) < MIN_CORRECTED:
+        return ""
+    candidates = [other for other in vocabulary if abs(len(other) - len(word)) <= MAX_LENGTH_DIFFERENCE]
+    # The order of a set differs between processes, so that of equally similar words would too.
+    return next(iter(difflib.get_close_matches(word, sorted(candidates), 1, MIN_SIMILARITY)), "")
+
+
+async def _job(job_id: str, request: PageRequest) -> FoundItem | None:
+    """Return the visible job with an id."""
+    try:
+        job = await request.inspector.get_job(job_id)
+    except ValueError:  # no id of a job
+        return None
+    if job is None or not request.access.sees_name(job.job_name):
+        return None
+    return FoundItem("job", job_id, request.url("/job", id=job_id), note=job.job_name)
+
+
+def _objects(data: NavigationData, names: TaskNames, request: PageRequest) -> Iterator[_Entry]:
+    """Yield an entry for each object that the request sees."""
+    sees, url = request.access.sees_name, request.url
+
+    def entry(item: FoundItem, *more: str) -> _Entry:
+        return _Entry(item, " ".join((item.name, *more)).casefold())
+
+    for name in dict.fromkeys(map(names.task_of, filter(sees, data.tasks))):
+        yield entry(FoundItem("task", name, url("/task", id=name)), *names.all_of(name))
+    for group in request.visible_groups(data.errors):
+        note = f"{group.job_name}, {group.count:,}"
+        page = url("/error", id=group.fingerprint)
+        yield entry(FoundItem("error", _title(group), page, note=note), group.job_name)
+    for name, tasks in data.limits.items():
+        if any(map(sees, tasks)):
+            yield entry(FoundItem("limit", name, url("/limit", name=name)))
+    for schedule_id, task in data.schedules.items():
+        if sees(task):
+            yield entry(FoundItem("schedule", schedule_id, url("/schedule", id=schedule_id)))
+    for worker_id, name in data.workers.items():
+        yield entry(FoundItem("worker", name, url("/worker", id=worker_id)), worker_id)
+
+
+def _title(group: ErrorGroup) -> str:
+    """Return the class of an error and its message in one line."""
+    return short(": ".join(filter(None, error_text(group.text, group.status))), MAX_NAME)
+
+
+def _actions_on_objects(data: NavigationData, request: PageRequest) -> Iterator[FoundItem]:
+    """Yield the actions on visible tasks, errors, schedules and workers that the request may make.
+
+    A name that ends with an ellipsis leads to a form or a question.
+    """
     sees, url, may = request.access.sees_name, request.url, request.may
     for name in filter(sees, data.tasks) if may("task_pause") else ():
-        verb = "resume" if name in data.paused_tasks else "pause"
-        action = url(f"/actions/tasks/{verb}", id=name)
-        yield FoundItem("action", f"{verb.capitalize()} task {name}", action=action)
+        if name in data.paused_tasks:
+            action = url("/actions/tasks/resume", id=name)
+            yield FoundItem("action", f"Resume task {name}", action=action)
+        else:
+            yield FoundItem("action", f"Pause task {name}…", url=f"{url('/task', id=name)}#menu-pause")
+    for group in request.visible_groups(data.errors) if may("retry") else ():
+        name = f"Retry {_title(group)} of {group.job_name} ({group.count:,})…"
+        fingerprint = group.fingerprint
+        yield FoundItem("action", name, url=f"{url('/error', id=fingerprint)}#retry-{fingerprint}")
     for schedule_id in [schedule_id for schedule_id, task in data.schedules.items() if sees(task)]:
         if may("schedule_trigger"):
             action = url("/actions/schedules/trigger", id=schedule_id)
             yield FoundItem("action", f"Run schedule {schedule_id}", action=action)
-        if may("schedule_pause"):  # its page asks for a note, or what becomes of the fire times
+        if may("schedule_pause"):
             verb = "Resume" if schedule_id in data.paused_schedules else "Pause"
-            yield FoundItem(
-                "action", f"{verb} schedule {schedule_id}…", url=url("/schedule-pause", id=schedule_id)
-            )
+            page = url("/schedule-pause", id=schedule_id)
+            yield FoundItem("action", f"{verb} schedule {schedule_id}…", url=page)
     is_for_all = request.access.visible_names is None
     for worker_id, name in data.workers.items() if may("drain") and is_for_all else ():
         yield FoundItem("action", f"Drain worker {name}…", action=url("/actions/workers/drain", id=worker_id))

@@ -2,9 +2,9 @@
 
 import { afterTyping, make } from "./ui.js";
 
-// "search" returns the parameters of the question, or null for none; "choicesOf" makes { text, note } of the data of an
-// answer; "pick" gets the one that was chosen.
-export const combobox = (field, { search, choicesOf, pick }) => {
+// "search" returns the parameters of the question, or null for none, in which case "initial" returns the choices;
+// "choicesOf" makes { text, note } of the data of an answer; "pick" gets the one that was chosen.
+export const combobox = (field, { search, choicesOf, pick, initial = () => [] }) => {
   const list = document.getElementById(field.getAttribute("aria-controls"));
   let choices = [];
   let place = -1;
@@ -30,7 +30,7 @@ export const combobox = (field, { search, choicesOf, pick }) => {
 
   const [ask, forget] = afterTyping(async (signal) => {
     const parameters = search();
-    if (parameters === null) return show([]);
+    if (parameters === null) return show(initial());
     const answer = await fetch(`${list.dataset.url}?${new URLSearchParams(parameters)}`, {
       headers: { accept: "application/json" }, signal,
     });

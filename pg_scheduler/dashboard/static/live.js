@@ -1,7 +1,7 @@
 // Patch the parts of a page with what the server rendered. Elements keep their identity by data-key or id, and with it
 // focus, open details, checked boxes and edited fields.
 
-import { all, announce, load, onKeys, parse, updated } from "./ui.js";
+import { all, announce, load, onKeys, parse, stored, updated } from "./ui.js";
 
 const POLL_MS = 10000;
 const NEW_MS = 2000;
@@ -12,7 +12,7 @@ let versions = main.dataset.versions;
 const waiting = new Map();
 let source = null;
 let timer = null;
-let isPaused = false;
+let isPaused = stored("paused", undefined, "sessionStorage") === "true"; // on the next pages of this tab too
 
 // -- patching
 
@@ -131,12 +131,17 @@ const start = () => {
   });
 };
 
-const setPaused = (value) => {
-  isPaused = value;
-  pause.setAttribute("aria-pressed", String(value));
+const showPause = () => {
+  pause.setAttribute("aria-pressed", String(isPaused));
   const [word, rest] = pause.children;
-  word.textContent = value ? "Paused" : "Live";
-  rest.textContent = value ? ", resume updates" : ", pause updates";
+  word.textContent = isPaused ? "Paused" : "Live";
+  rest.textContent = isPaused ? ", resume updates" : ", pause updates";
+};
+
+const togglePause = () => {
+  isPaused = !isPaused;
+  stored("paused", String(isPaused), "sessionStorage");
+  showPause();
   start();
 };
 
@@ -144,7 +149,8 @@ document.addEventListener("visibilitychange", start);
 window.addEventListener("pagehide", stop);
 if (pause !== null) {
   pause.hidden = false;
-  pause.addEventListener("click", () => setPaused(!isPaused));
-  onKeys({ p: () => setPaused(!isPaused) });
+  showPause();
+  pause.addEventListener("click", togglePause);
+  onKeys({ p: togglePause });
 }
 start();

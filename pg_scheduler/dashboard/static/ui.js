@@ -53,10 +53,11 @@ export const announce = (text) => {
   toast = setTimeout(() => { announcement.textContent = ""; }, TOAST_MS);
 };
 
-export const stored = (name, change) => {
+// Return what this browser stores under a name, after a change if one is given; in "sessionStorage", what this tab stores.
+export const stored = (name, change, place = "localStorage") => {
   try {
-    if (change !== undefined) window.localStorage.setItem(`pg_scheduler.${name}`, change);
-    return window.localStorage.getItem(`pg_scheduler.${name}`);
+    if (change !== undefined) window[place].setItem(`pg_scheduler.${name}`, change);
+    return window[place].getItem(`pg_scheduler.${name}`);
   } catch {
     return null; // the browser forbids storage
   }
@@ -116,6 +117,16 @@ const placeBelow = ({ target, newState }) => {
   Object.assign(target.style, { margin: 0, inset: `${Math.max(Math.min(bottom + 4, innerHeight - target.offsetHeight), 0)}px auto auto ${left}px` });
 };
 if (!CSS.supports("position-area", "block-end")) document.addEventListener("toggle", placeBelow, true);
+
+// The address of a page may name a menu or a button of it, as the actions of the palette do.
+const showTarget = () => {
+  const id = decodeURIComponent(window.location.hash.slice(1));
+  const target = id && document.getElementById(id);
+  if (target?.popover) document.querySelector(`[popovertarget="${CSS.escape(id)}"]`)?.click();
+  else if (target?.localName === "button") target.focus();
+};
+window.addEventListener("hashchange", showTarget);
+showTarget();
 
 // -- the theme
 
