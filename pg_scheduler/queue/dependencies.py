@@ -6,6 +6,22 @@ children first, in the order of their ids. So if two parents end at the same ins
 second one sees that the edge of the first one is gone.
 
 The state follows from the rows, so ``repair()`` corrects what was written by hand.
+
+Transactions lock the rows of jobs in this order, each group by the ids:
+
+1. The existing jobs of a call by which some are to wait for others, before it writes any:
+   ``lock_dependents()``.
+2. The jobs for which others are to wait: ``lock_parents`` or ``hold_parents``.
+3. The advisory lock of cycles, if further jobs are above these: ``_ancestor_edges()``.
+4. At the commit of a transaction of the application, the jobs of the second group, in the order of its calls.
+
+A transaction of the application holds the second group from its call to its commit, but only the keys, and
+writes these rows at the commit. Had another transaction written a row of the first group before it locked it,
+it would wait for that commit, and the commit for that row.
+
+The end of a job and its retry lock from a job to those that wait for it, whatever their ids are. So such a
+transaction and one that locks several jobs by id may deadlock. The library repeats its own transaction, and
+PostgreSQL may end one of the application.
 """
 
 from __future__ import annotations
@@ -22,7 +38,7 @@ from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import CallersTransaction, Statements, Transaction
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.events import JobBlocked, JobCancelled
-from pg_scheduler.jobs.rows import ExtendedJob
+from pg_scheduler.jobs.rows import AnyJob, ExtendedJob
 from pg_scheduler.jobs.step_values import CHILD_OF
 from pg_scheduler.queue.consequences import Consequences, EndedJob
 from pg_scheduler.queue.locks import LOCK_CLASS
@@ -82,6 +98,16 @@ class DependencyRepository:
             return await self._statements.fetch("hold_parents", list(job_ids), on=transaction.connection)
         return await self._statements.fetch("lock_parents", list(job_ids), on=transaction.connection)
 
+    async def lock_dependents(self, jobs: Sequence[AnyJob], transaction: Transaction) -> None:
+        """Lock those jobs of a call that exist, before it writes them, if some are to wait for others.
+
+        Only a transaction of the application needs the lock. It holds parents by their keys alone, so two of
+        them could close a cycle that neither sees.
+        """
+        if isinstance(transaction, CallersTransaction):
+            job_ids, keys = [job.job_id for job in jobs], [job.unique_key for job in jobs if job.unique_key]
+            await self._statements.fetch("lock_dependents", job_ids, keys, on=transaction.connection)
+
     async def mark_uncommitted(self) -> None:
         """Mark the parents in the transaction of a test, whose commit never comes."""
         rows = await self._statements.fetch("mark_uncommitted")
@@ -112,8 +138,9 @@ class DependencyRepository:
         connection, events = transaction
         children = [job.job_id for job in jobs]
         is_callers = isinstance(transaction, CallersTransaction)
-        if is_callers and replaced:
-            await self._statements.fetch("lock_dependents", children, on=connection)
+        if replaced:
+            # The caller has locked them too, except those that another transaction has added meanwhile.
+            await self.lock_dependents(jobs, transaction)
         await self._statements.fetch("delete_edges", children, on=connection)
         parents = list(dict.fromkeys(parent for job in jobs for parent in job.after))
         rows = await self._lock_parents(parents, transaction)

@@ -36,11 +36,17 @@ FOR KEY SHARE;
 
 -- name: lock_dependents
 -- route: caller
--- Lock jobs that are to wait for others, against transactions that hold them as parents: neither sees the edge of the
--- other, and both would close a circle.
+-- Lock the jobs $1, and the unfinished ones with the unique keys $2, of which some are to wait for others.
+--
+-- Transactions that hold one of them as a parent are waited for: neither sees the edge of the other, and both would close
+-- a circle.
 SELECT job_id
 FROM {schema}scheduled_jobs
-WHERE job_id = ANY ($1)
+WHERE job_id = ANY ($1::text[] || ARRAY (
+    SELECT job_id
+    FROM {schema}scheduled_jobs
+    WHERE unique_key = ANY ($2::text[]) AND unique_key IS NOT NULL AND finished_at IS NULL
+))
 ORDER BY job_id COLLATE "C"
 FOR UPDATE;
 

@@ -168,6 +168,10 @@ class JobWriter:
             if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
                 unique[key] = job.with_id(unique[key].job_id) if key in unique else job
         kinds = split([job for job in jobs if job.unique_key is None])
+        if within is not None and (kinds.dependents or any(job.after for job in unique.values())):
+            replaced_jobs: list[AnyJob] = [*kinds.plain, *kinds.extended, *kinds.dependents, *unique.values()]
+            async with self._store.statements.transaction(within=within) as transaction:
+                await self._store.dependencies.lock_dependents(replaced_jobs, transaction)
         inserts = self._store.inserts
         connection = within.connection if isinstance(within, Transaction) else within
         for plain in _batches(kinds.plain, batch_size):

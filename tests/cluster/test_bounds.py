@@ -25,7 +25,7 @@ from pg_scheduler.database.identity import Identity, IdentityRepository
 from pg_scheduler.database.options import ConnectionOptions
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import Route
-from pg_scheduler.database.statements import Transaction
+from pg_scheduler.database.statements import CallersTransaction, Transaction
 from pg_scheduler.embedded import EmbeddedPostgres
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.inspect.store.audit import AuditFilters
@@ -447,6 +447,9 @@ STORE_CALLS: dict[str, Call] = {
     "adopt": lambda it, _: it.identity.adopt(hold=True),
     "held": lambda it, _: it.identity.held(),
     "keeping": lambda it, conn: it.dependencies.keeping(["a"], conn),
+    "lock_dependents": lambda it, conn: it.dependencies.lock_dependents(
+        [EXTENDED], CallersTransaction(conn, [])
+    ),
     "lock_retried": lambda it, conn: it.dependencies.lock_retried("a", Transaction(conn, [])),
     "wait_again": lambda it, conn: it.dependencies.wait_again(["a"], ["b"], conn),
     "forget_children": lambda it, conn: it.dependencies.forget_children(["a"], conn),

@@ -22,6 +22,7 @@ from pg_scheduler.jobs.outcome import COMPLETE
 from pg_scheduler.jobs.rows import Claim, ExtendedJob
 from pg_scheduler.scheduler.store import Store
 from tests.support.cases import each_case
+from tests.support.dependencies import add as add_committed
 from tests.support.dependencies import child, edges, state
 from tests.support.store import NAME, Pool, new_job, running
 from tests.support.worker import PATIENCE
@@ -210,10 +211,16 @@ async def test_parents_of_one_call_are_released_within_it(dsn: str, store: Store
     assert await state(pool, "c", "d") == [("cancelled", None)] * 2
 
 
+@pytest.mark.parametrize(
+    "others", [[], [child("after x", "x"), child("after y", "y")]], ids=["free", "awaited"]
+)
 async def test_callers_that_would_close_a_circle_exclude_each_other(
-    dsn: str, store: Store, pool: Pool, clock: FakeClock
+    dsn: str, store: Store, pool: Pool, clock: FakeClock, others: list[ExtendedJob]
 ) -> None:
+    """If others wait for the jobs, these are marked, so that the commits write neither."""
     await store.inserts.insert([new_job("x"), new_job("y")])
+    if others:
+        await add_committed(store, *others)
 
     async def replace(caller: Caller, job_id: str, parent: str) -> None:
         await add(store, caller, child(job_id, parent), replace=True)
@@ -223,4 +230,4 @@ async def test_callers_that_would_close_a_circle_exclude_each_other(
         results = await asyncio.gather(replace(one, "x", "y"), replace(two, "y", "x"), return_exceptions=True)
     refusals = DatabaseUnavailableError, ValueError, asyncpg.DeadlockDetectedError  # the last one at COMMIT
     assert len([result for result in results if isinstance(result, refusals)]) == 1
-    assert len(await edges(pool)) == 1
+    assert len(await edges(pool)) == 1 + len(others)

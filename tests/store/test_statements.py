@@ -23,7 +23,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.database import queries
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import FOLDERS, Route, Timeout, load_queries
-from pg_scheduler.database.statements import Transaction
+from pg_scheduler.database.statements import CallersTransaction, Transaction
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.events import JobBlocked
 from pg_scheduler.inspect import parse_search
@@ -401,6 +401,7 @@ async def use_path(store: Store) -> object:
     async with store.statements.transaction() as transaction:
         waiting = replace(extended, after=("a",))
         blocked = JobBlocked("n", "nobody.knows", 0, "after")
+        await store.dependencies.lock_dependents([waiting], CallersTransaction(transaction.connection, []))
         await store.dependencies.block([waiting], transaction)
         await store.dependencies.resolve(["n"], transaction)
         assert transaction.events == [blocked]
