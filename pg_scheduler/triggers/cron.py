@@ -22,9 +22,10 @@ Intended differences from Debian's cron:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import pairwise
 from typing import Final
 
 from pg_scheduler.triggers.base import Trigger, restricted_trigger
@@ -152,14 +153,67 @@ _MAX_ITEMS: Final = 3
 
 def describe(expression: str, fields: CronFields) -> str:
     """Return a text such as "at 03:00 on Sunday", or "cron '*/7 * * * *'" if no short description exists."""
-    when, day = _time(fields), _day(fields)
+    day, repeated = _day(fields), _repeated(fields)
+    if day is not None and repeated is not None:
+        # What is repeated all day is so every day: "every 5 minutes in January".
+        return " ".join(filter(None, (repeated, day.removeprefix("every day").strip())))
+    when = _time(fields)
     return f"cron '{expression}'" if when is None or day is None else f"{when} {day}"
 
 
 def _time(fields: CronFields) -> str | None:
+    """Return some times of the day; None for other fields."""
     if fields.seconds != (0,) or len(fields.minutes) != 1 or len(fields.hours) > _MAX_ITEMS:
         return None
     return "at " + _list(f"{hour:02}:{fields.minutes[0]:02}" for hour in fields.hours)
+
+
+def _repeated(fields: CronFields) -> str | None:
+    """Return an interval within the day, such as "every 5 minutes from 09:00 to 17:55"; None for none."""
+    if fields.seconds != (0,):
+        step = _cycle(fields.seconds)
+        is_all_day = (len(fields.hours), len(fields.minutes)) == (24, 60)
+        return f"every {_counted(step, 'second')}" if is_all_day and step and not fields.seconds[0] else None
+    if len(fields.hours) == 24:
+        return _in_every_hour(fields.minutes)
+    hour_step, step = _step(fields.hours), _cycle(fields.minutes)
+    if len(fields.minutes) == 1 and len(fields.hours) > _MAX_ITEMS and hour_step is not None:
+        return f"every {_counted(hour_step, 'hour')} {_span(fields)}"
+    if step is not None and (len(fields.hours) == 1 or hour_step == 1):
+        return f"every {_counted(step, 'minute')} {_span(fields)}"
+    return None
+
+
+def _in_every_hour(minutes: Sequence[int]) -> str | None:
+    """Return the minutes of an hour, such as "every 5 minutes"; None for too many without a common step."""
+    if len(minutes) == 1:
+        return f"at minute {minutes[0]} of every hour"
+    if (step := _cycle(minutes)) is not None:
+        interval = f"every {_counted(step, 'minute')}"
+        return f"{interval} from minute {minutes[0]} of every hour" if minutes[0] else interval
+    return f"at minutes {_list(map(str, minutes))} of every hour" if len(minutes) <= _MAX_ITEMS else None
+
+
+def _step(numbers: Sequence[int]) -> int | None:
+    """Return by how much each number exceeds the one before; None if that differs, or for a single one."""
+    steps = {number - previous for previous, number in pairwise(numbers)}
+    return steps.pop() if len(steps) == 1 else None
+
+
+def _cycle(numbers: Sequence[int]) -> int | None:
+    """Return the step of minutes or seconds that divides the hour or the minute; None otherwise."""
+    step = _step(numbers)
+    return step if step is not None and step * len(numbers) == 60 else None
+
+
+def _span(fields: CronFields) -> str:
+    """Return the first and the last time of the day."""
+    first, last = ((fields.hours[place], fields.minutes[place]) for place in (0, -1))
+    return f"from {first[0]:02}:{first[1]:02} to {last[0]:02}:{last[1]:02}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{number} {noun}s"
 
 
 def _day(fields: CronFields) -> str | None:

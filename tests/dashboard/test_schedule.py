@@ -460,3 +460,50 @@ async def test_schedules_show_that_their_task_is_paused(
     assert f"until {until:%Y-%m-%d %H:%M:%S} UTC: the bank is closed. Its jobs wait." in text
     assert "/task?id=strip.mail" in page
     assert "task paused" in Page((await request(app, "/schedules")).text).text
+
+
+@pytest.mark.parametrize(
+    ("trigger", "number", "is_dense", "has_parts"),
+    [
+        (Cron("0 * * * *"), 24, False, False),
+        (Cron("*/15 * * * *"), 96, False, False),
+        (Cron("* * * * *"), 1440, False, True),
+        (Every(seconds=10), 1500, True, True),
+    ],
+)
+async def test_line_of_the_day_covers_its_24_hours(
+    scheduler: Scheduler, app: App, trigger: Trigger, number: int, *, is_dense: bool, has_parts: bool
+) -> None:
+    """Ticks ended after 200 fire times, which is 3.3 hours of a schedule that fires every minute."""
+    await scheduler.schedules.add("mail.send", trigger, schedule_id="nightly")
+    data = (await request(app, URL, headers=JSON)).data
+    assert (data["fires_in_day"], data["is_dense"]) == (number, is_dense)
+    assert all((tick["end"] is not None) == has_parts for tick in data["ticks"])
+    page = Page((await request(app, URL)).text)
+    places = [float(str(attrs["x1"]).rstrip("%")) for attrs in page.all("line") if attrs["class"] == "tick"]
+    assert places == sorted(places)
+    assert 0 <= places[0] < 5
+    assert 95 < places[-1] <= 100
+    assert f"{number:,}{'+' if is_dense else ''} fire times in the next 24 hours" in page.text
+    if has_parts and not is_dense:
+        assert sum(tick["number"] for tick in data["ticks"]) == number
+        assert max(tick["number"] for tick in data["ticks"]) == 15
+
+
+async def test_firing_is_no_change_of_a_schedule(pool: asyncpg.Pool, scheduler: Scheduler, app: App) -> None:
+    added_at = datetime(2026, 1, 2, tzinfo=UTC)
+
+    async def changed_at() -> str | None:
+        shown: str | None = (await request(app, URL, headers=JSON)).data["changed_at"]
+        return shown
+
+    await scheduler.schedules.add("mail.send", Cron("* * * * *"), schedule_id="nightly")
+    await pool.execute("UPDATE scheduler_schedules SET created_at = $1, updated_at = now()", added_at)
+    await scheduler.schedules.trigger("nightly")
+    assert await changed_at() == "2026-01-02T00:00:00Z", "neither a firing nor a requested job is a change"
+    await scheduler.schedules.pause("nightly", note="later")
+    at = await pool.fetchval("SELECT max(at) FROM scheduler_audit WHERE action = 'pause_schedule'")
+    assert await changed_at() == at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    await pool.execute("UPDATE scheduler_schedules SET version = 2")
+    await pool.execute("DELETE FROM scheduler_audit")
+    assert await changed_at() is None, "it was changed, and the record of that is deleted"

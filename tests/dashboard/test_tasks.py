@@ -92,6 +92,8 @@ async def test_given_name_of_a_periodic_job_is_its_task(
             assert [run["job_id"] for run in data["runs"]] == ["ops.heartbeat"]
             found = (await request(app, f"/jobs?q={quote(data['where'])}", headers=JSON)).data
             assert {job["job_id"] for job in found["items"]} == {"ops.heartbeat", "next"}
+        (listed,) = (await request(app, "/schedules", headers=JSON)).data["items"]
+        assert (listed["schedule_id"], listed["task"]) == ("beats", "ops.heartbeat")
 
 
 async def test_task_has_the_figures_and_jobs_of_its_other_names(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.foreign import class_name, message_of
 from pg_scheduler.base.text.values import copy_fields
@@ -15,6 +16,7 @@ from pg_scheduler.dashboard.pages.audit import AuditItem, item_of
 from pg_scheduler.dashboard.pauses import PauseForm, pauses_of
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.facts.schedule_state import ScheduleState
+from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.clock_changes import mark_fires, zone_of
 from pg_scheduler.inspect.fire_searches import search_one
 from pg_scheduler.inspect.schedule_history import (
@@ -36,14 +38,25 @@ from pg_scheduler.inspect.texts import count
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.schedules.schedule import Schedule
+from pg_scheduler.triggers.search import INSTANT
 from pg_scheduler.triggers.zones import parse_timezone
 
 PAGE_LENGTH: Final = 25
 """Schedules of a page: each has 20 results, of 500 jobs."""
 
 FIRE_TIMES: Final = 20
-TICKS: Final = 200
+MAX_IN_DAY: Final = 1500
+"""Fire times of the next 24 hours that are counted; a schedule that fires every minute has 1,440."""
+
 DAY: Final = timedelta(days=1)
+SLOT: Final = timedelta(minutes=15)
+MAX_TICKS: Final = DAY // SLOT
+"""Fire times of the next 24 hours that have a tick of their own. If there are more, a tick stands for those
+of 15 minutes."""
+
+CHANGES: Final = frozenset({"update_schedule", "pause_schedule", "resume_schedule"})
+"""The actions that change a schedule."""
+
 HIDDEN_VALUES: Final[dict[str, Any]] = {"args": (), "kwargs": {}, "metadata": {}}
 """Empty arguments and metadata, for a list or a request that may not see those of the schedule."""
 
@@ -94,6 +107,19 @@ class FireTime:
     """The effect of a clock change on this fire time, or on those just before it; None for no effect."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on the line of the next 24 hours."""
+
+    at: datetime
+    end: datetime | None = None
+    """The end of the part of the day that it stands for; None for one fire time."""
+    number: int = 1
+    """The fire times for which it stands; if not all were counted, there may be more."""
+    share: float = 1.0
+    """Its height, from 0 to 1: how many these are, compared with the densest part."""
+
+
 def local_fires(
     fires: Iterable[datetime], zone: tzinfo, changes: Mapping[datetime, str] = NO_CHANGES
 ) -> list[FireTime]:
@@ -107,19 +133,20 @@ class SchedulePage(ShownSchedule):
 
     fire_times: Sequence[FireTime]
     """The next fire times; of a paused schedule, those after its pause, or if it were resumed now."""
-    ticks: Sequence[datetime]
-    """The fire times of the next 24 hours, 200 at most."""
+    ticks: Sequence[Tick]
+    """The fire times of the next 24 hours, or their number in each 15 minutes."""
+    fires_in_day: int
+    """The number of these fire times, at most 1,500."""
+    is_dense: bool
+    """Whether counting stopped, so that there may be more."""
+    changed_at: datetime | None
+    """When it was last changed or paused, else when it was added; None if that is unknown."""
     problem: str | None
     changes: Sequence[AuditItem] | None
     """The last 50 changes; None if only some names are visible."""
     sees_arguments: bool
     is_claimed: bool
     """Whether code defines it and a live worker may declare it again, so that it cannot be removed."""
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether there may be further fire times in the next 24 hours."""
-        return len(self.ticks) == TICKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,11 +242,11 @@ async def build_one(request: PageRequest) -> SchedulePage:
     if state is None:
         raise NotFoundError.of("schedule", schedule.schedule_id)
     records = (await request.inspector.audit(subject=schedule.schedule_id, limit=RECORDS)).items
-    fires, ticks = list[FireTime](), list[datetime]()
+    fires, day = list[FireTime](), _Day((), 0, is_capped=False)
     past: Sequence[PastFire] = ()
     problem = None
     try:
-        fires, ticks = await search_one(schedule.trigger, partial(_next_fires, schedule, request.now))
+        fires, day = await search_one(schedule.trigger, partial(_next_fires, schedule, request.now))
         past = await search_past_fire_times(schedule, records)
     except Exception as error:  # noqa: BLE001 - a kind of trigger of the user
         problem = message_of(error) or class_name(error)
@@ -235,7 +262,10 @@ async def build_one(request: PageRequest) -> SchedulePage:
         task_pause=(await pauses_of([schedule.task], request)).get(schedule.task),
         results=await with_statuses(request.inspector, past, request.access.sees_name),
         fire_times=fires,
-        ticks=ticks,
+        ticks=day.ticks,
+        fires_in_day=day.number,
+        is_dense=day.is_capped,
+        changed_at=_changed_at(schedule, records),
         problem=problem,
         changes=[item_of(record, request) for record in records] if is_open else None,
         sees_arguments=request.access.sees_arguments,
@@ -275,10 +305,50 @@ def _permitted(schedule: Schedule, request: PageRequest) -> dict[str, Any]:
     return {name: request.settings.redaction.values(getattr(schedule, name)) for name in HIDDEN_VALUES}
 
 
-def _next_fires(schedule: Schedule, now: datetime) -> tuple[list[FireTime], list[datetime]]:
-    """Return the next 20 fire times, and the fire times of the next 24 hours, 200 at most."""
+def _changed_at(schedule: Schedule, records: Sequence[AuditRecord]) -> datetime | None:
+    """Return when a schedule was last changed; None if its newest records do not contain that.
+
+    Each firing writes its row, too, so ``updated_at`` is no change of a person.
+    """
+    changes = [record.at for record in records if record.action in CHANGES]
+    if changes:
+        return max(changes)
+    return schedule.created_at if schedule.version <= 1 and len(records) < RECORDS else None
+
+
+class _Day(NamedTuple):
+    """The line of the next 24 hours, the number of fire times on it, and whether there may be more."""
+
+    ticks: Sequence[Tick]
+    number: int
+    is_capped: bool
+
+
+def _day_of(schedule: Schedule, fire_times: Sequence[datetime], now: datetime) -> _Day:
+    """Return the line of the next 24 hours of a schedule with these next fire times."""
+    end = now + DAY
+    fires = [fire for fire in fire_times if now <= fire < end]
+    is_capped = len(fire_times) == MAX_IN_DAY and fire_times[-1] < end
+    if len(fires) <= MAX_TICKS:
+        return _Day([Tick(fire) for fire in fires], len(fires), is_capped)
+    counts = Counter(fire.replace(minute=fire.minute // 15 * 15, second=0, microsecond=0) for fire in fires)
+    most = max(counts.values())
+    if is_capped:
+        # Those that follow were not counted. Parts of the day with at least one have the full height.
+        slot = max(counts)
+        while slot < end:
+            following = schedule.upcoming(1, after=slot - INSTANT)
+            if following and following[0] < slot + SLOT:
+                counts[slot] = most
+            slot += SLOT
+    ticks = [Tick(slot, slot + SLOT, number, number / most) for slot, number in sorted(counts.items())]
+    return _Day(ticks, len(fires), is_capped)
+
+
+def _next_fires(schedule: Schedule, now: datetime) -> tuple[list[FireTime], _Day]:
+    """Return the next 20 fire times, and the line of the next 24 hours."""
     zone = parse_timezone(zone_of(schedule))
-    fire_times = upcoming_after_pause(schedule, TICKS, now)
+    fire_times = upcoming_after_pause(schedule, MAX_IN_DAY, now)
     next_fires = fire_times[:FIRE_TIMES]
     changes = {} if schedule.trigger is None else mark_fires(schedule.trigger, schedule.anchor, next_fires)
-    return local_fires(next_fires, zone, changes), [fire for fire in fire_times if now <= fire < now + DAY]
+    return local_fires(next_fires, zone, changes), _day_of(schedule, fire_times, now)

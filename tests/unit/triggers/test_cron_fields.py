@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pg_scheduler.triggers.cron import Cron
+from pg_scheduler.triggers.cron import Cron, describe
+from pg_scheduler.triggers.cron_fields import CronFields, parse_cron
 from tests.support.cases import each_case
 from tests.support.triggers import fire_after
 
@@ -146,3 +148,43 @@ def test_parse_cron_names_the_supported_form_when_that_of_another_library_is_use
 ) -> None:
     with pytest.raises(ValueError, match=f"{remedy}$"):
         Cron(expression)
+
+
+MINUTES = (
+    "*",
+    "0",
+    "15",
+    "*/5",
+    "*/7",
+    "*/15",
+    "*/30",
+    "0,30",
+    "5/10",
+    "5,20,50",
+    "0-30/10",
+    "1-59/2",
+    "0-58",
+)
+HOURS = ("*", "0", "9", "9,17", "9-17", "*/6", "*/5", "8-18/2", "1/2", "9,12,15", "0-22", "22-23", "20,0,4,8")
+DAYS_OF_MONTH = ("*", "1", "1,15", "L")
+DAYS_OF_WEEK = ("*", "MON", "1-5", "0,6")
+SECONDS = ("", " *", " */10", " 5/10", " 30")
+
+
+def test_expressions_with_one_sentence_match_the_same_times() -> None:
+    """A sentence that leaves out what its expression says would be the same for another expression."""
+    values_by_sentence: dict[str, tuple[object, ...]] = {}
+    described = 0
+    for minute, hour, day, month, weekday, second in product(
+        MINUTES, HOURS, DAYS_OF_MONTH, ("*", "1"), DAYS_OF_WEEK, SECONDS
+    ):
+        expression = f"{minute} {hour} {day} {month} {weekday}{second}"
+        fields = parse_cron(expression)
+        sentence = describe(expression, fields)
+        if sentence.startswith("cron '"):
+            continue
+        described += 1
+        # How clock changes are followed depends on what was written, which no sentence tells.
+        values = tuple(getattr(fields, name) for name in CronFields.__slots__ if name != "wild")
+        assert values_by_sentence.setdefault(sentence, values) == values, (expression, sentence)
+    assert described > 900
