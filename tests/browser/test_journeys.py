@@ -288,7 +288,7 @@ async def test_person_can_find_a_slow_task(hand: Hand) -> None:
     name = await slowest.inner_text()
     await hand.click(slowest)
     await expect(page.get_by_role("heading", level=1)).to_have_text(name)
-    await expect(page.get_by_role("heading", name="Slowest runs")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Newest failures")).to_be_visible()
 
 
 async def test_person_can_follow_a_deploy(hand: Hand) -> None:

@@ -1,4 +1,4 @@
-"""What surrounds a job: the last runs of its task or its schedule, jobs with its error, and its limits."""
+"""What surrounds a job: the figures of its task, the last runs of its schedule, its error and its limits."""
 
 from __future__ import annotations
 
@@ -15,30 +15,23 @@ from pg_scheduler.facts.outcomes import FAILED_JOBS, failure_rate
 from pg_scheduler.inspect import Statistics
 from pg_scheduler.inspect.errors import MAX_ERROR_LENGTH, ErrorGroups, fingerprint_of, normalized
 from pg_scheduler.inspect.schedule_history import PastFire, newest_results
-from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.model import Job
 
 MAX_RUNS: Final = 16
 AGE_S: Final = 30.0
-"""Seconds for which the runs, figures and errors of a task are kept: each costs a search."""
-
-SAMPLE: Final = 64
-"""The number of jobs of a status that are read to find the last runs. A search finds completed jobs in the
-order of their ids and not of their ends, so more jobs are read than are shown."""
+"""Seconds for which the figures and errors of a task are kept: each costs a search."""
 
 PERIOD: Final = timedelta(days=1)
 MAX_GROUPS: Final = 1000
-RAN: Final = ("completed", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class LastRuns:
-    """The last jobs of a task, or of the schedule of a job, and the figures of the task."""
+    """The last jobs of the schedule of a job, and the figures of its task."""
 
-    of: str
-    """Whose runs these are: ``task`` or ``schedule``."""
     items: Sequence[Mapping[str, object]]
-    """At most 16, the oldest first, within the bounds of a search."""
+    """The jobs of the last 16 fire times, the oldest first; none for a job without a schedule: no index has
+    the ends of completed jobs of a task."""
     p50_s: float | None
     """The duration that half of the attempts of the last day did not exceed; None if that is unknown."""
     p95_s: float | None
@@ -47,19 +40,12 @@ class LastRuns:
 
 
 async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageRequest) -> LastRuns:
-    """Return the last runs of the schedule of a job, or of its task if it has no schedule.
+    """Return the last runs of the schedule of a job, and the figures of its task.
 
-    ``results`` are the last fire times of the schedule.
+    ``results`` are the last fire times of the schedule; there are none without a schedule.
     """
-    if job.schedule_id is not None:
-        ids = [result.job_id for result in results[:MAX_RUNS] if result.status is not None]
-        jobs = list((await request.inspector.get_jobs(ids)).values())
-    else:
-        jobs = []
-        # A search for one status alone reads failed jobs in the order of their ends.
-        for status in RAN:
-            where = f"{term('name', job.job_name)} status:{status}"
-            jobs += await request.sample_jobs(where, SAMPLE, AGE_S, is_data=False)
+    ids = [result.job_id for result in results[:MAX_RUNS] if result.status is not None]
+    jobs = list((await request.inspector.get_jobs(ids)).values()) if ids else []
     items = [
         {
             "job_id": run.job_id,
@@ -72,7 +58,6 @@ async def last_runs_of(job: Job, results: Sequence[PastFire], request: PageReque
     ]
     figures = await _figures(job.job_name, request)
     return LastRuns(
-        "task" if job.schedule_id is None else "schedule",
         sorted(items, key=itemgetter("ended_at"))[-MAX_RUNS:],
         figures.durations.quantile(0.5),
         figures.durations.quantile(0.95),

@@ -13,7 +13,7 @@ from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.job_rows import row_of as job_row
 from pg_scheduler.dashboard.pages import history, job_forms
 from pg_scheduler.dashboard.pages.audit import visible
-from pg_scheduler.dashboard.pages.errors import frequent_values, read_groups
+from pg_scheduler.dashboard.pages.errors import read_groups
 from pg_scheduler.dashboard.pages.tasks import (
     FIGURES_AGE_S,
     NameFigures,
@@ -26,7 +26,6 @@ from pg_scheduler.facts.outcomes import count_failed
 from pg_scheduler.inspect import AuditRecord, TaskState
 from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.texts import quoted
-from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.pause import TaskInfo
 from pg_scheduler.schedules.schedule import Schedule
 
@@ -34,8 +33,8 @@ MAX_WORKERS: Final = 20
 MAX_CHANGED: Final = 5
 MAX_SCHEDULES: Final = 500
 SHOWN: Final = 10
-SAMPLE: Final = 50
-"""The newest ended jobs of a task that are read: each with its arguments."""
+MAX_LIKE: Final = 20
+"""The newest jobs of a task that are read to find one whose arguments the form can show."""
 
 SETTINGS: Final = ("max_retries", "timeout", "misfire_grace_time", "priority", "executor", "keep_result")
 
@@ -74,8 +73,7 @@ async def build(request: PageRequest) -> View:
     claiming = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
     # Without the parameters of this page, these are the errors of the default period.
     _, _, groups = await read_groups(replace(request, parameters={}))
-    ended = await _ended(where, request)
-    runs = [job_row(job, request) for job in ended]
+    failed_jobs = await request.sample_jobs(f"{where} status:failed", SHOWN, FIGURES_AGE_S)
     return View(
         task=task,
         is_capped=task_list.is_capped,
@@ -95,10 +93,8 @@ async def build(request: PageRequest) -> View:
             ),
             key=lambda group: -group.count,
         )[:SHOWN],
-        runs=runs,
-        slowest=sorted(runs, key=lambda run: -(run.ran_s or 0.0))[:SHOWN],
-        like=_like(ended, request),
-        values=[(value.label, value.jobs) for value in frequent_values(ended, request)],
+        failures=[job_row(job, request) for job in failed_jobs],
+        like=await _like(where, request),
         settings=await _settings(own_names, request),
         changes=await _changes(own_names[:MAX_CHANGED], request),
         charts=await run_in_thread(period.charts, task.oldest_due_at),
@@ -133,17 +129,12 @@ async def _read_schedules(request: PageRequest) -> list[Schedule]:
     return await request.inspector.schedules(limit=MAX_SCHEDULES)
 
 
-async def _ended(where: str, request: PageRequest) -> list[Job]:
-    """Return the last ended jobs of a task that started, the oldest first."""
-    jobs = await request.sample_jobs(f"{where} status:completed,failed", SAMPLE, FIGURES_AGE_S)
-    ended = [job for job in jobs if job.finished_at is not None and job.started_at is not None]
-    ended.sort(key=lambda job: job.finished_at or request.now)
-    return ended
-
-
-def _like(jobs: Sequence[Job], request: PageRequest) -> str | None:
-    """Return the id of the last job if the form can show all its arguments to the request, else None."""
-    return jobs[-1].job_id if jobs and job_forms.can_add_like(jobs[-1], request) else None
+async def _like(where: str, request: PageRequest) -> str | None:
+    """Return the id of a job of a task all of whose arguments the form can show to the request, else None."""
+    if not request.may("add"):
+        return None
+    jobs = await request.sample_jobs(where, MAX_LIKE, FIGURES_AGE_S)
+    return next((job.job_id for job in jobs if job_forms.can_add_like(job, request)), None)
 
 
 async def _settings(names: Sequence[str], request: PageRequest) -> Mapping[str, object] | None:
