@@ -14,8 +14,8 @@ from pg_scheduler.jobs.model import Worker
 
 STATES: Final = (
     "", SearchStatus.DUE, SearchStatus.RUNNING, SearchStatus.SCHEDULED, SearchStatus.BLOCKED,
-    SearchStatus.RETRYING, SearchStatus.FAILED, SearchStatus.EXPIRED, SearchStatus.CANCELLED,
-    SearchStatus.COMPLETED,
+    SearchStatus.SLEEPING, SearchStatus.AWAITING, SearchStatus.RETRYING, SearchStatus.FAILED,
+    SearchStatus.EXPIRED, SearchStatus.CANCELLED, SearchStatus.COMPLETED,
 )  # fmt: skip
 """The states of the tabs. The empty text stands for all jobs."""
 
@@ -30,6 +30,8 @@ ORDERS: Final[Mapping[str, str]] = {
     SearchStatus.RUNNING: _OF_WAITING,
     SearchStatus.SCHEDULED: _OF_WAITING,
     SearchStatus.BLOCKED: "by what they wait for",
+    SearchStatus.SLEEPING: _OF_WAITING,
+    SearchStatus.AWAITING: _OF_WAITING,
     SearchStatus.RETRYING: _OF_WAITING,
     SearchStatus.FAILED: _OF_ENDED,
     SearchStatus.EXPIRED: _OF_ENDED,

@@ -278,7 +278,7 @@ jsonb_build_object('attempt', job.attempt, 'worker_id', job.worker_id, 'started_
 -- fragment: job_columns
 job_id, {named}, status, task_data::text, priority, attempt, retry_count, crash_count, max_retries,
     misfire_grace_time, timeout_seconds, worker_id, error_message, (on_end -> 'replacement') IS NOT NULL AS replacement,
-    errors::text, progress::text, blocked_on, unique_key, options ->> 'schedule_id' AS schedule_id,
+    errors::text, progress::text, blocked_on, {suspended_by} AS suspended_by, unique_key, options ->> 'schedule_id' AS schedule_id,
     options ->> 'fire_time' AS fire_time,
     least(greatest(execution_time, {first_instant}), {last_instant}) AS execution_time,
     least(greatest(created_at, {first_instant}), {last_instant}) AS created_at,

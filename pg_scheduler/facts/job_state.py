@@ -1,9 +1,9 @@
 """The state of a job: its status, and of a pending job what it waits for.
 
 A pending job is ``blocked`` while it waits for other jobs, a limit or the turn of its tenant. Otherwise it is
-``due`` once its due time has passed, also while its task is paused. Before that it is ``retrying`` if an
-attempt has failed, else ``scheduled``, also while it sleeps or waits for a signal. A failed job is
-``quarantined`` if it failed because its workers died.
+``due`` once its due time has passed, also while its task is paused. Before that it is ``awaiting`` while a
+step waits for a signal, ``sleeping`` while a step sleeps, ``retrying`` if an attempt has failed, and else
+``scheduled``. A failed job is ``quarantined`` if it failed because its workers died.
 
 ``job_state.sql`` has the same for statements.
 """
@@ -11,13 +11,18 @@ attempt has failed, else ``scheduled``, also while it sleeps or waits for a sign
 from __future__ import annotations
 
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.step_values import SIGNAL, SLEEP
 
 QUARANTINED: Final = "quarantined:"
 """How the error of a quarantined job begins."""
+
+SUSPENDED: Final = MappingProxyType({SIGNAL: "awaiting", SLEEP: "sleeping"})
+"""The states of suspended jobs, by what they wait for."""
 
 
 def state_of(job: Job, now: datetime) -> str:
@@ -28,7 +33,8 @@ def state_of(job: Job, now: datetime) -> str:
         return "blocked"
     if job.execution_time <= now:
         return "due"
-    return "retrying" if job.retry_count else "scheduled"
+    without_suspension = "retrying" if job.retry_count else "scheduled"
+    return SUSPENDED.get(job.suspended_by or "", without_suspension)
 
 
 def ended_state(status: JobStatus, error: str | None) -> str:

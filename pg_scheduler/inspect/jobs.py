@@ -281,6 +281,8 @@ async def count_states(inspector: InspectorBase) -> dict[str, StateCount]:
         "scheduled": StateCount(unfinished.scheduled, unfinished.is_later_capped),
         "blocked": StateCount(unfinished.blocked, unfinished.blocked >= MAX_UNFINISHED_ROWS),
         "retrying": StateCount(unfinished.retrying, unfinished.is_later_capped),
+        "sleeping": StateCount(unfinished.sleeping, unfinished.is_later_capped),
+        "awaiting": StateCount(unfinished.awaiting, unfinished.is_later_capped),
     }
     if ended is not None:
         for state in ("failed", "expired", "cancelled"):

@@ -159,15 +159,22 @@ class _Kind(Enum):
 _UNFINISHED: Final = frozenset({_Kind.WAITING, _Kind.BLOCKED, _Kind.RUNNING})
 
 UNSUCCESSFUL_STATUSES: Final = frozenset(map(SearchStatus, UNSUCCESSFUL_JOBS))
-_LATER: Final = {SearchStatus.SCHEDULED, SearchStatus.RETRYING}
+_LATER: Final = {
+    SearchStatus.SCHEDULED,
+    SearchStatus.RETRYING,
+    SearchStatus.SLEEPING,
+    SearchStatus.AWAITING,
+}
 _PARTS: Final = {SearchStatus.DUE, *_LATER}
-"""Statuses that only some jobs of a kind have: a waiting job is due, scheduled or retrying."""
+"""Statuses that only some jobs of a kind have: a waiting job is due, or has one of the later ones."""
 
 _KINDS: Final = {
     SearchStatus.PENDING: {_Kind.WAITING, _Kind.BLOCKED},
     SearchStatus.DUE: {_Kind.WAITING},
     SearchStatus.SCHEDULED: {_Kind.WAITING},
     SearchStatus.RETRYING: {_Kind.WAITING},
+    SearchStatus.SLEEPING: {_Kind.WAITING},
+    SearchStatus.AWAITING: {_Kind.WAITING},
     SearchStatus.BLOCKED: {_Kind.BLOCKED},
     SearchStatus.RUNNING: {_Kind.RUNNING},
     SearchStatus.COMPLETED: {_Kind.COMPLETED},
@@ -268,7 +275,7 @@ def _by_indexes(search: Search, kinds: frozenset[_Kind]) -> Plan:
 def _due_range(search: Search, kinds: frozenset[_Kind]) -> tuple[Key, datetime | None]:
     """Return where the jobs of a search start and end in the claim index; the end is None for no bound.
 
-    Scheduled and retrying jobs are due after now. Due and running jobs were due by now.
+    Scheduled, retrying and suspended jobs are due after now. Due and running jobs were due by now.
     """
     due = _hull(search, TimeField.DUE)
     statuses = [

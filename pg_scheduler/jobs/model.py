@@ -209,6 +209,9 @@ class Job:
     blocked_on: str | None = None
     """The condition besides its time that delays the job: ``after``, ``limit:<name>:<key>`` or
     ``share:<name>:<key>``; None for nothing."""
+    suspended_by: str | None = None
+    """What a suspended job waits for: ``signal``, also if it waits for children too, or with a timeout;
+    ``sleep``; ``child`` for children only; None for a job that is not suspended."""
     unique_key: str | None = None
     """The key of which at most one unfinished job exists; None for a job that is not unique."""
     schedule_id: str | None = None

@@ -35,7 +35,7 @@ from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import Outcome, RowChange, describe
 from pg_scheduler.jobs.progress import JobProgress, progress_text
 from pg_scheduler.jobs.rows import EPOCH, Claim
-from pg_scheduler.jobs.step_values import CHILD, SIGNAL
+from pg_scheduler.jobs.step_values import CHILD, SIGNAL, SLEEP
 from pg_scheduler.jobs.steps import Suspension
 from pg_scheduler.queue.consequences import Consequences
 from pg_scheduler.queue.dependencies import DependencyRepository
@@ -443,6 +443,7 @@ class ResultRepository:
             worker_id,
             self._statements.now,
             [_names_of(change.suspensions) for change in changes.values()],
+            [_kind_of(change.suspensions) for change in changes.values()],
             on=connection,
         )
         # The server's clock was set back after the last steps of such jobs, so their times are corrected.
@@ -580,6 +581,12 @@ def _child_waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, 
 def _names_of(suspensions: Sequence[Suspension]) -> str:
     """Return the names of the steps that a job waits for, as a JSON array."""
     return json.dumps([suspension.name for suspension in suspensions], ensure_ascii=False)
+
+
+def _kind_of(suspensions: Sequence[Suspension]) -> str:
+    """Return what a suspended job waits for: a signal if one is a part of that, else a sleep or children."""
+    kinds = {suspension.kind for suspension in suspensions}
+    return next(kind for kind in (SIGNAL, SLEEP, CHILD) if kind in kinds)
 
 
 def _end_of_wait(suspensions: Sequence[Suspension]) -> datetime:

@@ -58,7 +58,7 @@ RETURNING job_id, on_end IS NOT NULL AND finished_at IS NOT NULL AS has_conseque
 -- name: settle_suspended
 -- route: caller
 -- Suspend jobs, fenced like settle_jobs: arrays of ids, attempts, changes of the retries, times at which they are due, and
--- ($7) JSON arrays of the names of the steps that they wait for.
+-- ($7) JSON arrays of the names of the steps that they wait for, and ($8) what these wait for.
 --
 -- The names are the mark of the suspension. A signal and the end of a child make only a job due that waits for them, and
 -- no job that waits for its retry. "is_early": the server's clock was set back after the last step of the job.
@@ -73,7 +73,7 @@ UPDATE {schema}scheduled_jobs AS job SET
     last_heartbeat = NULL,
     lease_until    = NULL,
     options        = {options_object} || jsonb_build_object('suspended', jsonb_build_object(
-        'attempt', job.attempt, 'steps', (($7::text[])[{place}])::jsonb))
+        'attempt', job.attempt, 'kind', ($8::text[])[{place}], 'steps', (($7::text[])[{place}])::jsonb))
 WHERE job_id = ANY ($1)
   AND job.status = 'running'
   AND worker_id = $5

@@ -97,7 +97,7 @@ class ExpectedWorld(World):
             while not await self.pool.fetchval(suspended):  # noqa: ASYNC110 - the row sends no event
                 await asyncio.sleep(0.02)
         for row in await self.pool.fetch("SELECT job_id FROM scheduled_jobs"):
-            self.states[row["job_id"]] = "scheduled"
+            self.states[row["job_id"]] = "sleeping"
         self.states["waiting"] = state
 
 
@@ -226,14 +226,14 @@ async def a_job_that_sleeps(world: ExpectedWorld) -> None:
     async def work() -> None:
         await current_job().steps.sleep("night", HOUR)
 
-    await world.run_job(work, "scheduled")
+    await world.run_job(work, "sleeping")
 
 
 async def a_job_that_waits_for_a_signal(world: ExpectedWorld) -> None:
     async def work() -> None:
         await current_job().steps.wait("approval")
 
-    await world.run_job(work, "scheduled")
+    await world.run_job(work, "awaiting")
 
 
 async def a_job_that_waits_for_a_child(world: ExpectedWorld) -> None:

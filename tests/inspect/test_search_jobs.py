@@ -28,7 +28,7 @@ JOBS = 3_000
 FILL = """
     INSERT INTO scheduled_jobs (
         job_id, job_name, execution_time, status, priority, worker_id, attempt, finished_at, error_message,
-        blocked_on, task_data, retry_count
+        blocked_on, task_data, retry_count, options
     )
     SELECT 'job-' || lpad(n::text, 5, '0'), 'name.' || n % 7, now() + (n - 1500) * interval '1 minute',
         status, (ARRAY [1, 3, 5, 8])[n % 4 + 1], CASE WHEN status = 'running' THEN 'w1' END,
@@ -37,7 +37,9 @@ FILL = """
             THEN now() - (n % 100) * interval '1 minute' END,
         CASE WHEN status = ANY ('{failed,expired,cancelled}') THEN 'Error ' || n % 5 END,
         CASE WHEN status = 'pending' AND n % 12 = 0 THEN 'limit:stripe:' || n % 5 END,
-        jsonb_build_object('kwargs', jsonb_build_object('n', n)), n / 6 % 3
+        jsonb_build_object('kwargs', jsonb_build_object('n', n)), n / 6 % 3,
+        CASE WHEN status = 'pending' AND n % 36 = 6 THEN jsonb_build_object('suspended', jsonb_build_object(
+            'attempt', 0, 'kind', (ARRAY ['sleep', 'signal'])[n / 36 % 2 + 1])) END
     FROM generate_series(1, $1) AS n,
         LATERAL (
             SELECT (ARRAY ['pending', 'running', 'completed', 'failed', 'expired', 'cancelled'])[n % 6 + 1]
@@ -66,6 +68,7 @@ async def read_all(inspector: Inspector, where: str, limit: int) -> tuple[list[J
     return jobs, page
 
 
+LATER = "status = 'pending' AND blocked_on IS NULL AND execution_time > now()"
 WHERE = {
     "": "true",
     "status:failed": "status = 'failed'",
@@ -78,14 +81,15 @@ WHERE = {
     "status:pending,expired": "status = ANY ('{pending,expired}')",
     "status:due": "status = 'pending' AND blocked_on IS NULL AND execution_time <= now()",
     "status:blocked": "blocked_on IS NOT NULL",
-    "status:scheduled": "status = 'pending' AND blocked_on IS NULL AND execution_time > now()"
-    " AND retry_count = 0",
-    "status:retrying": "status = 'pending' AND blocked_on IS NULL AND execution_time > now()"
-    " AND retry_count > 0",
-    "status:scheduled,retrying,due,blocked": "status = 'pending'",
-    "status:retrying,expired,running": "status = ANY ('{expired,running}') OR status = 'pending'"
-    " AND blocked_on IS NULL AND execution_time > now() AND retry_count > 0",
-    "-status:scheduled,retrying": "status <> 'pending' OR blocked_on IS NOT NULL OR execution_time <= now()",
+    "status:scheduled": f"{LATER} AND options IS NULL AND retry_count = 0",
+    "status:sleeping": f"{LATER} AND options #>> '{{suspended,kind}}' = 'sleep'",
+    "status:awaiting": f"{LATER} AND options #>> '{{suspended,kind}}' = 'signal'",
+    "status:retrying": f"{LATER} AND options IS NULL AND retry_count > 0",
+    "status:scheduled,sleeping,awaiting,retrying,due,blocked": "status = 'pending'",
+    "status:retrying,expired,running": f"status = ANY ('{{expired,running}}') OR {LATER}"
+    " AND options IS NULL AND retry_count > 0",
+    "-status:scheduled,sleeping,awaiting,retrying": f"NOT ({LATER})",
+    "-status:sleeping": f"NOT ({LATER} AND coalesce(options #>> '{{suspended,kind}}' = 'sleep', false))",
     "limit:stripe:3": "blocked_on = 'limit:stripe:3'",
     "status:pending -status:blocked": "status = 'pending' AND blocked_on IS NULL",
     "status:pending priority:high,low": "status = 'pending' AND priority = ANY ('{3,8}')",

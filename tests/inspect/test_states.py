@@ -38,12 +38,13 @@ async def test_numbers_that_reach_a_bound_are_marked(
     monkeypatch.setattr("pg_scheduler.inspect.jobs.MAX_UNFINISHED_ROWS", 5)
     monkeypatch.setattr("pg_scheduler.inspect.jobs.MAX_UNSUCCESSFUL_ROWS", 30)
     counts = await count_states(inspector)
-    for state in ("due", "running", "scheduled", "retrying", "blocked", "failed", "expired", "cancelled"):
+    later = ("scheduled", "sleeping", "awaiting", "retrying")
+    for state in ("due", "running", *later, "blocked", "failed", "expired", "cancelled"):
         assert counts[state].is_capped, state
     assert counts["blocked"].number == 5
     assert sum(counts[each].number for each in ("failed", "expired", "cancelled")) == 30
-    unfinished = ("due", "running", "scheduled", "retrying")
-    assert sum(counts[each].number for each in unfinished) == 30, "five of three priorities, now and later"
+    numbers = [counts[state].number for state in ("due", "running", *later)]
+    assert sum(numbers) == 30, "five of three priorities, now and later"
 
 
 async def test_numbers_without_an_index_or_statistics_are_missing(
@@ -54,4 +55,5 @@ async def test_numbers_without_an_index_or_statistics_are_missing(
     assert {"failed", "expired", "cancelled", "completed"} & set(counts) == set()
     assert counts["blocked"].number > 0
     await pool.execute("TRUNCATE scheduled_jobs CASCADE")
-    assert set(await count_states(inspector)) == {"due", "running", "scheduled", "retrying", "blocked"}
+    counted = {"due", "running", "scheduled", "sleeping", "awaiting", "retrying", "blocked"}
+    assert set(await count_states(inspector)) == counted

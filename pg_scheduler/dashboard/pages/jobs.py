@@ -62,6 +62,8 @@ _BY_STATE: Final[Mapping[str, Sequence[str]]] = {
     "due": ("state", "tags", "priority", "due"),
     "running": ("state", "progress", "worker", "ran"),
     "scheduled": _OF_WAITING,
+    "sleeping": _OF_WAITING,
+    "awaiting": _OF_WAITING,
     "blocked": ("state", "blocked", "tags", "due"),
     "retrying": ("state", "error", "due"),
     "failed": _OF_ENDED,
@@ -73,6 +75,8 @@ _LABELS: Final[Mapping[tuple[str, str], str]] = {
     ("running", "ran"): "Runs for",
     ("retrying", "error"): "Last error",
     ("retrying", "due"): "Next attempt",
+    ("sleeping", "due"): "Sleeps until",
+    ("awaiting", "due"): "At the latest",
 }
 
 

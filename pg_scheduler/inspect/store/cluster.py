@@ -46,13 +46,15 @@ class UnfinishedRow(NamedTuple):
 
     Attributes:
         is_due_capped: Whether counting due and running jobs stopped.
-        is_later_capped: Whether counting scheduled and retrying jobs stopped.
+        is_later_capped: Whether counting the jobs that are due later stopped.
     """
 
     due: int
     running: int
     scheduled: int
     retrying: int
+    sleeping: int
+    awaiting: int
     is_due_capped: bool
     is_later_capped: bool
     blocked: int

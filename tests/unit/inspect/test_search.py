@@ -328,6 +328,8 @@ def test_search_knows_every_status_and_priority() -> None:
     assert {status.value for status in JobStatus} == {each.value for each in SearchStatus} - {
         "due",
         "scheduled",
+        "sleeping",
+        "awaiting",
         "retrying",
         "blocked",
     }

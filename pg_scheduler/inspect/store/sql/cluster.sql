@@ -26,6 +26,8 @@ SELECT count(*) FILTER (WHERE state = 'due') AS due,
     count(*) FILTER (WHERE state = 'running') AS running,
     count(*) FILTER (WHERE state = 'scheduled') AS scheduled,
     count(*) FILTER (WHERE state = 'retrying') AS retrying,
+    count(*) FILTER (WHERE state = 'sleeping') AS sleeping,
+    count(*) FILTER (WHERE state = 'awaiting') AS awaiting,
     coalesce(max(place) FILTER (WHERE NOT is_later) >= $1, false) AS is_due_capped,
     coalesce(max(place) FILTER (WHERE is_later) >= $1, false) AS is_later_capped,
     (
