@@ -16,7 +16,6 @@ from pg_scheduler.base.text.values import copy_fields, plain
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.inspect import Inspector, StepState
 from pg_scheduler.inspect.schedule_history import PastFire, last_results
-from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.texts import short
 from pg_scheduler.inspect.timeline import Event, timeline_of
 from pg_scheduler.jobs.metadata import tags_of
@@ -183,7 +182,7 @@ async def show(
         steps = (await inspector.steps(job_id)).items
         parents = await inspector.parents(job_id) if job.blocked_on is not None else {}
         fires = await _others(command, inspector, job)
-    events = list(timeline_of(job, datetime.now(UTC), has_suspended=has_suspended(steps)))
+    events = list(timeline_of(job, datetime.now(UTC), steps))
     steps = without_values(steps) if no_arguments else steps
     row = job_row(job, no_arguments=no_arguments)
     if not command.output.is_table:

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.inspect.steps import StepState, has_suspended
 from pg_scheduler.inspect.texts import length
-from pg_scheduler.inspect.timeline import Attempt
+from pg_scheduler.inspect.timeline import SUSPENDED, Attempt
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import NO_TIMEOUT
@@ -40,6 +41,7 @@ KINDS: Final = {
     "skipped": "cancelled",
     "released": "released",
     "snoozed": "released",
+    SUSPENDED: "completed",
 }
 """The states of attempts by their outcomes; None for an attempt that runs. The others have failed."""
 
@@ -118,7 +120,7 @@ def state_of(attempt: Attempt) -> str:
 
 
 def gantt_of(
-    job: Job, attempts: Sequence[Attempt], now: datetime, *, has_suspended: bool = False
+    job: Job, attempts: Sequence[Attempt], now: datetime, steps: Sequence[StepState] = ()
 ) -> Gantt | None:
     """Return the bars of a job; None for one without any time, such as one created in the future.
 
@@ -126,7 +128,7 @@ def gantt_of(
         job: The job.
         attempts: Its attempts.
         now: The time.
-        has_suspended: Whether a step has suspended it.
+        steps: Its steps, which may have suspended it.
     """
     now = job.finished_at or _rounded(now, job.created_at)
     begin, end = job.created_at, now
@@ -144,7 +146,7 @@ def gantt_of(
         return round(min(max((at - begin) / (end - begin), 0.0), 1.0) * 100, 2)
 
     bars, last_middle = list[Bar](), -NUMBER_WIDTH
-    for span in _spans(job, attempts, now, has_suspended=has_suspended):
+    for span in _spans(job, attempts, now, is_durable=has_suspended(steps)):
         x, width = place(span.since), round(place(span.until) - place(span.since), 2)
         if span.number:
             width = max(width, MIN_WIDTH)
@@ -181,7 +183,7 @@ def _summary(job: Job, attempts: Sequence[Attempt]) -> str:
     return f"{length(job.finished_at - job.created_at)} from its creation to its end{ran}"
 
 
-def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, has_suspended: bool) -> Iterator[Span]:
+def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, is_durable: bool) -> Iterator[Span]:
     """Yield the waits and the attempts of a job in the order of their times."""
     at, previous = job.created_at, None
     for attempt in attempts:
@@ -189,12 +191,13 @@ def _spans(job: Job, attempts: Sequence[Attempt], now: datetime, *, has_suspende
             continue
         yield from _wait(at, attempt.started_at, previous, attempt.held_by)
         at, previous = attempt.ended_at or now, attempt
-        ran = "" if attempt.ended_at is None else f", {length(at - attempt.started_at)}"
+        is_exact = attempt.ended_at is not None and attempt.outcome != SUSPENDED
+        ran = f", {length(at - attempt.started_at)}" if is_exact else ""
         title = f"attempt {attempt.number}: {attempt.outcome or 'running'}{ran}"
         yield Span(state_of(attempt), attempt.started_at, at, title, str(attempt.number))
     if job.status is JobStatus.PENDING:
         due = max(_due(job), at)
-        is_suspended = has_suspended and previous is not None and job.attempt > previous.claim
+        is_suspended = is_durable and previous is not None and job.attempt > previous.claim
         yield from _wait(at, due, previous, "step" if is_suspended else "")
         if (job.blocked_on or "").startswith(BLOCKED_BY_LIMIT):
             kind, title = "limit", "a limit"
@@ -217,7 +220,7 @@ def _wait(since: datetime, until: datetime, previous: Attempt | None, held_by: s
     kind, what = "wait", "waited"
     if held_by == "limit":
         kind, what = "limit", "a limit," if previous is None else "backoff and a limit,"
-    elif held_by == "step":
+    elif held_by == "step" or (previous is not None and previous.outcome == SUSPENDED):
         what = "suspended"
     elif previous is not None:
         kind, what = "backoff", "postponed" if previous.outcome == "snoozed" else "backoff"

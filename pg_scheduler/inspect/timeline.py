@@ -2,26 +2,43 @@
 
 The ``attempt`` of a job counts its claims, because it is part of the fencing token. If a limit sends back a
 claim, nothing runs. If a step suspends an attempt, the next claim continues it. Neither of the two leaves an
-entry in the history. So this module numbers only the attempts that the history has, and the last one.
+entry in the history. So this module numbers the attempts that the history has, those whose waits the steps of
+the job show, and the last one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Final
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.inspect.steps import StepState, has_suspended
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.shares import BLOCKED_BY_SHARE
-from pg_scheduler.jobs.step_values import NO_TIMEOUT
+from pg_scheduler.jobs.step_values import CHILD, NO_TIMEOUT, SIGNAL, SLEEP
 
 MAX_KEPT: Final = 10
 """The maximum number of attempts in the history of a row."""
+
+CONTINUES: Final = {
+    SLEEP: "continues after its sleep",
+    SIGNAL: "continues without the signal that it waits for",
+    CHILD: "continues once its children have ended",
+}
+"""What is ahead of suspended jobs, by what they wait for."""
+
+MAX_SUSPENDED: Final = 50
+"""The maximum number of suspended attempts, the newest ones, that are listed."""
+
+SUSPENDED: Final = "suspended"
+"""The outcome of an attempt that a step has suspended."""
 
 HELD: Final = {"limit": "waited for a limit", "step": "suspended by a step"}
 """The titles of events, by what held the job between two attempts."""
@@ -52,7 +69,8 @@ class Attempt:
     claim: int
     """The ``attempt`` of its job, which logs and ``current_job()`` show."""
     outcome: str | None
-    """How it ended: an outcome of `AttemptError`, or the status of its job; None while it runs."""
+    """How it ended: an outcome of `AttemptError`, the status of its job, or ``suspended``, of which the start
+    is that of its first step, or the end of the wait before; None while it runs."""
     started_at: datetime | None
     ended_at: datetime | None
     worker_id: str | None
@@ -75,33 +93,27 @@ class Attempt:
     @property
     def title(self) -> str:
         """Its number, and how it ended."""
-        ran = "" if self.seconds is None else f" after {length(self.seconds)}"
+        ran = "" if self.seconds is None or self.outcome == SUSPENDED else f" after {length(self.seconds)}"
         return f"attempt {self.number}: {self.outcome or 'running'}{ran}"
 
 
-def attempts_of(job: Job, *, has_suspended: bool = False) -> list[Attempt]:
-    """Return the attempts of a job that its row keeps, the oldest first.
+def attempts_of(job: Job, steps: Sequence[StepState] = ()) -> list[Attempt]:
+    """Return the attempts of a job that its row and its steps keep, the oldest first.
 
     Args:
         job: The job.
-        has_suspended: Whether a step has suspended it.
+        steps: Its steps, of which the waits show suspended attempts.
     """
     errors = [error for error in job.errors if error.outcome != PARENT]
+    suspended = _suspended_attempts(job, steps)
+    is_cut = len(job.errors) >= MAX_KEPT or len(suspended) >= MAX_SUSPENDED
     attempts: list[Attempt] = []
-    # A full history may have lost its first entries, so the number of its oldest entry is taken from that
-    # entry.
-    is_full = len(job.errors) >= MAX_KEPT
-    first_number = max(errors[0].attempt, 1) if is_full and errors else 1
-
-    def held_by(claim: int) -> str:
-        # Claims without an entry between two attempts were sent back by a limit, or suspended by a step.
-        has_claims_between = bool(attempts) and claim > attempts[-1].claim + 1
-        return ("step" if has_suspended else "limit") if has_claims_between else ""
-
     for error in errors:
+        while suspended and suspended[0].claim < error.attempt:
+            attempts.append(suspended.pop(0))
         attempts.append(
             Attempt(
-                number=first_number + len(attempts),
+                number=0,
                 claim=error.attempt,
                 outcome=error.outcome,
                 started_at=error.started_at,
@@ -110,22 +122,47 @@ def attempts_of(job: Job, *, has_suspended: bool = False) -> list[Attempt]:
                 error=error_text(error),
                 traceback=error.traceback,
                 log=error.log,
-                held_by=held_by(error.attempt),
             )
         )
+    attempts += suspended
     # The history lacks the last attempt while it runs, and if it completed the job.
     if job.started_at is not None and not (job.errors and job.errors[-1].attempt == job.attempt):
         attempts.append(
             Attempt(
-                number=first_number + len(attempts),
+                number=0,
                 claim=job.attempt,
                 outcome=job.status.value if job.finished_at is not None else None,
                 started_at=job.started_at,
                 ended_at=job.finished_at,
                 worker_id=job.worker_id,
-                held_by=held_by(job.attempt),
             )
         )
+    # A full history may have lost its first entries, so the number of its oldest entry is taken from that
+    # entry.
+    first_number = max(attempts[0].claim, 1) if is_cut and attempts else 1
+    numbered: list[Attempt] = []
+    for attempt in attempts:
+        # Claims without an attempt between two others were sent back by a limit, or suspended by a step.
+        has_claims_between = bool(numbered) and attempt.claim > numbered[-1].claim + 1
+        held_by = ("step" if has_suspended(steps) else "limit") if has_claims_between else ""
+        numbered.append(replace(attempt, number=first_number + len(numbered), held_by=held_by))
+    return numbered
+
+
+def _suspended_attempts(job: Job, steps: Sequence[StepState]) -> list[Attempt]:
+    """Return the attempts that the waits among the steps of a job have suspended, the oldest first."""
+    recorded_claims = {error.attempt for error in job.errors}
+    # A suspended job has no start, because no attempt runs.
+    ended_claims = range(1, job.attempt + 1 if job.started_at is None else job.attempt)
+    waits = sorted((step for step in steps if step.until is not None), key=attrgetter("started_at"))
+    last_waits = {wait.attempt: wait for wait in waits if wait.attempt in ended_claims}
+    attempts = []
+    for claim in sorted(last_waits.keys() - recorded_claims)[-MAX_SUSPENDED:]:
+        end = last_waits[claim].started_at
+        first_step_at = min(step.started_at for step in steps if step.attempt == claim)
+        ends_before = (wait.ended_at for wait in waits if wait.ended_at and wait.attempt < claim)
+        start = min(max(ends_before, default=first_step_at), end)
+        attempts.append(Attempt(0, claim, SUSPENDED, start, end, None))
     return attempts
 
 
@@ -145,16 +182,16 @@ def retries_used(job: Job) -> str:
     return f"{job.retry_count} of {job.max_retries} {'retry' if job.max_retries == 1 else 'retries'} used"
 
 
-def timeline_of(job: Job, now: datetime, *, has_suspended: bool = False) -> Iterator[Event]:
+def timeline_of(job: Job, now: datetime, steps: Sequence[StepState] = ()) -> Iterator[Event]:
     """Yield the past events of a job, the oldest first; then the expected ones, if the job is unfinished.
 
     Args:
         job: The job.
         now: The current time.
-        has_suspended: Whether a step has suspended it.
+        steps: Its steps, of which the waits show suspended attempts.
     """
     yield Event(job.created_at, "created")
-    attempts = attempts_of(job, has_suspended=has_suspended)
+    attempts = attempts_of(job, steps)
     past = list(_past(job, attempts))
     ahead = [] if job.finished_at is not None else list(_ahead(job, now))
     # The row has the due time of the last attempt only, or of the next one if the job is pending.
@@ -162,11 +199,13 @@ def timeline_of(job: Job, now: datetime, *, has_suspended: bool = False) -> Iter
     if job.status is JobStatus.PENDING:
         title = f"attempt {attempts[-1].number + 1 if attempts else 1} due"
         due = Event(job.execution_time, title, is_ahead=job.execution_time > now)
+        if job.suspended_by in CONTINUES:
+            due = replace(due, title=CONTINUES[job.suspended_by])
         if job.execution_time >= NO_TIMEOUT:
             due = Event(None, "continues with the signal that it waits for", is_ahead=True)
     if due.is_ahead:
         ahead.insert(0, due)
-    else:
+    elif not (job.status is JobStatus.PENDING and job.suspended_by == CHILD):
         # The event comes before the first past event that is not earlier.
         later_indexes = (
             index for index, event in enumerate(past) if event.at and event.at >= job.execution_time
@@ -178,20 +217,25 @@ def timeline_of(job: Job, now: datetime, *, has_suspended: bool = False) -> Iter
 
 def _past(job: Job, attempts: Sequence[Attempt]) -> Iterator[Event]:
     """Yield the attempts, the ends of parents that kept the job from starting, and the end of the job."""
-    following = iter(attempts)
+    following = deque(attempts)
     # Each entry of the history is that of an attempt, in the same order, or of a parent that did not
-    # complete.
+    # complete. Suspended attempts are between them.
     for entry in job.errors:
         if entry.outcome == PARENT:
             yield Event(entry.ended_at, "not started", entry.worker_id, error_text(entry))
             continue
-        attempt = next(following)
+        while following[0].outcome == SUSPENDED:
+            yield Event(following[0].ended_at, following.popleft().title)
+        attempt = following.popleft()
         yield from _held(attempt)
         yield Event(
             attempt.ended_at, attempt.title, attempt.worker_id, attempt.error, attempt.traceback, attempt.log
         )
     for attempt in following:
         yield from _held(attempt)
+        if attempt.outcome == SUSPENDED:
+            yield Event(attempt.ended_at, attempt.title)
+            continue
         yield Event(attempt.started_at, f"attempt {attempt.number} started", attempt.worker_id)
     if job.finished_at is not None:
         yield Event(job.finished_at, job.status.value)
@@ -215,7 +259,8 @@ def _conditions(job: Job, now: datetime) -> Iterator[Event]:
     is_queued = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_SHARE)
     is_limited = job.blocked_on is not None and job.blocked_on.startswith(BLOCKED_BY_LIMIT)
     if job.blocked_on is not None and not is_queued and not is_limited:
-        yield Event(None, "starts once the jobs that it waits for have ended", is_ahead=True)
+        title = "starts once the jobs that it waits for have ended"
+        yield Event(None, CONTINUES.get(job.suspended_by or "", title), is_ahead=True)
         if job.misfire_grace_time is not None:
             grace = length(timedelta(seconds=job.misfire_grace_time))
             since = " or its due time, whichever is later" if job.execution_time > now else ""

@@ -10,6 +10,7 @@ import pytest
 
 from pg_scheduler import Job, JobStatus
 from pg_scheduler.dashboard.gantt import Gantt, gantt_of
+from pg_scheduler.inspect import StepState
 from pg_scheduler.inspect.timeline import attempts_of
 from tests.unit.inspect.test_explain import HOUR, MINUTE, NOW, PENDING, SECOND
 from tests.unit.inspect.test_timeline import entry
@@ -52,8 +53,8 @@ def test_bars_are_waits_attempts_backoffs_and_limits_in_the_order_of_time() -> N
 def test_wait_after_a_step_suspended_the_job_is_no_backoff_and_no_limit() -> None:
     job = replace(PENDING, created_at=NOW - HOUR, execution_time=NOW + HOUR, attempt=5)
     job = replace(job, errors=(entry(1), entry(3)))
-    attempts = attempts_of(job, has_suspended=True)
-    found = gantt_of(job, attempts, NOW, has_suspended=True)
+    steps = [StepState("nap", "sleep", "over", None, None, 0, NOW - HOUR, NOW - HOUR, NOW)]
+    found = gantt_of(job, attempts_of(job, steps), NOW, steps)
     assert found is not None
     assert [(bar.kind, bar.title) for bar in found.bars if not bar.is_attempt] == [
         ("wait", "waited 60 s"),

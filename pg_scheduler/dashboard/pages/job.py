@@ -35,10 +35,9 @@ from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, S
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.dependencies import Dependencies, read_dependencies
 from pg_scheduler.inspect.reasons import KINDS, ReasonScope
-from pg_scheduler.inspect.steps import has_suspended
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
-from pg_scheduler.inspect.timeline import attempts_of, timeline_of
+from pg_scheduler.inspect.timeline import SUSPENDED, attempts_of, timeline_of
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
@@ -69,8 +68,7 @@ async def build(request: PageRequest) -> View:
     results = await results_of(job.schedule_id, request)
     used = {job.worker_id, *(error.worker_id for error in job.errors)}
     shown_explanation = await _visible(explanation, raw, job, request)
-    was_suspended = has_suspended(steps)
-    attempts = attempts_of(job, has_suspended=was_suspended)
+    attempts = attempts_of(job, steps)
     names = await request.argument_names(job)
     limit, limit_key = limit_of(job.blocked_on)
     limit = limit if request.access.visible_names is None else ""
@@ -78,7 +76,7 @@ async def build(request: PageRequest) -> View:
         job=job,
         sees_arguments=request.access.sees_arguments,
         explanation=shown_explanation,
-        timeline=list(timeline_of(job, request.now, has_suspended=was_suspended)),
+        timeline=list(timeline_of(job, request.now, steps)),
         has_result=bool(result),
         result=result[0] if result else None,
         steps=steps,
@@ -96,8 +94,8 @@ async def build(request: PageRequest) -> View:
         actions=list(_actions(raw, dependencies, steps, request)),
         _state=state_of(job, request.now),
         _cause=cause_of(job, shown_explanation, attempts, limit),
-        _attempts=attempts[::-1],
-        _gantt=gantt_of(job, attempts, request.now, has_suspended=was_suspended),
+        _attempts=[attempt for attempt in attempts[::-1] if attempt.outcome != SUSPENDED],
+        _gantt=gantt_of(job, attempts, request.now, steps),
         _steps=shown_steps(steps),
         _waiting=waiting_signals(steps),
         _end_at=_end_at(job, request.now),
@@ -136,7 +134,8 @@ def _actions(
         yield "add"
     if job.status in ALLOWED["move"] and request.may("move"):
         yield "move"
-        if job.execution_time > request.now:
+        # A suspended job that is moved would run an attempt, which meets the same step and waits again.
+        if job.execution_time > request.now and job.suspended_by is None:
             yield "run"
     if steps and job.finished_at is None and request.may("signal"):
         yield "signal"
