@@ -8,6 +8,7 @@ from pg_scheduler import Scheduler
 from tests.browser.conftest import Open
 from tests.browser.shop import HOUR, Shop, mail_customer
 from tests.browser.site import Site, until
+from tests.browser.test_accessibility import violations
 from tests.support.world import World
 
 
@@ -23,6 +24,8 @@ async def test_focus_stays_with_its_job_when_others_come_before_it(
     await link.focus()
     for job_id in ("00-first", "00-second"):
         await scheduler.enqueue(mail_customer, delay=HOUR, args=("eve",), job_id=job_id)
+    await expect(page.locator("#news")).to_have_text("2 new, show them")
+    await page.keyboard.press("n")
     await expect(row_of(page, "00-second")).to_be_visible()
     await expect(link).to_be_focused()
     await page.keyboard.press("x")
@@ -36,6 +39,8 @@ async def test_focus_goes_to_no_other_job_when_its_own_disappears(
     page = await open_page("/jobs?q=status:pending name:browser.mail&sort=job")
     await row_of(page, shop.waiting).get_by_role("link").first.focus()
     await scheduler.cancel_job(shop.waiting)
+    await expect(page.locator("#news")).to_have_text("1 gone, update the list")
+    await page.keyboard.press("n")
     await expect(row_of(page, shop.waiting)).to_have_count(0)
     await expect(page.locator("tbody :focus")).to_have_count(0)
 
@@ -48,9 +53,73 @@ async def test_opened_error_stays_open_and_no_other_one_opens(
     await row.get_by_role("button", name="Actions of").click()
     error = "UnicodeDecodeError: not an address"
     await world.job("newest", "browser.mail", status="failed", error_message=error)
+    await expect(page.locator("#news")).to_have_text("1 new, show them")
+    await page.keyboard.press("n")
     await expect(page.locator("tbody tr").first).to_contain_text("UnicodeDecodeError")
     await expect(page.locator("tbody :popover-open")).to_have_count(1)
     await expect(row.locator(":popover-open")).to_be_visible()
+
+
+async def test_list_under_the_pointer_stands_still_and_collects_new_rows(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/jobs?q=name:browser.mail&sort=job")
+    row, news = row_of(page, shop.waiting), page.locator("#news")
+    await expect(news).to_be_hidden()
+    await row.hover()
+    before = await row.bounding_box()
+    for job_id in ("00-first", "00-second"):
+        await scheduler.enqueue(mail_customer, delay=HOUR, args=("eve",), job_id=job_id)
+    await expect(news).to_have_text("2 new, show them")
+    assert await violations(page) == []
+    await scheduler.cancel_job(shop.waiting)
+    await expect(row).to_contain_text("cancelled")
+    assert await row.bounding_box() == before
+    await expect(row_of(page, "00-first")).to_have_count(0)
+    await news.click()
+    await expect(row_of(page, "00-first")).to_be_visible()
+    await expect(row_of(page, "00-first")).to_have_class("new")
+    await expect(news).to_be_hidden()
+
+
+async def test_list_goes_on_once_it_is_not_read_any_more(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/jobs?q=name:browser.mail&sort=job")
+    await row_of(page, shop.waiting).hover()
+    await scheduler.enqueue(mail_customer, delay=HOUR, args=("eve",), job_id="00-first")
+    await expect(page.locator("#news")).to_have_text("1 new, show them")
+    await page.locator("h1").hover()
+    await expect(row_of(page, "00-first")).to_be_visible()
+    await expect(page.locator("#news")).to_be_hidden()
+
+
+async def test_list_whose_beginning_is_above_the_screen_stands_still(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    for number in range(30):
+        await scheduler.enqueue(mail_customer, delay=HOUR, args=(number,), job_id=f"mail-{number:02}")
+    page = await open_page("/jobs?q=name:browser.mail&sort=job", viewport={"width": 390, "height": 844})
+    await page.evaluate("window.scrollTo(0, 900)")
+    await scheduler.enqueue(mail_customer, delay=HOUR, args=("eve",), job_id="00-first")
+    news = page.locator("#news")
+    await expect(news).to_have_text("1 new, show them")
+    await news.click()
+    await expect(row_of(page, "00-first")).to_be_in_viewport()
+
+
+async def test_list_that_is_read_is_not_replaced_when_all_of_its_rows_are_gone(
+    open_page: Open, shop: Shop, scheduler: Scheduler
+) -> None:
+    page = await open_page("/jobs?q=status:pending name:browser.mail")
+    row = row_of(page, shop.waiting)
+    await row.hover()
+    await scheduler.cancel_job(shop.waiting)
+    await expect(page.locator("#news")).to_have_text("1 gone, update the list")
+    await expect(row).to_be_visible()
+    await page.keyboard.press("n")
+    await expect(row).to_have_count(0)
+    await expect(page.locator("#region")).to_contain_text("No job matches")
 
 
 async def test_selected_rows_stay_until_the_selection_ends(

@@ -66,18 +66,18 @@ async def build(request: PageRequest) -> View:
     """Find what the request sees."""
     q = request.parameters.get("q", "").strip()[:MAX_QUERY]
     words = q.removeprefix(">").casefold().split()
-    data = await read_navigation(request)
+    data, names = await read_navigation(request), await request.task_names()
     if q.startswith(">"):
         # Without words, there are no actions on single objects.
-        actions = [*_actions_of_every_page(request), *(_actions_on_objects(data, request) if words else ())]
+        on_objects = _actions_on_objects(data, names, request) if words else ()
+        actions = [*_actions_of_every_page(request), *on_objects]
         entries = [_Entry(action, action.name.casefold()) for action in actions]
         items, meant = _find(entries, words)
         return View(q=q, items=items[:MAX_ACTIONS], meant=meant and f"> {meant}")
     if not words:
         return View(q=q, items=[], meant="")
     job = await _job(q, request)
-    entries = [*_objects(data, await request.task_names(), request)]
-    items, meant = _find(entries, words, is_exact=job is not None)
+    items, meant = _find([*_objects(data, names, request)], words, is_exact=job is not None)
     by_kind = groupby(items, lambda item: item.kind)
     shown = [item for _, kind_items in by_kind for item in list(kind_items)[:MAX_OF_KIND]]
     return View(q=q, items=[job, *shown] if job is not None else shown, meant=meant)
@@ -134,7 +134,7 @@ def _objects(data: NavigationData, names: TaskNames, request: PageRequest) -> It
     def entry(item: FoundItem, *more: str) -> _Entry:
         return _Entry(item, " ".join((item.name, *more)).casefold())
 
-    for name in dict.fromkeys(map(names.task_of, filter(sees, data.tasks))):
+    for name in _tasks(data, names, request):
         yield entry(FoundItem("task", name, url("/task", id=name)), *names.all_of(name))
     for group in request.visible_groups(data.errors):
         note = f"{group.job_name}, {group.count:,}"
@@ -155,14 +155,20 @@ def _title(group: ErrorGroup) -> str:
     return short(": ".join(filter(None, error_text(group.text, group.status))), MAX_NAME)
 
 
-def _actions_on_objects(data: NavigationData, request: PageRequest) -> Iterator[FoundItem]:
+def _tasks(data: NavigationData, names: TaskNames, request: PageRequest) -> dict[str, None]:
+    """Return the main names of the visible tasks."""
+    return dict.fromkeys(map(names.task_of, filter(request.access.sees_name, data.tasks)))
+
+
+def _actions_on_objects(data: NavigationData, names: TaskNames, request: PageRequest) -> Iterator[FoundItem]:
     """Yield the actions on visible tasks, errors, schedules and workers that the request may make.
 
     A name that ends with an ellipsis leads to a form or a question.
     """
     sees, url, may = request.access.sees_name, request.url, request.may
-    for name in filter(sees, data.tasks) if may("task_pause") else ():
-        if name in data.paused_tasks:
+    paused_tasks = set(map(names.task_of, data.paused_tasks))
+    for name in _tasks(data, names, request) if may("task_pause") else ():
+        if name in paused_tasks:
             action = url("/actions/tasks/resume", id=name)
             yield FoundItem("action", f"Resume task {name}", action=action)
         else:

@@ -1,15 +1,18 @@
 // Patch the parts of a page with what the server rendered. Elements keep their identity by data-key or id, and with it
-// focus, open details, checked boxes and edited fields.
+// focus, open details, checked boxes and edited fields. A list stands still while it is read: its rows change in place, and
+// a button says how many new ones there are.
 
-import { all, announce, load, onKeys, parse, stored, updated } from "./ui.js";
+import { all, announce, load, make, onKeys, parse, stored, updated } from "./ui.js";
 
 const POLL_MS = 10000;
 const NEW_MS = 2000;
+const SETTLE_MS = 1500; // after the pointer, the focus or the screen has left a list, which may be on their way to the button
 const main = document.getElementById("main");
 const pause = document.getElementById("pause");
 const url = main.dataset.live;
 let versions = main.dataset.versions;
-const waiting = new Map();
+const waiting = new Map(); // the content of parts that is not shown yet
+const held = new Map(); // that of parts of which only the known rows are as in it, because they are read
 let source = null;
 let timer = null;
 let isPaused = stored("paused", undefined, "sessionStorage") === "true"; // on the next pages of this tab too
@@ -28,10 +31,10 @@ const patchAttributes = (old, fresh) => {
   }
 };
 
-const patch = (old, fresh) => {
+const patch = (old, fresh, isRead) => {
   if (old.nodeType === Node.ELEMENT_NODE) {
     patchAttributes(old, fresh);
-    patchChildren(old, fresh);
+    patchChildren(old, fresh, isRead);
   } else if (old.nodeValue !== fresh.nodeValue) {
     old.nodeValue = fresh.nodeValue;
   }
@@ -43,35 +46,88 @@ const showNew = (node) => {
   setTimeout(() => node.classList.remove("new"), NEW_MS);
 };
 
-const patchChildren = (old, fresh) => {
+const patchChildren = (old, fresh, isRead) => {
   const gone = [...old.childNodes];
   const pairs = [...fresh.childNodes].map((each) => {
     const place = gone.findIndex((known) => isSame(known, each));
     return [each, place < 0 ? null : gone.splice(place, 1)[0]];
   });
+  if (isRead && old.dataset?.still !== undefined) {
+    for (const [each, known] of pairs) if (known !== null) patch(known, each, isRead);
+    return;
+  }
   for (const each of gone) each.remove();
   let place = old.firstChild;
   for (const [each, known] of pairs) {
     if (known === null) showNew(each);
-    else patch(known, each);
+    else patch(known, each, isRead);
     if (known !== null && known === place) place = place.nextSibling;
+    else if (known !== null && old.moveBefore) old.moveBefore(known, place); // which leaves its focus and its menus
     else old.insertBefore(known ?? each, place);
   }
 };
 
+// -- lists that are read: the pointer or the focus is in them, or their beginning is above the screen
+
+const listsOf = (part) => all("[data-still]", part);
+const keysOf = (part) => new Set(listsOf(part).flatMap((list) => [...list.children].map(keyOf)));
+const news = make("button", { id: "news", type: "button", className: "primary", hidden: true });
+main.prepend(news);
+
+const isRead = (part) => listsOf(part).some((list) => (
+  list.matches(":hover, :focus-within") || list.getBoundingClientRect().top < 0 || news.matches(":hover, :focus")
+));
+
+const showNews = () => {
+  let added = 0;
+  let gone = 0;
+  for (const [name, content] of held) {
+    const [before, after] = [keysOf(document.getElementById(name)), keysOf(content)];
+    added += [...after].filter((key) => !before.has(key)).length;
+    gone += [...before].filter((key) => !after.has(key)).length;
+  }
+  news.hidden = added + gone === 0;
+  if (added + gone > 0) news.textContent = added > 0 ? `${added} new, show them` : `${gone} gone, update the list`;
+};
+
 // A press and its release must be on the same element, so parts wait for the release; lists for their selection to end.
-const apply = () => {
+const apply = (isAsked = false) => {
+  for (const [name, content] of held) if (!waiting.has(name)) waiting.set(name, content);
   if (waiting.size === 0 || main.querySelector(":active") !== null) return;
   const focused = document.activeElement;
   for (const [name, content] of waiting) {
     const part = document.getElementById(name);
     if (part?.querySelector("input[name=row]:checked")) continue;
-    if (waiting.delete(name) && part !== null) patchChildren(part, content);
+    waiting.delete(name);
+    if (part === null) continue;
+    if (!isAsked && isRead(part)) {
+      held.set(name, content);
+      if (listsOf(content).length > 0) patchChildren(part, content.cloneNode(true), true);
+    } else {
+      held.delete(name);
+      patchChildren(part, content, false);
+    }
   }
   if (focused.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
+  showNews();
   updated();
 };
 for (const each of ["pointerup", "pointercancel", "keyup", "click"]) document.addEventListener(each, () => setTimeout(apply));
+
+let settling = null;
+const settle = () => {
+  clearTimeout(settling);
+  if (held.size > 0) settling = setTimeout(apply, SETTLE_MS);
+};
+for (const each of ["pointerout", "focusout", "scroll"]) document.addEventListener(each, settle);
+
+const takeNews = () => {
+  const list = listsOf(main)[0];
+  apply(true);
+  if (list?.getBoundingClientRect().top < 0) list.closest("[data-live-part]")?.scrollIntoView();
+};
+news.addEventListener("click", () => setTimeout(takeNews));
+onKeys({ n: takeNews });
 
 // Put the rows back for which the server sent one element, since they are as before.
 const fill = (content, before) => {
@@ -85,7 +141,7 @@ const fill = (content, before) => {
 
 // Show new content in the part of a name.
 export const showPart = (name, content) => {
-  const before = waiting.get(name) ?? document.getElementById(name);
+  const before = waiting.get(name) ?? held.get(name) ?? document.getElementById(name);
   if (before !== null) fill(content, before);
   waiting.set(name, content);
   apply();
