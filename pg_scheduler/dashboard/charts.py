@@ -173,7 +173,7 @@ class Chart:
         if len(self.times) < 2:
             return f"{self.title}: no data"
         values = [f"{series.label} {self.text_of(series.values[-2])}" for series in self.series]
-        return f"{self.title}, at {self.times[-2]:%H:%M} UTC: {', '.join(values)}"
+        return f"{self.title}, at {self.times[-2]:%Y-%m-%d %H:%M} UTC: {', '.join(values)}"
 
     @property
     def legend(self) -> list[tuple[Series, str]]:

@@ -10,6 +10,7 @@ import pytest
 from playwright.async_api import expect
 
 from pg_scheduler import Scheduler
+from pg_scheduler.triggers import Cron
 from tests.browser.conftest import Open
 from tests.browser.person import PHONE, navigate
 from tests.browser.shop import Shop
@@ -133,6 +134,41 @@ async def test_phone_shows_the_triggers_of_schedules(open_page: Open, shop: Shop
     assert box["width"] > 100
 
 
+async def test_phone_shows_what_blocks_a_job(open_page: Open, shop: Shop, world: World) -> None:
+    await world.job("charge", "browser.charge", blocked_on="limit:browser.bank:")
+    page = await open_page("/jobs?q=status:blocked", **PHONE)
+    row = page.locator('[data-key="charge"]')
+    await expect(row.get_by_role("link", name="browser.bank")).to_be_visible()
+    await row.get_by_role("link", name="browser.bank").click()
+    await expect(heading(page)).to_have_text("browser.bank")
+
+
+async def test_phone_shows_the_release_of_a_worker_and_drains_it(
+    open_page: Open, shop: Shop, scheduler: Scheduler, pool: asyncpg.Pool
+) -> None:
+    await pool.execute("""UPDATE scheduler_workers SET metadata = '{"release": "2026.11.2"}'""")
+    page = await open_page("/workers", **PHONE)
+    row = page.locator(f'[data-key="{scheduler.worker_id}"]')
+    await expect(row.get_by_text("2026.11.2")).to_be_visible()
+    await row.get_by_role("button", name="Drain…").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("claims no more, until it is resumed")
+
+
+async def test_zone_and_theme_are_in_the_menu_of_the_account_on_phones(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/schedules", timezone_id="America/New_York", **PHONE)
+    zone, theme = page.get_by_label("Show times in"), page.get_by_role("button", name="Theme")
+    await expect(zone).to_be_hidden()
+    await page.get_by_role("button", name="ada").click()
+    await zone.select_option("America/New_York")
+    await theme.click()
+    assert await violations(page) == []
+    assert await page.evaluate("document.documentElement.dataset.theme") == "dark"
+    await page.set_viewport_size({"width": 1280, "height": 800})
+    await page.keyboard.press("Escape")
+    await expect(zone).to_be_visible()
+    await expect(theme).to_be_visible()
+
+
 async def test_row_of_a_schedule_opens_it_by_a_click_anywhere(open_page: Open, shop: Shop) -> None:
     page = await open_page("/schedules")
     await page.locator(f'[data-key="{shop.schedule}"] .trigger').click(force=True)
@@ -160,6 +196,67 @@ async def test_zone_that_was_chosen_is_that_of_every_page_and_form(
         await page.goto(site.url + path)
         await expect(zone).to_have_value("Europe/Berlin")
     await expect(page.locator("input[name=zone]")).to_have_value("Europe/Berlin")
+
+
+LEFT_IN_UTC = """() => {
+    const main = document.querySelector("main"), texts = [];
+    const walker = document.createTreeWalker(main, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+        const { parentElement, nodeValue } = walker.currentNode;
+        if (parentElement.closest("pre, code, option") === null) texts.push(nodeValue);
+    }
+    for (const each of main.querySelectorAll("[title], [aria-label]")) texts.push(each.title, each.ariaLabel);
+    return texts.filter((text) => /\\d\\d:\\d\\d UTC/.test(text ?? ""));
+}"""
+
+
+async def test_all_instants_of_a_page_are_in_the_zone_that_was_chosen(
+    open_page: Open, shop: Shop, scheduler: Scheduler, site: Site, world: World
+) -> None:
+    until = datetime(2099, 7, 1, 12, tzinfo=UTC)
+    await scheduler.tasks.pause("browser.mail", until=until, note="the provider is down")
+    job_id = await scheduler.enqueue("browser.mail", args=("eve",), job_id="mail-eve")
+    await scheduler.schedules.pause(shop.schedule, until=until)
+    await scheduler.schedules.add("browser.mail", Cron("30 12 * * *"), args=("all",), schedule_id="noon")
+    await world.job("fired", "browser.mail", status="failed", error_message="late at 2026-01-01 00:00:00 UTC")
+    page = await open_page("/about", timezone_id="America/New_York")
+    zone = page.get_by_label("Show times in")
+    await zone.select_option("America/New_York")
+    cause = page.locator("#explanation")
+    for path in (
+        f"/job?id={job_id}", "/audit", "/task?id=browser.mail", "/", "/doctor", "/schedule?id=noon",
+        f"/schedule?id={shop.schedule}", "/schedules", "/tasks", "/workers", "/errors", "/chart?id=outcomes",
+    ):  # fmt: skip
+        await page.goto(site.url + path)
+        await expect(zone).to_have_value("America/New_York")
+        assert await page.evaluate(LEFT_IN_UTC) == [], path
+    await page.goto(f"{site.url}/schedule?id=noon")
+    fire = page.locator("#next .fires time[data-local]").first
+    await expect(fire).to_have_text(re.compile(r"^\w{3} \d{4}-\d\d-\d\d 0[78]:30:00$"))
+    await page.goto(f"{site.url}/schedule?id={shop.schedule}")
+    await expect(fire).to_have_text(re.compile(r"^\w{3} \d{4}-\d\d-\d\d (19|20|21):30:00$"))
+    await expect(fire).to_have_attribute("title", re.compile(" 02:30:00 CES?T$"))
+    await page.goto(f"{site.url}/job?id={job_id}")
+    await expect(cause).to_contain_text("until 2099-07-01 08:00:00")
+    await scheduler.tasks.pause("browser.mail", until=until, note="an update keeps the zone")
+    await expect(cause).to_contain_text("an update keeps the zone")
+    await expect(cause).to_contain_text("until 2099-07-01 08:00:00")
+    await zone.select_option("UTC")
+    await expect(cause).to_contain_text("until 2099-07-01 12:00:00 UTC")
+    await page.goto(f"{site.url}/job?id=fired")
+    await zone.select_option("America/New_York")
+    await expect(cause.locator(".error")).to_contain_text("2026-01-01 00:00:00 UTC")
+
+
+async def test_zone_menu_has_the_same_width_on_every_page(open_page: Open, shop: Shop, site: Site) -> None:
+    page = await open_page("/about", timezone_id="America/Argentina/ComodRivadavia")
+    widths = set()
+    for path in ("/about", "/jobs", f"/schedule?id={shop.schedule}"):
+        await page.goto(site.url + path)
+        box = await page.get_by_label("Show times in").bounding_box()
+        assert box is not None
+        widths.add(box["width"])
+    assert len(widths) == 1
 
 
 async def test_question_is_a_dialog_that_can_be_closed_or_answered(

@@ -153,16 +153,66 @@ export const formatter = (timeStyle) => {
   return (instant) => format.format(new Date(instant));
 };
 
+// The server writes instants in UTC, also within sentences, tooltips and what is read aloud. They are replaced wherever they
+// stand, except in what people or programs have written, such as code, arguments and errors.
+const INSTANT = /\b((?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) )?(\d{4}-\d\d-\d\d) (\d\d:\d\d)(:\d\d)? UTC\b/g;
+const FOREIGN = "pre, code, textarea, option, .json, .traceback, .error, .id, [data-as-is]";
+const originals = new WeakMap(); // what the server wrote into a node, and what is shown instead
+
+const weekday = (instant) => new Intl.DateTimeFormat("en", { timeZone: shownZone, weekday: "short" }).format(new Date(instant));
+
+// Show what a node has in the zone that is shown. An update may have written the text of the server into it again.
+const show = (node, name, translate) => {
+  const [before, after] = originals.get(node) ?? [];
+  const original = node[name] === after ? before : node[name];
+  const text = shownZone === "UTC" ? original : translate(original);
+  originals.set(node, [original, text]);
+  if (node[name] !== text) node[name] = text;
+};
+
+const translator = (suffix) => {
+  const formats = [formatter("short"), formatter("medium")];
+  return (text) => text.replace(INSTANT, (_, day, date, minute, second) => {
+    const instant = `${date}T${minute}${second ?? ":00"}Z`;
+    return `${day === undefined ? "" : `${weekday(instant)} `}${formats[second === undefined ? 0 : 1](instant)}${suffix}`;
+  });
+};
+
 const showTimes = () => {
-  const format = formatter("medium");
   for (const each of all("input[data-times]")) each.value = shownZone;
-  for (const each of all("time[datetime]")) {
-    each.dataset.utc ??= isRelative(each) ? each.title : each.textContent;
-    const text = shownZone === "UTC" ? each.dataset.utc : format(each.dateTime);
-    if (isRelative(each)) each.title = shownZone === "UTC" ? text : `${text} ${shownZone}`;
-    else each.textContent = text;
+  const hasInstant = (node, text) => text.includes(" UTC") || originals.has(node);
+  const [plain, named] = [translator(""), translator(` ${shownZone}`)];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walker.nextNode(); node !== null; node = walker.nextNode()) {
+    if (hasInstant(node, node.nodeValue) && node.parentElement.closest(FOREIGN) === null) {
+      show(node, "nodeValue", node.parentElement.matches("title, .sr") ? named : plain);
+    }
+  }
+  for (const each of all("[title], [aria-label]")) {
+    for (const attribute of [each.getAttributeNode("title"), each.getAttributeNode("aria-label")]) {
+      if (attribute !== null && hasInstant(attribute, attribute.value)) show(attribute, "value", named);
+    }
+  }
+  // Fire times are written in the zone of their schedule.
+  const format = formatter("medium");
+  for (const each of all("time[data-local]")) {
+    show(each.firstChild, "nodeValue", () => `${weekday(each.dateTime)} ${format(each.dateTime)}`);
+  }
+  // The calendar has a zone of its own, by its address.
+  for (const each of all("a[href$='/calendar'], a[data-zoned]")) {
+    each.href = each.href.replace(/(\?zone=.*)?$/, shownZone === "UTC" ? "" : `?zone=${encodeURIComponent(shownZone)}`);
+    each.dataset.zoned = "";
   }
 };
+// On phones, the zone and the theme are in the menu of the account.
+const phone = window.matchMedia("(max-width: 640px)");
+const placeTools = () => {
+  const tools = [zone.closest("label"), theme];
+  if (phone.matches) document.querySelector("#account .note").after(...tools);
+  else document.querySelector(".who").before(...tools);
+};
+phone.addEventListener("change", placeTools);
+placeTools();
 zone.closest("label").hidden = false;
 zone.append(...zones.map((each) => new Option(each, each, false, each === shownZone)));
 zone.addEventListener("change", () => {
