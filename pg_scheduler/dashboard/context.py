@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Final, TypeAlias, TypeVar, TypeVarTuple
 from urllib.parse import quote, urlencode
@@ -18,7 +18,7 @@ from pg_scheduler.dashboard.cache import SharedReads
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key, without_other_job
 from pg_scheduler.errors import JobConflictError
-from pg_scheduler.inspect import Bounds, Inspector, SearchError, SearchPage, parse_search
+from pg_scheduler.inspect import AuditRecord, Bounds, Inspector, SearchError, SearchPage, parse_search
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names
 from pg_scheduler.inspect.other_jobs import class_about_other_job
@@ -47,6 +47,13 @@ _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 
 
 WORKERS_AGE_S: Final = 10.0
+DEATHS_AGE_S: Final = 10.0
+
+DECLARE_DEAD: Final = "declare_dead"
+DEAD_FOR: Final = timedelta(days=1)
+"""For how long the pages mention a dead worker."""
+
+MAX_DEAD: Final = 200
 NAMES_AGE_S: Final = 10.0
 
 
@@ -312,9 +319,15 @@ class PageRequest:
         """Return the names of jobs whose attempts were counted, also those that the request may not see."""
         return await self.read_shared(_read_job_names, age_s=NAMES_AGE_S, is_data=False)
 
+    async def deaths(self) -> Sequence[AuditRecord]:
+        """Return the records of workers that died within a day, the newest first."""
+        return await self.read_shared(_read_deaths, age_s=DEATHS_AGE_S, is_data=False)
+
     async def worker_names(self) -> dict[str, str]:
-        """Return the names of workers that have one, by their ids."""
-        return {worker.worker_id: worker.identity for worker in await self.workers() if worker.identity}
+        """Return the names of workers that have one, by their ids; also of those that died within a day."""
+        names = {record.subject or "": identity_of(record) for record in await self.deaths()}
+        names |= {worker.worker_id: worker.identity for worker in await self.workers()}
+        return {worker_id: name for worker_id, name in names.items() if name}
 
     def uncounted(self, text: str | None) -> str | None:
         """Return a text about workers that count nothing, without their names if the request has ``names=``.
@@ -382,8 +395,20 @@ async def _read_workers(request: PageRequest) -> Sequence[Worker]:
     return await request.inspector.workers()
 
 
+async def _read_deaths(request: PageRequest) -> Sequence[AuditRecord]:
+    since = request.now - DEAD_FOR
+    return (await request.inspector.audit(action=DECLARE_DEAD, since=since, limit=MAX_DEAD)).items
+
+
 async def _read_job_names(request: PageRequest) -> Sequence[str]:
     return await request.inspector.job_names()
+
+
+def identity_of(death: AuditRecord) -> str | None:
+    """Return the name of a dead worker; None if it had none. People may have written the record."""
+    worker = death.details.get("worker")
+    identity = worker.get("identity") if isinstance(worker, Mapping) else None
+    return identity if isinstance(identity, str) else None
 
 
 def base_of(request: Request, *, trust_forwarded: bool) -> str:

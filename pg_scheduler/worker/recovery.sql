@@ -64,13 +64,15 @@ RETURNING worker_id, stopping, jsonb_build_object(
 
 -- name: record_dead_workers
 -- route: reserved
--- Record that workers were declared dead: $2 is an array of their descriptions, each with the "count" of their jobs.
+-- Record that workers were declared dead: $2 is an array of their descriptions, each with the "count" of their jobs and
+-- the ids of some of these "jobs".
 --
 -- The ids may have been written by hand, and the subject of a record has at most 2,000 bytes.
 {into_audit}
 SELECT coalesce($1, {now}), 'declare_dead', left(dead.worker ->> 'worker_id', 500), $3, $4,
     $5::text::jsonb || jsonb_build_object(
-        'worker', dead.worker - ARRAY ['worker_id', 'count'], 'count', dead.worker -> 'count')
+        'worker', dead.worker - ARRAY ['worker_id', 'count', 'jobs'],
+        'count', dead.worker -> 'count', 'jobs', dead.worker -> 'jobs')
 FROM jsonb_array_elements($2::text::jsonb) AS dead (worker);
 
 -- name: lock_orphans

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -24,6 +24,9 @@ from pg_scheduler.worker.outcome_statements import ResultRepository
 
 DRAIN: Final = "drain"
 """The request to claim no more jobs."""
+
+MAX_RECORDED: Final = 20
+"""Ids of reclaimed jobs in the record of the death of a worker."""
 
 SERVER_START_GRACE_S: Final = 10.0
 """Seconds after a start of the server in which a free liveness lock does not mean a dead worker."""
@@ -399,9 +402,16 @@ class WorkerRepository:
         The record is written in a transaction of its own. If the table of records refuses it, the jobs are
         reclaimed nevertheless, because only people read the record.
         """
-        jobs = Counter(row["worker_id"] for row in orphans if row["job_id"] in rescued)
+        jobs: dict[str, list[str]] = defaultdict(list)
+        for row in orphans:
+            if row["job_id"] in rescued:
+                jobs[row["worker_id"]].append(row["job_id"])
         dead = [
-            {**json.loads(row["described"]), "count": jobs[row["worker_id"]]}
+            {
+                **json.loads(row["described"]),
+                "count": len(jobs[row["worker_id"]]),
+                "jobs": sorted(jobs[row["worker_id"]])[:MAX_RECORDED],
+            }
             for row in workers
             if not row["stopping"]
         ]

@@ -82,6 +82,60 @@ async def test_page_of_a_worker_that_has_ended_shows_its_jobs(
     assert (await request(build(), "/worker?id=never")).status == 404
 
 
+def crash(worker_id: str, age: timedelta) -> dict[str, Any]:
+    ended_at = datetime.now(UTC) - age
+    times = {"started_at": (ended_at - MINUTE).isoformat(), "ended_at": ended_at.isoformat()}
+    return {"attempt": 1, "outcome": "crashed", "worker_id": worker_id, **times}
+
+
+async def test_dead_worker_shows_what_it_was_running_and_what_crashed_others(
+    world: World, build: Callable[..., App]
+) -> None:
+    await record_death(world, "spot", 4 * MINUTE, worker=DIED | {"identity": "spot-9"}, count=25, jobs=[
+        "poison", "unlucky", "done", "deleted", "salary", 7,
+    ])  # fmt: skip
+    await record_death(world, "other", 20 * MINUTE, worker=DIED | {"identity": "spot-7"})
+    await record_death(world, "odd", 4 * MINUTE, jobs="odd")
+    both = [crash("other", 21 * MINUTE), crash("spot", 5 * MINUTE), crash("nameless", 3 * MINUTE)]
+    failed = {"status": "failed", "error_message": "quarantined", "worker_id": "nameless", "attempt": 3}
+    await world.job("poison", "legacy.crash", **failed, errors=both)
+    await world.job("unlucky", "mail.send", errors=[crash("spot", 5 * MINUTE)])
+    await world.job("done", "mail.send", status="completed", worker_id="w2", attempt=2)
+    await world.job("salary", "payroll.run")
+    data = (await request(build(), "/worker?id=spot", headers=JSON)).data
+    assert [(job["job_id"], job["state"], job["others"]) for job in data["lost"]] == [
+        ("poison", "failed", ["spot-7", "nameless"]),
+        ("done", "completed", []),
+        ("unlucky", "due", []),
+        ("salary", "due", []),
+    ]
+    assert {bar["job_id"] for bar in data["lanes"]["bars"]} == {"poison", "unlucky"}
+    text = " ".join(Page((await request(build(), "/worker?id=spot")).text).text.split())
+    assert "It was running 4 of 25 jobs" in text
+    assert "crashed 2 other workers: spot-7, nameless" in text
+    limited = build(authorize=lambda _: Access("bob", names=("mail.*",)))
+    for headers in ({}, JSON):
+        html = (await request(limited, "/worker?id=spot", headers=headers)).text
+        assert "mail.send" in html
+        assert not {word for word in ("payroll", "legacy", "poison", "salary") if word in html}
+    assert (await request(build(), "/worker?id=odd", headers=JSON)).data["lost"] == []
+
+
+async def test_dead_workers_have_their_names_in_the_audit_and_in_attempts(world: World, app: App) -> None:
+    await world.worker("4f1c", identity="web-1")
+    await record_death(world, "0ddc", MINUTE, worker=DIED | {"identity": "spot-9"}, count=1)
+    await world.audit("drain_worker", "4f1c", actor="ada")
+    await world.audit("drain_worker", "0ddc", actor="ada")
+    await world.job("a", errors=[crash("0ddc", 2 * MINUTE)], attempt=1)
+    text = " ".join(Page((await request(app, "/audit")).text).text.split())
+    assert "declared the worker spot-9 dead, 1 job reclaimed" in text
+    assert "drained the worker web-1" in text
+    assert "drained the worker spot-9" in text
+    text = " ".join(Page((await request(app, "/job?id=a")).text).text.split())
+    assert "Worker spot-9" in text
+    assert "0ddc" not in text
+
+
 async def test_worker_whose_row_has_odd_instants_is_shown(pool: asyncpg.Pool, world: World, app: App) -> None:
     await world.worker()
     for instant in ("infinity", "-infinity"):

@@ -356,6 +356,7 @@ async def test_rescue_records_dead_workers_with_the_number_of_their_jobs(
     details = json.loads(rows[0]["details"])
     found = details["worker"]
     assert (details["count"], found["identity"], found["release"]) == (2, "spot-4", "2026.11")
+    assert (details["jobs"], "jobs" in found) == (["a", "b"], False)
     assert datetime.fromisoformat(found["last_beat"]) == NOW
 
 

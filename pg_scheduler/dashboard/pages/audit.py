@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, View, identity_of
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import utc
 from pg_scheduler.inspect import AuditPage, AuditRecord
@@ -84,6 +84,7 @@ class AuditItem:
     Attributes:
         record: The record, with the details that the request may see.
         verb: What the actor did, before the subject.
+        name: The name of the worker that is its subject; None for another subject, or a worker without one.
         path: The path of the page about the subject; empty for no page.
         extent: The rest of the sentence, after the subject; empty for none.
         where: The search that found the changed jobs; empty if it is hidden, or there is none.
@@ -94,6 +95,7 @@ class AuditItem:
 
     record: AuditRecord
     verb: str
+    name: str | None
     path: str
     extent: str
     where: str
@@ -118,7 +120,8 @@ async def build(request: PageRequest) -> View:
     """Read a page of the audit, the newest record first."""
     page = await read(request, PAGE_LENGTH, request.parameters.get("after") or None)
     filters = {name: request.parameters.get(name, "") for name in FILTERS}
-    items = folded([item_of(record, request) for record in page.items])
+    names = await request.worker_names()
+    items = folded([item_of(record, request, names) for record in page.items])
     return View(
         filters=filters,
         since=request.parameters.get("since", ""),
@@ -172,8 +175,10 @@ def verb_of(action: str) -> tuple[str, str]:
     return VERBS.get(action, (action.replace("_", " "), ""))
 
 
-def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
-    """Return a record as a sentence, with what the request may see of it."""
+def item_of(
+    record: AuditRecord, request: PageRequest, names_of_workers: Mapping[str, str] | None = None
+) -> AuditItem:
+    """Return a record as a sentence, with what the request may see of it, and the names of workers."""
     visible_record = visible(record, request)
     verb, path = verb_of(record.action)
     is_run = (record.subject or "").startswith(PREFIX)
@@ -184,6 +189,9 @@ def item_of(record: AuditRecord, request: PageRequest) -> AuditItem:
     return AuditItem(
         record=visible_record,
         verb=verb,
+        name=identity_of(record) or (names_of_workers or {}).get(record.subject or "")
+        if path == "/worker"
+        else None,
         path="/run" if is_run else path,
         extent=f"dead, {jobs} reclaimed" if record.action == "declare_dead" else _until(visible_record),
         where=where if isinstance(where, str) and where != HIDDEN else "",

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
+from pg_scheduler.dashboard.context import DECLARE_DEAD, NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.job_rows import rows_of
 from pg_scheduler.dashboard.lanes import SPAN, lanes_of
 from pg_scheduler.dashboard.pages.jobs import summary_of
 from pg_scheduler.dashboard.pages.workers import (
-    DECLARE_DEAD,
     MAX_CLOCK_OFFSET_S,
     WorkerRow,
     dead_row,
     difference,
     row_of,
 )
+from pg_scheduler.facts.job_state import state_of
+from pg_scheduler.inspect import AuditRecord
 from pg_scheduler.inspect.names import TaskNames
 from pg_scheduler.inspect.texts import length, term
 from pg_scheduler.inspect.workers import Attempt, ended_attempts
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.worker.worker_rows import MAX_RECORDED
 
 MAX_JOBS: Final = 50
 OLDEST: Final = timedelta(days=365)
@@ -29,22 +33,44 @@ time of its death."""
 
 LANES_AGE_S: Final = 15.0
 
+CRASHED: Final = "crashed"
+"""The outcome of an attempt whose worker died."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostJob:
+    """A job that a worker was running when it died.
+
+    Attributes:
+        state: What has become of the job since.
+        attempt: The attempt that ended with the worker; None if the history of the job does not have it any
+            more.
+        others: The other workers that died while they ran the job, by their names or ids.
+    """
+
+    job_id: str
+    job_name: str
+    state: str
+    attempt: Attempt | None
+    others: Sequence[str]
+
 
 async def build(request: PageRequest) -> View:
     """Read a worker, its attempts and the jobs that it runs."""
     worker_id = request.required("id")
     try:
         running = await request.search_jobs(f"status:running {term('worker', worker_id)}", MAX_JOBS)
-        item, names = await _find(worker_id, request)
+        item, names, death = await _find(worker_id, request)
     except ValueError as error:  # a row written by hand, whose id no search can contain
         raise NotFoundError(str(error)) from error
     died_at = None if item is None else item.died_at
     ended = await request.read_shared(_read_ended, worker_id, died_at, age_s=LANES_AGE_S)
-    attempts = ended + [
+    lost = await _read_lost(death, request)
+    attempts = {*ended, *(job.attempt for job in lost if job.attempt is not None)} | {
         Attempt(job.job_id, job.job_name, job.status.value, job.started_at)
         for job in running.items
         if job.started_at is not None
-    ]
+    }
     sees_name = request.access.sees_name
     until = _end_of_lanes(request, died_at)
     return View(
@@ -53,6 +79,7 @@ async def build(request: PageRequest) -> View:
         lanes=lanes_of([attempt for attempt in attempts if sees_name(attempt.job_name)], until),
         names=None if item is None or item.worker.names is None else names.main,
         other_names=names.others,
+        lost=lost,
         chips=() if item is None else list(_chips(item)),
         jobs=await rows_of(running.items, request),
         summary=summary_of(running, request),
@@ -68,8 +95,10 @@ async def _read_ended(request: PageRequest, worker_id: str, died_at: datetime | 
     return await ended_attempts(request.inspector, worker_id, until - SPAN, until)
 
 
-async def _find(worker_id: str, request: PageRequest) -> tuple[WorkerRow | None, TaskNames]:
-    """Return a worker and its names, from its row or from the record of its death.
+async def _find(
+    worker_id: str, request: PageRequest
+) -> tuple[WorkerRow | None, TaskNames, AuditRecord | None]:
+    """Return a worker and its names, from its row or from the record of its death, which is returned too.
 
     For a worker of which there are only jobs, None is returned, and no names.
 
@@ -80,13 +109,51 @@ async def _find(worker_id: str, request: PageRequest) -> tuple[WorkerRow | None,
         (worker for worker in await request.inspector.workers() if worker.worker_id == worker_id), None
     )
     if worker is not None:
-        return row_of(worker, request), TaskNames.of([worker], request.access.sees_name)
+        return row_of(worker, request), TaskNames.of([worker], request.access.sees_name), None
     died = await request.inspector.audit(action=DECLARE_DEAD, subject=worker_id, limit=1)
     if died.items:
-        return dead_row(died.items[0], request), TaskNames()
+        return dead_row(died.items[0], request), TaskNames(), died.items[0]
     if not (await request.search_jobs(term("worker", worker_id), 1)).items:
         raise NotFoundError(f"there is no worker {worker_id[:200]!r}, and no job that it ran was found")
-    return None, TaskNames()
+    return None, TaskNames(), None
+
+
+async def _read_lost(death: AuditRecord | None, request: PageRequest) -> list[LostJob]:
+    """Return the visible jobs that the record of a death names, those under which most workers died first.
+
+    A job that was deleted since is left out. People may have written the record.
+    """
+    ids = [] if death is None else death.details.get("jobs")
+    if death is None or not isinstance(ids, list):
+        return []
+    try:
+        jobs = await request.inspector.get_jobs(
+            [job_id for job_id in ids if isinstance(job_id, str)][:MAX_RECORDED]
+        )
+    except ValueError:  # no id that a job can have
+        return []
+    names = await request.worker_names()
+    lost = [
+        _lost_job(job, death.subject or "", names, request)
+        for job in jobs.values()
+        if request.access.sees_name(job.job_name)
+    ]
+    return sorted(lost, key=lambda job: (-len(job.others), job.job_name, job.job_id))
+
+
+def _lost_job(job: Job, worker_id: str, names: Mapping[str, str], request: PageRequest) -> LostJob:
+    crashes = [error for error in job.errors if error.outcome == CRASHED]
+    crash = next((error for error in crashes if error.worker_id == worker_id), None)
+    others = dict.fromkeys(error.worker_id for error in crashes if error.worker_id not in {worker_id, None})
+    return LostJob(
+        job.job_id,
+        job.job_name,
+        state_of(job, request.now),
+        None
+        if crash is None or crash.started_at is None
+        else Attempt(job.job_id, job.job_name, CRASHED, crash.started_at, crash.ended_at),
+        [names.get(other or "", other or "") for other in others],
+    )
 
 
 def _chips(row: WorkerRow) -> Iterator[dict[str, object]]:

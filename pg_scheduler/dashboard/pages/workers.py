@@ -8,12 +8,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pg_scheduler.base.settings import JOB_ROLES
-from pg_scheduler.dashboard.context import PageRequest, View
+from pg_scheduler.dashboard.context import PageRequest, View, identity_of
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.database.author import release_of
 from pg_scheduler.facts.worker_state import WorkerState, state_of
 from pg_scheduler.inspect import AuditRecord, Thresholds
-from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
@@ -24,12 +23,7 @@ MAX_WORKERS: Final = 500
 MAX_CLOCK_OFFSET_S: Final = Thresholds().clock_s
 """Seconds by which the clock of a host may differ from that of the server: as for the doctor."""
 
-DEAD_FOR: Final = timedelta(days=1)
-MAX_DEAD: Final = 200
-DEAD_AGE_S: Final = 10.0
 RUNNING_AGE_S: Final = 5.0
-
-DECLARE_DEAD: Final = "declare_dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +129,11 @@ def _summary(rows: Sequence[WorkerRow], *, has_more: bool) -> str:
 
 async def _dead(request: PageRequest, living: set[str]) -> list[WorkerRow]:
     """Return the workers without a row that died within a day, the last one first."""
-    page = await request.read_shared(_read_deaths, age_s=DEAD_AGE_S)
     records: dict[str, AuditRecord] = {}
-    for record in page.items:
+    for record in await request.deaths():
         if record.subject is not None and record.subject not in living:
             records.setdefault(record.subject, record)
     return [dead_row(record, request) for record in records.values()]
-
-
-async def _read_deaths(request: PageRequest) -> AuditPage:
-    since = request.now - DEAD_FOR
-    return await request.inspector.audit(action=DECLARE_DEAD, since=since, limit=MAX_DEAD)
 
 
 def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
@@ -173,7 +161,7 @@ def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
         lease_until=record.at,
         is_alive=False,
         role=text("role"),
-        identity=text("identity") or None,
+        identity=identity_of(record) or None,
         metadata={"release": release} if release else {},
     )
     is_open = request.access.visible_names is None  # else the jobs may have hidden names
