@@ -9,11 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.settings import VacuumTrigger
+from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS
+
+ABANDONED: Final = "abandoned"
+"""Where a worker reports the attempts that were to stop and run on."""
 
 CODE: Final = "code"
 """Where a worker reports the fingerprints of its tasks; see ``shared_names``."""
@@ -77,6 +82,20 @@ class PoolUse:
         return None if self.size is None or self.idle is None else self.size - self.idle
 
 
+class AbandonedAttempt(NamedTuple):
+    """An attempt that was to stop, and whose code runs on in a slot of its worker."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    reason: str
+    """Why it was to stop: ``cancelled``, ``lost``, ``shutdown`` or ``timeout``."""
+    since: datetime
+    """When it was to stop."""
+    in_thread: bool
+    """Whether its code runs in a thread, which nothing can stop; otherwise it ignores its cancellation."""
+
+
 NO_POOL: Final = PoolUse(None, None, None)
 
 
@@ -101,6 +120,9 @@ class ReportedHealth:
     unknown_zones: Mapping[str, str] = field(default_factory=dict)
     """The time zones that it does not know, by the ids of due schedules."""
 
+    abandoned: Sequence[AbandonedAttempt] = ()
+    """The attempts that were to stop and run on, those that have run on for the longest time first."""
+
     @classmethod
     def of(cls, health: Mapping[str, Any]) -> ReportedHealth:
         """Return what the health in the row of a worker states."""
@@ -116,6 +138,7 @@ class ReportedHealth:
             last_block=_block(last_block, "seconds", "job_id", "job_name"),
             missing_executors=_texts(health.get("missing_executors")),
             unknown_zones=_texts(health.get(UNKNOWN_ZONES)),
+            abandoned=tuple(_abandoned(health.get(ABANDONED))),
         )
 
     def without_names(self) -> ReportedHealth:
@@ -271,6 +294,21 @@ class ReportedSettings:
     def positional_of(self, task: str) -> int:
         """Return how many of the parameters of a task take positional arguments; these come first."""
         return _count(_object(self._values.get("positional")).get(task)) or 0
+
+
+def _abandoned(attempts: object) -> Iterator[AbandonedAttempt]:
+    for attempt in _objects(attempts):
+        job_id, name, since = (
+            _text(attempt.get("job_id")),
+            _text(attempt.get("job_name")),
+            attempt.get("since"),
+        )
+        number, instant = _count(attempt.get("attempt")), instant_from(since)
+        if job_id and name is not None and number is not None and instant is not None:
+            reason = _text(attempt.get("reason")) or ""
+            yield AbandonedAttempt(
+                job_id, name, number, reason, instant, in_thread=attempt.get("in_thread") is True
+            )
 
 
 def _limit_numbers(limit: Mapping[str, Any]) -> LimitNumbers:

@@ -364,6 +364,9 @@ class Executor:
             self._signals.slot_free()
         if attempt.claim is self.in_flight.crashed_claim:
             self._signals.crashed_job_ended()
+        # The row of this worker names the attempt as one that runs on.
+        if attempt.stopped_at and attempt.is_abandoned:
+            self._signals.heartbeat_requested()
 
     def _cancelled(self, attempt: Attempt, error: asyncio.CancelledError) -> Result:
         """Return the result of an attempt whose task ended by a cancellation."""

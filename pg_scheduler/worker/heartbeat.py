@@ -7,6 +7,7 @@ any node, or because they are lost. Without a lease, the worker has lost all of 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from typing import ClassVar, Final
@@ -148,8 +149,13 @@ class Heartbeat(Service):
         if has_new_state:
             return 0
         if answer.obstacle is not None or answer.late or (held and not self._signals.notifications_up.is_set):
-            return min(interval, POLL_INTERVAL_S)
-        return interval
+            interval = min(interval, POLL_INTERVAL_S)
+        return min(interval, self._next_abandoned_s())
+
+    def _next_abandoned_s(self) -> float:
+        """Return the seconds until an attempt that is to stop is reported if it still runs; else infinite."""
+        seconds = (attempt.seconds_until_abandoned for attempt in self._in_flight.stopped())
+        return min((seconds for seconds in seconds if seconds), default=math.inf)
 
     def _note_obstacle(self, obstacle: Exception | None) -> None:
         """Log, from time to time, what keeps the leases of jobs from being renewed; None if they are renewed.

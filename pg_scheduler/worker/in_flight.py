@@ -8,6 +8,7 @@ lease keeper does while the event loop is blocked.
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,6 +24,9 @@ from pg_scheduler.jobs.rows import Claim
 from pg_scheduler.jobs.steps import Steps, Suspension
 
 TASK_NAME_PREFIX: Final = "job "
+
+ABANDONED_AFTER_S: Final = 2.0
+"""Seconds after an attempt was to stop from which it is reported, if its code still runs."""
 
 
 class Revocation(Enum):
@@ -124,6 +128,7 @@ class Attempt:
         measured_from: When its code began, by the monotonic clock; 0 if its duration is not measured.
         durability: Makes its completion and its steps; set before its code begins.
         steps: Its durable steps; None until its code asks for them.
+        stopped_at: When it was first to stop, by the monotonic clock; 0 if it was not.
         runs_in_executor: Whether its function is called outside of the event loop. With middleware, a
             coroutine function has a ``call`` too.
         exit_error: The SystemExit or KeyboardInterrupt that a step raised in another task of the attempt, and
@@ -145,13 +150,14 @@ class Attempt:
         "revocation",
         "runs_in_executor",
         "steps",
+        "stopped_at",
         "task",
     )
 
     def __init__(self, claim: Claim, measured_for: int = 0) -> None:
         self.claim = claim
         self.measured_for = measured_for
-        self.measured_from = 0.0
+        self.measured_from = self.stopped_at = 0.0
         self.task: asyncio.Task[None] | None = None
         self.call: JobCall | None = None
         self.log: deque[str] | None = None
@@ -222,6 +228,7 @@ class Attempt:
 
         While its code writes the completion, the cancellation waits until the deadline of that write.
         """
+        self.stopped_at = self.stopped_at or time.monotonic()
         completion = self.completion
         if completion is not None and completion.end is End.WRITING:
             loop = asyncio.get_running_loop()
@@ -261,6 +268,25 @@ class Attempt:
     def is_unstoppable(self) -> bool:
         """Whether its code runs in a thread, which cannot be stopped; callable from any thread."""
         return self.call is not None and self.call.is_unstoppable
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why it was to stop: ``cancelled``, ``lost``, ``shutdown`` or ``timeout``; None if it was not."""
+        if self.revocation is not None:
+            return self.revocation.name.lower()
+        return "timeout" if self.has_timed_out else None
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it was to stop some time ago; its code may have ended since."""
+        return self.seconds_until_abandoned == 0
+
+    @property
+    def seconds_until_abandoned(self) -> float | None:
+        """The seconds after which its code is reported if it still runs; None if it was not to stop."""
+        if not self.stopped_at or self.stop_reason is None:
+            return None
+        return max(self.stopped_at + ABANDONED_AFTER_S - time.monotonic(), 0.0)
 
     @property
     def runs_on(self) -> bool:
@@ -321,6 +347,12 @@ class InFlight:
     def has_left(self) -> bool:
         """Whether attempts run on that the executor has left; callable from any thread."""
         return bool(self._still_running())
+
+    def stopped(self) -> list[Attempt]:
+        """Return the attempts that were to stop and run on, those that were to stop first at the begin."""
+        attempts = [*self.attempts.values(), *self.outlived, *self._left_attempts.values()]
+        stopped = {attempt for attempt in attempts if attempt.stop_reason is not None and attempt.runs_on}
+        return sorted(stopped, key=lambda attempt: attempt.stopped_at)
 
     def _still_running(self) -> list[Attempt]:
         return [

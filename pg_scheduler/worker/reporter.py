@@ -27,6 +27,7 @@ from pg_scheduler.jobs.registry import TaskRegistry
 from pg_scheduler.jobs.shared_names import fingerprints_of
 from pg_scheduler.jobs.task import CODE_OPTIONS, JOB_OPTIONS, Arity, as_stored
 from pg_scheduler.jobs.worker_report import (
+    ABANDONED,
     CODE,
     DECLARED,
     DECLARED_FUNCTIONS,
@@ -66,6 +67,9 @@ MAX_OPTIONS_BYTES: Final = 50_000
 
 MAX_MISSING: Final = 100
 """Names of functions without an executor that a worker reports, and schedules without their time zone."""
+
+MAX_ABANDONED: Final = 20
+"""Attempts that run on although they were to stop, which a worker reports."""
 
 COLUMNS: Final = frozenset({"max_concurrent_jobs", "role", "identity", "metadata"})
 """Settings that have columns of their own."""
@@ -210,6 +214,7 @@ class Reporter:
 
     def __init__(self, node: Node, watchdog: LoopWatchdog) -> None:
         self._connections = node.store.connections
+        self._in_flight = node.in_flight
         self._lease = node.lease
         self._clock = node.clock
         self._signals = node.signals
@@ -302,6 +307,7 @@ class Reporter:
             **self._missing_executors(),
             **self._missing_zones(),
             **self._last_blocked(),
+            **self._abandoned(),
         }
 
     def _clock_offset(self) -> dict[str, Any]:
@@ -326,6 +332,25 @@ class Reporter:
             return {}
         job = {"job_id": event.job_id, "job_name": event.job_name}
         return {"last_blocked": {"seconds": round(event.seconds, 1), **job}}
+
+    def _abandoned(self) -> dict[str, Any]:
+        now, offset_s = time.monotonic(), self._clock.offset_s or 0.0
+        attempts = [
+            {
+                "job_id": attempt.claim.job_id,
+                "job_name": attempt.claim.job_name,
+                "attempt": attempt.claim.attempt,
+                "reason": attempt.stop_reason,
+                "in_thread": attempt.is_unstoppable,
+                # By the clock of the server, as all times that people see.
+                "since": datetime.fromtimestamp(
+                    round(time.time() - offset_s - (now - attempt.stopped_at)), UTC
+                ).isoformat(),
+            }
+            for attempt in self._in_flight.stopped()
+            if attempt.is_abandoned
+        ]
+        return {ABANDONED: attempts[:MAX_ABANDONED]} if attempts else {}
 
     def _measure(self, since: float) -> None:
         """Note how long the event loop took to run this; the next heartbeat reports it."""

@@ -142,7 +142,9 @@ async def filled(scheduler: Scheduler, world: World) -> None:
         ("export", f"share:exports:{OF_ARGUMENTS['tenant of a share']}"),
     ):
         await world.job(job_id, f"shop.{job_id}", due=HOUR, blocked_on=blocked_on)
-    await world.worker("w1", names=["shop.order", "shop.charge", "payroll.pay"])
+    abandoned = {"job_id": "pay", "job_name": "payroll.pay", "attempt": 1, "reason": "cancelled"}
+    health = {"abandoned": [{**abandoned, "since": "2026-11-01T00:00:00+00:00", "in_thread": True}]}
+    await world.worker("w1", names=["shop.order", "shop.charge", "payroll.pay"], health=health)
     await scheduler.schedules.add(
         "shop.order",
         Every(timedelta(days=1)),

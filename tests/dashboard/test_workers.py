@@ -82,6 +82,29 @@ async def test_page_of_a_worker_that_has_ended_shows_its_jobs(
     assert (await request(build(), "/worker?id=never")).status == 404
 
 
+async def test_thread_that_runs_on_is_on_the_pages_of_its_job_and_of_its_worker(
+    world: World, build: Callable[..., App]
+) -> None:
+    since = (datetime.now(UTC) - 4 * MINUTE).isoformat()
+    values = {"job_id": "a", "job_name": "ml.embed", "attempt": 1, "reason": "cancelled", "in_thread": True}
+    health = {"abandoned": [{**values, "since": since}, {**values, "job_id": "", "since": since}, "odd"]}
+    await world.worker("w1", identity="web-2", health=health)
+    await world.worker("dead", lease=-MINUTE, health=health)
+    await world.job("a", "ml.embed", status="cancelled")
+    await world.job("b", "ml.embed", status="cancelled")
+    sentence = "Cancelled 4 min ago; its thread runs on since, in a slot of web-2"
+    text = " ".join(Page((await request(build(), "/job?id=a")).text).text.split())
+    assert sentence in text, text
+    assert "runs on" not in (await request(build(), "/job?id=b")).text
+    page = Page((await request(build(), "/worker?id=w1")).text)
+    assert "1 attempt that was to stop runs on" in " ".join(page.text.split())
+    assert "/job?id=a" in page.links()
+    limited = build(authorize=lambda _: Access("bob", names=("billing.*",)))
+    for url in ("/worker?id=w1", "/workers"):
+        for headers in ({}, JSON):
+            assert "ml.embed" not in (await request(limited, url, headers=headers)).text
+
+
 def crash(worker_id: str, age: timedelta) -> dict[str, Any]:
     ended_at = datetime.now(UTC) - age
     times = {"started_at": (ended_at - MINUTE).isoformat(), "ended_at": ended_at.isoformat()}

@@ -48,6 +48,16 @@ IN_TROUBLE: Final[Mapping[str, Any]] = {
     "missing_executors": {TASK: "gpu"},
     "unknown_zones": {SCHEDULE: "Europe/Kyiv"},
     "held": {"job": 1},
+    "abandoned": [
+        {
+            "job_id": "job",
+            "job_name": TASK,
+            "attempt": 1,
+            "reason": "cancelled",
+            "since": "2026-11-01T00:00:00+00:00",
+            "in_thread": True,
+        }
+    ],
 }
 """What the health of a worker has besides, or instead, while something is wrong with it."""
 

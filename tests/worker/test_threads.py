@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -29,10 +30,11 @@ from pg_scheduler.events import (
 )
 from pg_scheduler.jobs.payload import encode
 from pg_scheduler.jobs.task import TaskOptions
+from pg_scheduler.jobs.worker_report import AbandonedAttempt, ReportedHealth
 from pg_scheduler.worker.attempt_runner import AttemptRunner
 from pg_scheduler.worker.completer import Completer
 from pg_scheduler.worker.executor import Executor
-from pg_scheduler.worker.in_flight import Revocation
+from pg_scheduler.worker.in_flight import ABANDONED_AFTER_S, Revocation
 from pg_scheduler.worker.runners import thread as thread_module
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, Recorder, claim, holds, new_job, now, statuses
@@ -195,6 +197,36 @@ async def test_exception_in_a_thread_fails_the_attempt_only(bench: Bench, error:
     event = await bench.run(job)
     assert isinstance(event, JobFailed)
     assert event.exception is error
+
+
+async def test_attempt_that_runs_on_after_its_cancellation_is_reported_until_it_ends(bench: Bench) -> None:
+    parts, blocker = bench.parts, Blocker()
+    heartbeat = parts.heartbeat()
+    await heartbeat.prepare()
+    task = await bench.submit(blocker.job)
+    await blocker.wait_begun()
+    usual_interval = await heartbeat.run_once()
+    parts.in_flight.revoke("a", 1, Revocation.CANCELLED)
+    assert 0 < await heartbeat.run_once() <= ABANDONED_AFTER_S < usual_interval
+
+    async def abandoned() -> tuple[AbandonedAttempt, ...]:
+        (row,) = await parts.store.workers.list_workers()
+        return tuple(ReportedHealth.of(row.health).abandoned)
+
+    assert not await abandoned(), "most threads end soon"
+    (attempt,) = parts.in_flight.attempts.values()
+    attempt.stopped_at -= 240
+    assert await heartbeat.run_once() == usual_interval
+    (reported,) = await abandoned()
+    assert reported[:4] == ("a", "test.a", 1, "cancelled")
+    assert reported.in_thread
+    assert 239 <= (datetime.now(UTC) - reported.since).total_seconds() < 240 + PATIENCE
+    parts.calls.clear()
+    blocker.open.set()
+    await asyncio.wait_for(task, PATIENCE)
+    assert "heartbeat_requested" in parts.calls
+    await heartbeat.run_once()
+    assert not await abandoned()
 
 
 async def test_timeout_sets_the_flag_and_fails_the_attempt_when_the_thread_has_returned(bench: Bench) -> None:

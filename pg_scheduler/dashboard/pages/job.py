@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -41,6 +41,15 @@ from pg_scheduler.inspect.timeline import SUSPENDED, attempts_of, timeline_of
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.worker_report import ReportedHealth
+
+STOPS: Final[Mapping[str, str]] = {
+    "cancelled": "Cancelled",
+    "lost": "Its worker lost the job",
+    "shutdown": "Its worker shuts down",
+    "timeout": "Its timeout has passed",
+}
+"""Why an attempt was to stop."""
 
 MAX_COMMAND_LENGTH: Final = 4000
 MAX_LINKS: Final = 20
@@ -52,6 +61,23 @@ PRECISE_S: Final = 120.0
 
 WITH_STATEMENTS: Final = frozenset({ReasonCode.LOCK_HELD, ReasonCode.ROW_LOCKED})
 """Reasons whose texts contain the statement of another session, which may contain arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningOn:
+    """An attempt of the job that was to stop, and whose code runs on in a slot of a worker.
+
+    Attributes:
+        stop: Why it was to stop.
+        since: When it was to stop.
+        in_thread: Whether its code runs in a thread.
+    """
+
+    stop: str
+    since: datetime
+    in_thread: bool
+    worker_id: str
+    worker_name: str
 
 
 async def build(request: PageRequest) -> View:
@@ -91,6 +117,7 @@ async def build(request: PageRequest) -> View:
         siblings=await siblings_of(raw, request),
         changes=await _changes(job.job_id, request),
         workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
+        runs_on=await _runs_on(job, request),
         actions=list(_actions(raw, dependencies, steps, request)),
         _state=state_of(job, request.now),
         _cause=cause_of(job, shown_explanation, attempts, limit),
@@ -107,6 +134,23 @@ async def build(request: PageRequest) -> View:
         _tags=metadata.tags_of(job.metadata)[:MAX_TAGS],
         _trace_id=metadata.trace_id_of(job.metadata),
     )
+
+
+async def _runs_on(job: Job, request: PageRequest) -> list[RunningOn]:
+    """Return the attempts of a job that run on after they were to stop, as live workers report them."""
+    return [
+        RunningOn(
+            STOPS.get(attempt.reason, "It was to stop"),
+            attempt.since,
+            attempt.in_thread,
+            worker.worker_id,
+            worker.identity or worker.worker_id,
+        )
+        for worker in await request.workers()
+        if worker.is_alive
+        for attempt in ReportedHealth.of(worker.health).abandoned
+        if attempt.job_id == job.job_id
+    ]
 
 
 def _end_at(job: Job, now: datetime) -> datetime | None:

@@ -13,7 +13,7 @@ from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.database.author import release_of
 from pg_scheduler.facts.worker_state import WorkerState, state_of
 from pg_scheduler.inspect import AuditRecord, Thresholds
-from pg_scheduler.inspect.texts import length
+from pg_scheduler.inspect.texts import counted, length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
@@ -200,7 +200,8 @@ def row_of(worker: Worker, request: PageRequest) -> WorkerRow:
     if release and request.settings.redaction.is_hidden("release"):
         release = HIDDEN
     if request.access.visible_names is not None:
-        health = health.without_names()
+        abandoned = [attempt for attempt in health.abandoned if request.access.sees_name(attempt.job_name)]
+        health = replace(health.without_names(), abandoned=abandoned)
     return WorkerRow(
         worker=_visible_worker(worker, request),
         state=state_of(worker),
@@ -226,6 +227,10 @@ def _problems(health: ReportedHealth) -> list[str]:
         problems.append(f"its event loop lags by {health.loop_lag_s:.1f} s")
     if health.clock_offset_s is not None and abs(health.clock_offset_s) > MAX_CLOCK_OFFSET_S:
         problems.append(f"the clock of its host is {difference(health.clock_offset_s)} that of the server")
+    if health.abandoned:
+        attempts = counted(len(health.abandoned), "attempt")
+        runs = "runs" if len(health.abandoned) == 1 else "run"
+        problems.append(f"{attempts} that {'was' if runs == 'runs' else 'were'} to stop {runs} on")
     if health.is_listening is False:
         problems.append("it receives no notifications, so it polls")
     if health.has_liveness_lock is False:
