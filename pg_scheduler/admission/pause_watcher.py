@@ -1,15 +1,19 @@
 """Apply the pauses of tasks to this worker, and end those whose time has come.
 
 Every node reads the pauses when one changes: a notification or the fallback poll wakes it. The worker then
-claims fewer names, or more; the claim statement stays the same.
+claims fewer names, or more; the claim statement stays the same. While a pause suspends expiry, the worker
+also expires no jobs of these names, until `Renewal` has given them their misfire grace time again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import ClassVar, Final
 
-from pg_scheduler.admission.pauses import PauseRepository
+from pg_scheduler.admission.pauses import PauseRepository, Renewal
 from pg_scheduler.events import TaskResumed
+from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import Service
 
@@ -29,15 +33,41 @@ class PauseWatcher(Service):
         super().__init__(node.events)
         self._pauses = pauses
         self._node = node
+        self._renewals: dict[tuple[str, datetime | None], Renewal] = {}
 
     async def run_once(self) -> float:
         """Read the pauses once; return the seconds until the next read, at the latest when a pause ends."""
         pauses = await self._pauses.paused()
+        self._node.routing.unexpiring = frozenset(
+            name for pause in pauses if pause.suspends_expiry for name in self._names_of(pause)
+        )
         if self._node.routing.pause({pause.name for pause in pauses if not pause.is_over}):
             self._node.signals.due()
         if any(pause.is_over for pause in pauses):
             for name in await self._pauses.end_pauses():
                 self._events.publish(TaskResumed(name, actor=None))
+        if await self._renew([pause for pause in pauses if pause.has_ended and pause.suspends_expiry]):
+            return Renewal.gap_s
         poll = POLL_INTERVAL_S if self._node.signals.notifications_up.is_set else FAST_POLL_INTERVAL_S
-        ends = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.is_over]
+        ends = [pause.ends_in for pause in pauses if pause.ends_in is not None and not pause.has_ended]
         return min(poll, *ends) if ends else poll
+
+    async def _renew(self, ended: Sequence[Pause]) -> bool:
+        """Renew one batch of the jobs of each of these pauses; return whether there are any."""
+        renewals = {
+            (pause.name, pause.paused_until): Renewal(self._pauses, pause, self._names_of(pause))
+            for pause in ended
+        }
+        # Those of the last pass continue at their position.
+        self._renewals = {key: self._renewals.get(key, renewal) for key, renewal in renewals.items()}
+        for renewal in self._renewals.values():
+            if await renewal.run_once() and renewal.is_ended_here:
+                self._events.publish(TaskResumed(renewal.pause.name, actor=None))
+                await self._node.outbox.notify_tasks()
+        return bool(ended)
+
+    def _names_of(self, pause: Pause) -> set[str]:
+        """Return the names of the jobs that a pause holds, as this process and other workers know them."""
+        task = self._node.tasks.resolve(pause.name)
+        registered = set() if task is None else self._node.tasks.names_of(task)
+        return {pause.name, *pause.aliases, *registered}

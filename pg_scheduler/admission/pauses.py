@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import time
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
 
 from pg_scheduler.database.statements import Repository
+from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.pause import Pause
 
 
 class PauseRepository(Repository):
     """The statements that read and write the pauses of tasks."""
 
-    async def pause(self, name: str, until: datetime | None, note: str | None, actor: str) -> bool:
-        """Pause a task; return False if it is paused until the same time with the same note."""
+    async def pause(
+        self,
+        name: str,
+        until: datetime | None,
+        note: str | None,
+        actor: str,
+        *,
+        suspends_expiry: bool = False,
+    ) -> bool:
+        """Pause a task; return False if it is paused like that already."""
         until_text = None if until is None else until.isoformat()
-        _, *author_values = self._statements.author.values(until=until_text, note=note)
+        details = {"suspends_expiry": "true"} if suspends_expiry else {}
+        _, *author_values = self._statements.author.values(until=until_text, note=note, **details)
         now = self._statements.now
-        return bool(await self._statements.fetch("pause_task", name, until, note, actor, now, *author_values))
+        return bool(
+            await self._statements.fetch(
+                "pause_task", name, until, note, actor, now, *author_values, suspends_expiry
+            )
+        )
 
     async def resume(self, names: Collection[str]) -> bool:
         """End the pauses of these names; return whether one was in effect."""
@@ -26,9 +43,121 @@ class PauseRepository(Repository):
         return any(row[0] for row in rows)
 
     async def end_pauses(self) -> list[str]:
-        """Delete the pauses whose time has ended; return the names of the tasks that this call resumed."""
+        """Delete the pauses whose time has ended; return the names of the tasks that this call resumed.
+
+        Those that suspend expiry are left, see `Renewal`.
+        """
         return [row[0] for row in await self._statements.fetch("end_pauses", self._statements.now)]
 
     async def paused(self) -> list[Pause]:
         """Return every pause in the order of the names, including pauses that have just ended."""
         return await self._rows(Pause, "paused_tasks", self._statements.now)
+
+    async def renew_due(
+        self, names: Sequence[str], ended_at: datetime, priority: int, position: Sequence[str], limit: int
+    ) -> Sequence[str] | None:
+        """Give due jobs their misfire grace time again; return the position at which to continue.
+
+        Args:
+            names: The names of the jobs.
+            ended_at: When their pause ended.
+            priority: The priority of the jobs.
+            position: The due time and the id after which to read.
+            limit: The number of due jobs of any name to read.
+        """
+        args = list(names), ended_at, self._statements.now, priority, *position, limit
+        rows = await self._statements.fetch("renew_due", *args)
+        return tuple(rows[0]) if rows else None
+
+    async def renew_blocked(
+        self, names: Sequence[str], ended_at: datetime, position: Sequence[Any], limit: int
+    ) -> Sequence[Any] | None:
+        """Do the same for jobs that wait for limits or shares, by the columns of their index."""
+        args = list(names), ended_at, self._statements.now, *position, limit
+        rows = await self._statements.fetch("renew_blocked", *args)
+        return tuple(rows[0]) if rows else None
+
+    async def delete_renewed(
+        self, names: Sequence[str], pause: Pause, *, whatever_is_left: bool = False
+    ) -> DeletedPause:
+        """Delete a pause that has ended and suspends expiry, if its jobs have their time again."""
+        args = list(names), pause.paused_until, self._statements.now, pause.name, whatever_is_left
+        (row,) = await self._statements.fetch("delete_renewed", *args)
+        return DeletedPause(*row)
+
+
+class DeletedPause(NamedTuple):
+    """Whether this call has deleted a pause, and whether it was there."""
+
+    is_deleted: bool
+    was_there: bool
+
+
+class Renewal:
+    """Gives the jobs of a pause that suspended expiry their misfire grace time again, then ends the pause.
+
+    The jobs that have waited for longer than their grace time would expire as soon as a worker claims them.
+    So the row of the pause stays until all of them have a new time, and as long as it exists, no worker
+    claims or expires them. It may be done by several processes at once, and continues elsewhere if this one
+    ends.
+
+    Why no job can expire in between: a worker claims or expires jobs of these names only after it has read
+    that the row is gone, so after the commit of ``delete_renewed``. This statement deletes the row only if
+    its snapshot has no due job without a new time. A job that became due later has its own whole time, and
+    one that a transaction adds later was added after the pause.
+    """
+
+    batch_size: ClassVar[int] = 5000
+    """Rows that one statement reads."""
+    gap_s: ClassVar[float] = 0.005
+    """Seconds between two statements."""
+    patience_s: ClassVar[float] = 5.0
+    """Seconds after which the task starts again in any case: a transaction of the application may hold a lock
+    on a job for hours. That job then keeps its former time."""
+
+    is_ended_here = False
+    """Whether this object has ended the pause, and not another process."""
+
+    def __init__(self, pauses: PauseRepository, pause: Pause, names: Collection[str]) -> None:
+        if pause.paused_until is None:
+            raise ValueError(f"the pause of {pause.name} has not ended")
+        self._ended_at = pause.paused_until
+        self._pauses = pauses
+        self.pause = pause
+        self._names = sorted(names)
+        self._began_at = time.monotonic()
+        self._restart()
+
+    def _restart(self) -> None:
+        # The blocked jobs come first: those that are unblocked meanwhile are among the due ones then.
+        self._priorities: list[int | None] = [None, *(priority.db_value for priority in JobPriority)]
+        self._position: Sequence[Any] | None = None
+
+    async def run_once(self) -> bool:
+        """Read one batch of jobs; return whether the pause has ended, here or elsewhere, or is a new one."""
+        if self._priorities:
+            await self._renew(self._priorities[0])
+            return False
+        is_late = time.monotonic() > self._began_at + self.patience_s
+        pause = await self._pauses.delete_renewed(self._names, self.pause, whatever_is_left=is_late)
+        self.is_ended_here = pause.is_deleted
+        self._restart()
+        return pause.is_deleted or not pause.was_there
+
+    async def run(self) -> None:
+        """Read all batches, until the pause has ended."""
+        while not await self.run_once():  # noqa: ASYNC110 - other sessions hold the locks that it waits for
+            await asyncio.sleep(self.gap_s)
+
+    async def _renew(self, priority: int | None) -> None:
+        ended_at, size = self._ended_at, self.batch_size
+        if priority is None:
+            start: Sequence[Any] = ("", 0, "-infinity", "")
+            position = await self._pauses.renew_blocked(self._names, ended_at, self._position or start, size)
+        else:
+            position = await self._pauses.renew_due(
+                self._names, ended_at, priority, self._position or ("-infinity", ""), size
+            )
+        self._position = position
+        if position is None:
+            del self._priorities[0]

@@ -1,18 +1,22 @@
 -- name: pause_task
 -- route: reserved
 -- Pause the task $1 until $2, with the note $3 and the actor $4, unless it is paused like that, and record it ($6, $7).
+--
+-- Its jobs do not expire during the pause if $8.
 WITH paused AS (
-    INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor)
-    SELECT $1, coalesce($5, {now}), $2, $3, $4
+    INSERT INTO {schema}scheduler_tasks AS task (name, paused_at, paused_until, note, actor, suspends_expiry)
+    SELECT $1, coalesce($5, {now}), $2, $3, $4, $8
     WHERE true{within_lock_limit}
     ON CONFLICT (name) DO UPDATE SET
         paused_at = CASE WHEN task.paused_until <= coalesce($5, {now}) THEN EXCLUDED.paused_at
             ELSE task.paused_at END,
-        paused_until = EXCLUDED.paused_until, note = EXCLUDED.note, actor = EXCLUDED.actor
+        paused_until = EXCLUDED.paused_until, note = EXCLUDED.note, actor = EXCLUDED.actor,
+        suspends_expiry = EXCLUDED.suspends_expiry
     WHERE NOT coalesce(
             task.paused_until = EXCLUDED.paused_until, task.paused_until IS NULL AND EXCLUDED.paused_until IS NULL
         )
        OR NOT coalesce(task.note = EXCLUDED.note, task.note IS NULL AND EXCLUDED.note IS NULL)
+       OR task.suspends_expiry <> EXCLUDED.suspends_expiry
     RETURNING name
 ),
 audited AS (
@@ -23,11 +27,23 @@ SELECT name FROM paused;
 
 -- name: resume_tasks
 -- route: reserved
--- Delete the pauses of the names $1, record who did so ($3 to $5), and return whether each was in effect.
-WITH resumed AS (
+-- End the pauses of the names $1, record who did so ($3 to $5), and return whether each was in effect.
+--
+-- A pause that suspends expiry ends now, but its row holds the jobs until they have their time again: see
+-- delete_renewed.
+WITH ended AS (
+    UPDATE {schema}scheduler_tasks SET paused_until = coalesce($2, {now})
+    WHERE name = ANY ($1) AND suspends_expiry
+      AND (paused_until IS NULL OR paused_until > coalesce($2, {now})){within_lock_limit}
+    RETURNING name, true AS was_in_effect
+),
+deleted AS (
     DELETE FROM {schema}scheduler_tasks
-    WHERE name = ANY ($1){within_lock_limit}
+    WHERE name = ANY ($1) AND NOT suspends_expiry{within_lock_limit}
     RETURNING name, coalesce(paused_until > coalesce($2, {now}), true) AS was_in_effect
+),
+resumed AS (
+    SELECT name, was_in_effect FROM ended UNION ALL SELECT name, was_in_effect FROM deleted
 ),
 audited AS (
     {into_audit}
@@ -38,23 +54,137 @@ SELECT was_in_effect FROM resumed;
 -- name: end_pauses
 -- route: reserved
 -- Delete the pauses whose time has ended, and return their names. One node deletes each.
+--
+-- Those that suspend expiry are left to delete_renewed.
 DELETE FROM {schema}scheduler_tasks
 WHERE name = ANY (ARRAY(
     SELECT name FROM {schema}scheduler_tasks
-    WHERE paused_until <= coalesce($1, {now})
+    WHERE paused_until <= coalesce($1, {now}) AND NOT suspends_expiry
     ORDER BY name
     FOR UPDATE SKIP LOCKED
 ))
 RETURNING name;
 
+-- The due jobs of the names $1 that have waited during a pause which has ended at $2, and do not have their time again
+-- since then. The time of those that were given it early may have passed meanwhile.
+
+-- fragment: unrenewed
+status = 'pending'
+      AND coalesce(function, job_name) = ANY ($1)
+      AND execution_time <= $2
+      AND expires_at < greatest($2 + make_interval(secs => misfire_grace_time), coalesce($3, {now}))
+
+-- fragment: renew_walked
+unrenewed AS MATERIALIZED (
+    SELECT ctid
+    FROM {schema}scheduled_jobs
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM walked WHERE is_unrenewed))
+      AND {unrenewed}
+    FOR NO KEY UPDATE SKIP LOCKED
+),
+renewed AS (
+    UPDATE {schema}scheduled_jobs SET expires_at = coalesce($3, {now}) + make_interval(secs => misfire_grace_time)
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM unrenewed))
+)
+
+-- name: renew_due
+-- route: tuned
+-- Give jobs of the names $1 their misfire grace time again, after a pause that has ended at $2: those that are due among
+-- the next $7 rows of the priority $4 after the position $5 and $6.
+--
+-- The last row that was read is the result, if more may follow. A locked row is left to a later walk.
+WITH walked AS MATERIALIZED (
+    SELECT ctid, execution_time, job_id, {unrenewed} AS is_unrenewed, row_number() OVER () AS n
+    FROM (
+        SELECT ctid, job_name, function, status, execution_time, job_id, expires_at, misfire_grace_time
+        FROM {schema}scheduled_jobs
+        WHERE finished_at IS NULL
+          AND blocked_on IS NULL
+          AND priority = $4
+          AND (execution_time, job_id COLLATE "C") > ($5::text::timestamptz, $6::text)
+          AND execution_time <= $2
+        ORDER BY execution_time, job_id COLLATE "C"
+        LIMIT $7
+    ) AS job
+),
+{renew_walked}
+SELECT execution_time::text AS since, job_id FROM walked WHERE n = $7;
+
+-- name: renew_blocked
+-- route: tuned
+-- Do what renew_due does for jobs that wait for limits or shares, among the next $8 rows after the position $4 to $7.
+WITH walked AS MATERIALIZED (
+    SELECT ctid, blocked_on, priority, execution_time, job_id, {unrenewed} AS is_unrenewed, row_number() OVER () AS n
+    FROM (
+        SELECT ctid, job_name, function, status, blocked_on, priority, execution_time, job_id, expires_at,
+            misfire_grace_time
+        FROM {schema}scheduled_jobs
+        WHERE blocked_on > 'after'
+          AND (blocked_on, priority, execution_time, job_id COLLATE "C")
+              > ($4::text, $5::integer, $6::text::timestamptz, $7::text)
+        ORDER BY blocked_on, priority, execution_time, job_id COLLATE "C"
+        LIMIT $8
+    ) AS job
+),
+{renew_walked}
+SELECT blocked_on, priority, execution_time::text AS since, job_id FROM walked WHERE n = $8;
+
+-- name: delete_renewed
+-- route: tuned
+-- Delete the pause $4, which has ended at $2, if all jobs of the names $1 have their misfire grace time again, or if $5.
+--
+-- Return whether it is deleted, and whether it was there: another process may have deleted or changed it.
+--
+-- As long as the row exists, no worker claims or expires these jobs. Each worker reads that it is gone after this
+-- commit, so it meets only jobs whose time was renewed. The condition is checked on the rows, not concluded from a
+-- walk: a job may have moved behind the position of one, or another session may have locked it.
+WITH ended AS MATERIALIZED (
+    SELECT ctid
+    FROM {schema}scheduler_tasks
+    WHERE name = $4 AND suspends_expiry AND paused_until = $2
+      AND ($5::boolean OR NOT EXISTS (
+          SELECT
+          FROM {levels}
+          CROSS JOIN LATERAL (
+              SELECT FROM {schema}scheduled_jobs
+              WHERE finished_at IS NULL
+                AND blocked_on IS NULL
+                AND priority = level.priority
+                AND {unrenewed}
+              LIMIT 1
+          ) AS job
+      ) AND NOT EXISTS (
+          SELECT FROM {schema}scheduled_jobs
+          WHERE blocked_on > 'after'
+            AND {unrenewed}
+      ))
+    FOR UPDATE SKIP LOCKED
+),
+deleted AS (
+    DELETE FROM {schema}scheduler_tasks
+    WHERE ctid = ANY (ARRAY (SELECT ctid FROM ended))
+    RETURNING name
+)
+SELECT EXISTS (SELECT FROM deleted) AS is_deleted,
+    EXISTS (SELECT FROM {schema}scheduler_tasks WHERE name = $4 AND suspends_expiry AND paused_until = $2) AS was_there;
+
 -- name: paused_tasks
 -- route: shared, reserved
 -- Return the pauses, and whether each has ended and the seconds until it does.
 --
+-- Of one that suspends expiry, the names that workers report for its task as well: a worker that does not know the task
+-- must not expire its jobs.
 -- Instants that Python cannot hold are limited, so that a row written by hand does not hide the others.
 SELECT name, least(greatest(paused_at, {first_day}), {last_day}) AS paused_at, until.at AS paused_until, note, actor,
-    (extract(epoch FROM until.at - coalesce($1, {now})))::double precision AS ends_in
-FROM {schema}scheduler_tasks
+    (extract(epoch FROM until.at - coalesce($1, {now})))::double precision AS ends_in, suspends_expiry,
+    CASE WHEN suspends_expiry THEN ARRAY (
+        SELECT alias.key
+        FROM {schema}scheduler_workers AS worker
+        CROSS JOIN LATERAL jsonb_each(CASE WHEN jsonb_typeof(worker.settings -> 'aliases') = 'object'
+            THEN worker.settings -> 'aliases' END) AS alias (key, value)
+        WHERE alias.value = to_jsonb(task.name)
+    ) ELSE ARRAY[]::text[] END AS aliases
+FROM {schema}scheduler_tasks AS task
 CROSS JOIN LATERAL (
     SELECT CASE WHEN paused_until IS NOT NULL THEN least(greatest(paused_until, {first_day}), {last_day}) END AS at
 ) AS until

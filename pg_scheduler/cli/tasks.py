@@ -17,6 +17,7 @@ from pg_scheduler.errors import SchedulerError
 from pg_scheduler.facts.outcomes import count_failed, failure_rate
 from pg_scheduler.inspect import Inspector, TaskState
 from pg_scheduler.inspect.limits import LimitState, declared_limits
+from pg_scheduler.inspect.tasks import ExpiringJobs
 from pg_scheduler.inspect.texts import counted
 from pg_scheduler.jobs.worker_report import ReportedSettings
 
@@ -25,7 +26,7 @@ from .completion import TaskName
 from .errors import RefusedError, hint_at
 from .output import Column, Shape, columns
 from .status import seconds
-from .values import PauseNote, PauseUntil, read_time
+from .values import PauseNote, PauseUntil, SuspendExpiry, read_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +92,8 @@ REGISTERED: Final = Shape(
     keys=("name", "aliases", "executor", "timeout", "max_retries", "priority", "misfire_grace_time"),
 )
 
+NO_EXPIRY: Final = "no job expires during the pause; when it ends, due jobs get their grace time again"
+
 PERIOD: Final = timedelta(hours=1)
 """The period of attempts, failures and durations."""
 
@@ -141,17 +144,21 @@ async def pause(
     name: TaskName,
     until: PauseUntil = None,
     note: PauseNote = None,
+    suspend_expiry: SuspendExpiry = False,
 ) -> None:
     """Pause a task: no job of it starts on any node until it is resumed. Running ones continue."""
     ends_at = None if until is None else read_time("--until", until, command.output.zone)
     async with command.scheduler() as scheduler:
         inspector = Inspector(scheduler)
         states, workers = (await inspector.tasks()).items, await inspector.workers()
-        changed = await scheduler.tasks.pause(name, until=ends_at, note=note)
+        changed = await scheduler.tasks.pause(name, until=ends_at, note=note, suspend_expiry=suspend_expiry)
         expiring = None
         try:
-            expiring = await inspector.count_expiring(name, ends_at)
-            expiry = expiring.summary
+            if suspend_expiry:
+                expiring, expiry = ExpiringJobs(0, is_capped=False), NO_EXPIRY
+            else:
+                expiring = await inspector.count_expiring(name, ends_at)
+                expiry = expiring.summary
         except SchedulerError as error:  # the task is paused nevertheless
             expiry = f"jobs that would expire during the pause were not counted: {error}"
     state = _find(states, name) or _find(states, _task_of(name, workers))

@@ -32,6 +32,13 @@ PauseUntil = Annotated[
     str | None,
     typer.Option(metavar="TIME", help="When the pause ends: 2h, or 2027-01-31T09:00. Without it, at resume."),
 ]
+SuspendExpiry = Annotated[
+    bool,
+    typer.Option(
+        "--suspend-expiry",
+        help="Let no job expire during the pause; when it ends, due jobs get their misfire grace time again.",
+    ),
+]
 PauseNote = Annotated[str | None, typer.Option(help="Why, for people.")]
 
 Targets = Annotated[

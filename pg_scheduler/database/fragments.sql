@@ -506,8 +506,8 @@ ROWS FROM (
         unnest($9::text[]), unnest($10::integer[]), unnest($11::integer[]), unnest($12::double precision[])
     ) AS declared (key, max_running, max_starts, per_s)
 
--- Excludes jobs whose claim a trigger or a constraint of the application refuses; empty unless there are some. See
--- load_leaving_out() in database/queries.py.
+-- Excludes jobs whose claim a trigger or a constraint of the application refuses, or names whose jobs do not expire
+-- during a pause; empty unless there are some. See load_leaving_out() in database/queries.py.
 --
 -- fragment: left_out
 

@@ -108,8 +108,13 @@ _DECLARATION: Final = re.compile(r"-- (route|timeout): (.*)\n")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
 _OF_RECORDS: Final = ("into_audit", "once_per_release")
-LEFT_OUT: Final = " AND job_id <> ALL ($16::text[])"
-"""The fragment by which a claim leaves out jobs; it is empty in a claim that leaves out none."""
+LEFT_OUT: Final = {
+    "exchange_jobs": " AND job_id <> ALL ($16::text[])",
+    "expire_jobs": " AND coalesce(function, job_name) <> ALL ($7::text[])",
+    "find_late": " AND coalesce(function, job_name) <> ALL ($4::text[])",
+}
+"""The fragment by which a claim leaves out jobs, and an expiry names, by statement; it is empty if none are
+left out, so that these statements and their plans stay the same."""
 
 LOCK_LIMIT: Final = f" AND (SELECT set_config('lock_timeout', '{LOCK_TIMEOUT_MS}ms', true) IS NOT NULL)"
 """The fragment by which a statement limits its waits for locks, before it reads the first row. It is empty in
@@ -143,8 +148,8 @@ def load_unrecorded(schema: str, name: str) -> Query:
 
 @cache
 def load_leaving_out(schema: str, name: str) -> Query:
-    """Return a statement that leaves out the jobs of one more argument, the last: $16."""
-    return compose_query(schema, name, left_out=LEFT_OUT)
+    """Return a statement that leaves out the jobs or names of one more argument, the last."""
+    return compose_query(schema, name, left_out=LEFT_OUT[name])
 
 
 @cache

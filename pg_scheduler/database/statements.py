@@ -211,7 +211,7 @@ class Statements:
             args: Its arguments.
             on: The connection to use instead of that of the route.
             route: One of the statement's routes; None for the default.
-            left_out: The jobs that a claim leaves out.
+            left_out: The jobs that a claim leaves out, or the names that an expiry leaves out.
         """
         query = load_query(self._schema or await self.schema(on=on), name)
         if left_out:

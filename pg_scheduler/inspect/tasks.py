@@ -104,6 +104,8 @@ class TaskState(NameBacklog):
     """Why it was paused; None if it is not paused, or without a reason."""
     actor: str | None = None
     """The actor who paused it; None if it is not paused."""
+    suspends_expiry: bool = False
+    """Whether its jobs do not expire during the pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +277,7 @@ class TaskReads(InspectorBase):
                     paused_until=pause.paused_until,
                     note=pause.note,
                     actor=pause.actor,
+                    suspends_expiry=pause.suspends_expiry,
                 )
             items.append(state)
         is_capped = backlog.is_capped or backlog.are_names_capped

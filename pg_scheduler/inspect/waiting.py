@@ -241,13 +241,19 @@ def _name_unknown(facts: JobFacts, alive: Sequence[InspectedWorker]) -> Reason:
 def _paused(pause: Pause) -> Reason:
     until = "" if pause.paused_until is None else f" until {instant(pause.paused_until)}"
     note = "" if pause.note is None else f": {short(pause.note)}"
+    expiry = "; its jobs do not expire meanwhile" if pause.suspends_expiry else ""
     return Reason(
         ReasonCode.TASK_PAUSED,
-        f"the task {pause.name!r} was paused{until} by {pause.actor}{note}",
+        f"the task {pause.name!r} was paused{until} by {pause.actor}{expiry}{note}",
         f"await scheduler.tasks.resume({pause.name!r})",
         pause.paused_at,
         command("tasks", "resume", pause.name),
     )
+
+
+def _suspends_expiry(facts: JobFacts) -> bool:
+    """Return whether the job cannot expire before its task is resumed."""
+    return facts.pause is not None and not facts.pause.is_over and facts.pause.suspends_expiry
 
 
 def _codes(reasons: Iterable[Reason]) -> set[ReasonCode]:
@@ -323,7 +329,7 @@ def _should_run_now(facts: JobFacts) -> Reason:
 def _near_expiry(facts: JobFacts, eta: datetime | None, *, is_held: bool) -> Iterator[Reason]:
     """Yield a reason if the job will probably expire: little time is left, or it starts too late."""
     job = facts.job
-    if job.expires_at is None or job.blocked_on is not None:
+    if job.expires_at is None or job.blocked_on is not None or _suspends_expiry(facts):
         return
     time_left = job.expires_at - facts.now
     shortest = HELD_GRACE if is_held else SHORT_GRACE

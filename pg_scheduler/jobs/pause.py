@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,6 +19,8 @@ class Pause:
 
     Attributes:
         ends_in: Seconds until it ends, 0 or less if it has ended; None if it lasts until it is resumed.
+        suspends_expiry: Whether the jobs do not expire during the pause.
+        aliases: Other names of the task that workers report, if expiry is suspended.
     """
 
     name: str
@@ -27,11 +29,21 @@ class Pause:
     note: str | None
     actor: str
     ends_in: float | None
+    suspends_expiry: bool = False
+    aliases: Sequence[str] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its time has ended."""
+        return self.ends_in is not None and self.ends_in <= 0
 
     @property
     def is_over(self) -> bool:
-        """Whether the pause has ended by itself."""
-        return self.ends_in is not None and self.ends_in <= 0
+        """Whether the pause holds no jobs any more.
+
+        One that suspends expiry holds them as long as its row exists, until all have their time again.
+        """
+        return self.has_ended and not self.suspends_expiry
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,8 @@ class TaskInfo:
     """Why it was paused."""
     actor: str | None = None
     """The Scheduler that paused it: its identity, else its worker id."""
+    suspends_expiry: bool = field(default=False, kw_only=True)
+    """Whether its jobs do not expire during the pause."""
 
     @property
     def is_paused(self) -> bool:

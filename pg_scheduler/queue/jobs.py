@@ -331,7 +331,9 @@ class JobRepository(Repository):
         )
         return [TouchedJob(*row) for row in rows]
 
-    async def expire(self, worker_id: str, names: Sequence[str], limit: int) -> list[ExpiredJob]:
+    async def expire(
+        self, worker_id: str, names: Sequence[str], limit: int, *, unexpiring: Collection[str] = ()
+    ) -> list[ExpiredJob]:
         """Expire pending jobs past their misfire grace time, with the reason.
 
         A job that the table refuses to expire is left out for some time.
@@ -340,27 +342,37 @@ class JobRepository(Repository):
             worker_id: The worker that expires them.
             names: The names of jobs that it can run.
             limit: The maximum number of jobs.
+            unexpiring: The names whose jobs do not expire, because a pause suspends it.
         """
         now = time.monotonic()
         self._refused = {job_id: until for job_id, until in self._refused.items() if until > now}
         args = worker_id, names, limit, self._statements.now
         try:
-            rows = await self._statements.fetch("expire_jobs", *args, None, list(self._refused))
+            rows = await self._statements.fetch(
+                "expire_jobs", *args, None, list(self._refused), left_out=unexpiring
+            )
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
-            rows = await self._expire_accepted(*args)
+            rows = await self._expire_accepted(*args, unexpiring)
         await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
         return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
 
     async def _expire_accepted(
-        self, worker_id: str, names: Sequence[str], limit: int, now: datetime | None
+        self,
+        worker_id: str,
+        names: Sequence[str],
+        limit: int,
+        now: datetime | None,
+        unexpiring: Collection[str],
     ) -> list[Record]:
         """Expire those jobs that the table accepts, and leave the others out for some time.
 
         A part that contains a refused job is halved until that job is alone.
         """
-        late_rows = await self._statements.fetch("find_late", limit, now, list(self._refused))
+        late_rows = await self._statements.fetch(
+            "find_late", limit, now, list(self._refused), left_out=unexpiring
+        )
         parts, expired = deque([[row["job_id"] for row in late_rows]]), []
         while parts:
             part = parts.popleft()

@@ -281,7 +281,7 @@ GROUP BY status;
 
 -- name: find_late
 -- route: reserved
--- Return at most $1 jobs that expire_jobs expires, without $3.
+-- Return at most $1 jobs that expire_jobs expires, without $3, and as there without those of some names.
 SELECT late.job_id
 FROM {levels}
 CROSS JOIN LATERAL (
@@ -293,7 +293,7 @@ CROSS JOIN LATERAL (
       AND execution_time <= coalesce($2, {now})
       AND status = 'pending'
       AND expires_at < coalesce($2, {now})
-      AND job_id <> ALL ($3::text[])
+      AND job_id <> ALL ($3::text[]){left_out}
     LIMIT $1
 ) AS late
 LIMIT $1;
@@ -301,6 +301,8 @@ LIMIT $1;
 -- name: expire_jobs
 -- route: tuned
 -- Expire at most $3 pending jobs past their misfire grace time that no worker could claim, only $5 unless NULL, without $6.
+--
+-- While pauses suspend expiry, the fragment left_out excludes the names of their tasks.
 UPDATE {schema}scheduled_jobs SET
     status        = 'expired',
     finished_at   = coalesce($4, {now}),
@@ -319,7 +321,7 @@ WHERE ctid = ANY (ARRAY (
           AND status = 'pending'
           AND expires_at < coalesce($4, {now})
           AND ($5::text[] IS NULL OR job_id = ANY ($5))
-          AND job_id <> ALL ($6::text[])
+          AND job_id <> ALL ($6::text[]){left_out}
         LIMIT $3
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS late

@@ -110,10 +110,11 @@ class Runtime:
             self.notifier,
             self.listener,
             self.rescuer,
+            # No job expires before the worker knows which pauses suspend that.
+            self.pauses,
             self.expirer,
             self.scanner,
             *([self.planner] if config.plans else []),
-            self.pauses,
             self.due_times,
             *([self.feeder, self.head, self.claimer] if config.runs_jobs else []),
         ]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+from collections.abc import Collection
 from copy import deepcopy
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.events import TaskPaused, TaskResumed
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import DEFAULT_TIMEOUT, JobPriority, Unset
@@ -16,7 +18,7 @@ from pg_scheduler.jobs.task import Task
 from pg_scheduler.jobs.validation import MAX_ID_BYTES, check_execution_time, check_text
 from pg_scheduler.scheduler.parts import Parts
 
-OF_PAUSE: Final = ("paused_at", "paused_until", "note", "actor")
+OF_PAUSE: Final = ("paused_at", "paused_until", "note", "actor", "suspends_expiry")
 """The fields of a pause that a ``TaskInfo`` has too."""
 
 
@@ -24,14 +26,21 @@ class Tasks:
     """The tasks of a Scheduler, as ``scheduler.tasks``. The Scheduler need not be started.
 
     A pause is stored in the database. It applies to all nodes within a second, and to nodes that start later.
-    The jobs of a paused task wait, and expire when their misfire grace time has passed. Jobs that run
-    continue.
+    The jobs of a paused task wait, and expire when their misfire grace time has passed, unless the pause
+    suspends that. Jobs that run continue.
     """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
 
-    async def pause(self, name: str, *, until: datetime | None = None, note: str | None = None) -> bool:
+    async def pause(
+        self,
+        name: str,
+        *,
+        until: datetime | None = None,
+        note: str | None = None,
+        suspend_expiry: bool = False,
+    ) -> bool:
         """Stop starting the jobs of a task, under all of its names, on all nodes within a second.
 
         Args:
@@ -39,9 +48,12 @@ class Tasks:
             until: When the pause ends by itself, timezone-aware, by the clock of the database; None if it
                 lasts until ``resume()``.
             note: The reason, for people.
+            suspend_expiry: Whether its jobs do not expire during the pause. When the pause ends, those that
+                are due get their whole misfire grace time again, from that moment.
 
         Returns:
-            False if nothing changed: the task was paused already, until the same time and with the same note.
+            False if nothing changed: the task was paused already, with the same ``until``, ``note`` and
+            ``suspend_expiry``.
 
         Raises:
             TypeError: A value has the wrong type.
@@ -49,7 +61,7 @@ class Tasks:
 
         Example::
 
-            await scheduler.tasks.pause("mail.send", note="the mail server is down")
+            await scheduler.tasks.pause("mail.send", note="the mail server is down", suspend_expiry=True)
         """
         task = self._parts.tasks.resolve(_check_name(name))
         name = name if task is None else task.name
@@ -60,8 +72,14 @@ class Tasks:
             now = await self._parts.store.statements.read_clock()
             if until <= now:
                 raise ValueError(f"until {until.isoformat()} has passed; it must be after {now.isoformat()}")
+        if not isinstance(suspend_expiry, bool):
+            raise TypeError(
+                f"suspend_expiry must be a bool, not {type(suspend_expiry).__name__}: {suspend_expiry!r}"
+            )
         actor = self._parts.actor
-        changed = await self._parts.store.pauses.pause(name, until, note, actor)
+        changed = await self._parts.store.pauses.pause(
+            name, until, note, actor, suspends_expiry=suspend_expiry
+        )
         if changed:
             await self._parts.announce_tasks()
             self._parts.events.publish(TaskPaused(name, paused_until=until, note=note, actor=actor))
@@ -69,6 +87,8 @@ class Tasks:
 
     async def resume(self, name: str) -> bool:
         """Start the jobs of a paused task again, on all nodes within a second.
+
+        If the pause has suspended expiry, the jobs first get their misfire grace time again, in batches.
 
         Args:
             name: The name of the task, or an alias.
@@ -83,12 +103,28 @@ class Tasks:
         task = self._parts.tasks.resolve(_check_name(name))
         names = {name} if task is None else {name, *self._parts.tasks.names_of(task)}
         changed = await self._parts.store.pauses.resume(names)
+        is_ended_here = await self._renew(names)
         if changed:
             await self._parts.announce_tasks()
+        if changed and is_ended_here:
             self._parts.events.publish(
                 TaskResumed(name if task is None else task.name, actor=self._parts.actor)
             )
         return changed
+
+    async def _renew(self, names: Collection[str]) -> bool:
+        """Give the jobs of pauses that have suspended expiry their time again, and end these pauses.
+
+        Return False if another process has ended one of them, and so reports that.
+        """
+        renewals = [
+            Renewal(self._parts.store.pauses, pause, {*names, *pause.aliases})
+            for pause in await self._parts.store.pauses.paused()
+            if pause.name in names and pause.has_ended and pause.suspends_expiry
+        ]
+        for renewal in renewals:
+            await renewal.run()
+        return all(renewal.is_ended_here for renewal in renewals)
 
     async def list(self) -> builtins.list[TaskInfo]:
         """Return the registered tasks and the paused names, in the order of the names."""

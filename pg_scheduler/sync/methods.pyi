@@ -81,13 +81,22 @@ class Settings(TypedDict, total=False):
 
 class BlockingTasks(BlockingFacet):
     """The public members of `Scheduler.tasks`, blocking."""
-    def pause(self, name: str, *, until: datetime | None = None, note: str | None = None) -> bool:
+    def pause(
+        self,
+        name: str,
+        *,
+        until: datetime | None = None,
+        note: str | None = None,
+        suspend_expiry: bool = False,
+    ) -> bool:
         """Stop starting the jobs of a task, under all of its names, on all nodes within a second.
 
         Parameters, values and errors are those of ``Scheduler.tasks.pause()``.
         """
     def resume(self, name: str) -> bool:
         """Start the jobs of a paused task again, on all nodes within a second.
+
+        If the pause has suspended expiry, the jobs first get their misfire grace time again, in batches.
 
         Parameters, values and errors are those of ``Scheduler.tasks.resume()``.
         """

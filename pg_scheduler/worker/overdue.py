@@ -28,7 +28,8 @@ class DeadlineScanner(Service):
     """Seconds between two scans; half a lease if that is less. A lease renewed in time ends later than
     the next scan, so no scan plans for its end."""
     retry_interval_s = 5.0
-    """Seconds until the next scan after a deadline has passed: another session may have locked the row."""
+    """Seconds until the next scan after a deadline has passed: another session may have locked the row, or a
+    pause suspends the expiry of the job."""
     horizon_jitter = 0.2
     """The random share of the interval."""
     spread_s = 0.5
@@ -141,7 +142,10 @@ class Expirer(Service):
     async def run_once(self) -> float:
         """Expire one batch of jobs."""
         expired = await self._node.store.jobs.expire(
-            self._node.worker_id, self._node.tasks.lists.names, self.batch_size
+            self._node.worker_id,
+            self._node.tasks.lists.names,
+            self.batch_size,
+            unexpiring=self._node.routing.unexpiring,
         )
         for job_id, job_name, attempt in expired:
             self._events.publish(JobExpired(job_id, job_name, attempt))

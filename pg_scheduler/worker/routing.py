@@ -18,7 +18,11 @@ from pg_scheduler.jobs.registry import TaskRegistry
 
 
 class Routing:
-    """The names that a worker claims."""
+    """The names that a worker claims.
+
+    Attributes:
+        unexpiring: The names whose jobs do not expire, because a pause suspends it.
+    """
 
     def __init__(
         self,
@@ -34,6 +38,7 @@ class Routing:
         self._only = only
         self._skip = skip
         self._worker_id = worker_id
+        self.unexpiring: frozenset[str] = frozenset()
         self._paused: frozenset[str] = frozenset()
         self._is_draining = False
         # Each result is computed again when the registry has another list of names than at the last time.

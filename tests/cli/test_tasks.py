@@ -113,6 +113,13 @@ def test_pause_whose_jobs_cannot_be_counted_is_reported_as_a_pause(
     assert "would expire during the pause were not counted: the statement took too long\n" in ran.err
 
 
+def test_pause_that_suspends_expiry_says_that_no_job_expires(on: Callable[..., Ran]) -> None:
+    ran = on("tasks", "pause", "mail.send", "--suspend-expiry")
+    (change,) = ran.checked("task_change")
+    assert (ran.code, change["result"], change["would_expire"]) == (0, "paused", 0)
+    assert "no job expires during the pause" in ran.err
+
+
 def test_tasks_have_the_figures_of_the_last_hour(on: Callable[..., Ran], dsn: str) -> None:
     execute(
         dsn,

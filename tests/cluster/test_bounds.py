@@ -38,6 +38,7 @@ from pg_scheduler.inspect.store.workers import IdRange
 from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import COMPLETE, RELEASE, Outcome
+from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.result import KeptResult
 from pg_scheduler.jobs.rows import EPOCH, Claim, ExtendedJob, Extras, GeneratedIdJob
@@ -248,6 +249,7 @@ def claimed() -> list[Claim]:
     return [Claim("a", NAME, NAME, 1, now(), "{}", 5, 0, 0, None, None)]
 
 
+ENDED_PAUSE = Pause(NAME, EPOCH, EPOCH, None, "me", -1.0, suspends_expiry=True)
 ENDED = EndedJob("a", NAME, JobStatus.FAILED, 1, None, {}, {"schedule_id": "a"})
 KEPT = ENDED._replace(options={"keep_result": 60})
 EXTENDED = ExtendedJob(new_job(), Extras(unique_key="key"))
@@ -283,6 +285,9 @@ STORE_CALLS: dict[str, Call] = {
     "resume, of a task": lambda it, _: it.pauses.resume([NAME]),
     "end_pauses": lambda it, _: it.pauses.end_pauses(),
     "paused": lambda it, _: it.pauses.paused(),
+    "renew_due": lambda it, _: it.pauses.renew_due([NAME], now(), 5, ("-infinity", ""), 500),
+    "renew_blocked": lambda it, _: it.pauses.renew_blocked([NAME], now(), ("", 0, "-infinity", ""), 500),
+    "delete_renewed": lambda it, _: it.pauses.delete_renewed([NAME], ENDED_PAUSE),
     "copy": lambda it, _: it.inserts.copy([GeneratedIdJob(*new_job())], 1000),
     "replace": lambda it, _: it.inserts.replace([new_job()]),
     "insert_extended": lambda it, _: it.inserts.insert_extended([EXTENDED]),

@@ -27,6 +27,7 @@ from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import Route, load_queries
 from pg_scheduler.jobs.limits import LimitNumbers
 from pg_scheduler.jobs.outcome import COMPLETE, Outcome
+from pg_scheduler.jobs.pause import Pause
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.step_values import NO_TIMEOUT, SLEEP
 from pg_scheduler.jobs.steps import Suspension
@@ -80,6 +81,9 @@ TYPES = {
     "blocked_keys": "text, text, integer",
     "unblock_late": "text[], integer[], timestamptz[], text[], integer, timestamptz",
     "unblock_forgotten": "text[], text[], integer",
+    "renew_due": "text[], timestamptz, timestamptz, integer, text, text, integer",
+    "renew_blocked": "text[], timestamptz, timestamptz, text, integer, text, text, integer",
+    "delete_renewed": "text[], timestamptz, timestamptz, text, boolean",
     "vacuum_blocks": "tid, tid, text, timestamptz",
     "note_range": f"tid, tid, bigint, bigint, text, {CUTOFFS}, timestamptz",
     "count_in_blocks": f"tid, tid, {CUTOFFS}",
@@ -175,6 +179,9 @@ VALUES = {
     "blocked_keys": "'after', 'share:', 100",
     "unblock_late": f"'{{limit:a:}}', '{{0}}', '{{NULL}}', '{{\"\"}}', 100, {INSTANT}",
     "unblock_forgotten": f"'{{limit:a:}}', '{{{NAME}}}', 100",
+    "renew_due": f"'{{{NAME}}}', {INSTANT}, {INSTANT}, 5, '-infinity', '', 100",
+    "renew_blocked": f"'{{{NAME}}}', {INSTANT}, {INSTANT}, '', 0, '-infinity', '', 100",
+    "delete_renewed": f"'{{{NAME}}}', {INSTANT}, {INSTANT}, 'nobody', false",
     "vacuum_blocks": f"'(0,0)', '(3,0)', 'failed', {INSTANT}",
     "note_range": f"'(0,0)', '(3,0)', 0, 3, 'public.scheduled_jobs', {NOTHING}, {INSTANT}",
     "count_in_blocks": f"'(0,0)', '(3,0)', {NOTHING}",
@@ -310,6 +317,9 @@ EXPECTED = {
     "blocked_keys": {("Index Only Scan", "scheduled_jobs_blocked")},
     "unblock_late": {BLOCKED, TID},
     "unblock_forgotten": {BLOCKED, TID},
+    "renew_due": {CLAIM, TID},
+    "renew_blocked": {BLOCKED, TID},
+    "delete_renewed": {CLAIM, BLOCKED},
     "vacuum_blocks": {("Tid Range Scan", None)},
     "note_range": {("Tid Range Scan", None)},
     "count_in_blocks": {("Tid Range Scan", None)},
@@ -515,6 +525,10 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.limits.unblock({"limit:a:": [[LimitNumbers(1, 1, 1.0)]]}, 1)
         assert await store.limits.blocked_keys("after", 1) == []
         await store.limits.unblock_late(["limit:a:"], None, 1)
+        ended = Pause("nobody", NOW, NOW, None, "me", -1.0, suspends_expiry=True)
+        await store.pauses.renew_due([NAME], NOW, 5, ("-infinity", ""), 1)
+        await store.pauses.renew_blocked([NAME], NOW, ("", 0, "-infinity", ""), 1)
+        await store.pauses.delete_renewed([NAME], ended)
         await store.limits.unblock_forgotten(["limit:a:"], [NAME], 1)
         await store.consequences.report_gone("w1", {}, 1)
         await store.statistics.add("w1", 1, {NAME: JobFigures(started=1)})

@@ -278,6 +278,17 @@ async def use_vacuum(store: Store) -> object:
     return day.deleted_completed
 
 
+async def use_suspending_pause(store: Store) -> None:
+    """Call every method that ends a pause which suspends expiry, and leave nothing of it."""
+    pause = Pause("mail.send", NOW, NOW, None, "me", 0.0, suspends_expiry=True)
+    assert await store.pauses.pause("mail.send", NOW + SECOND, None, "me", suspends_expiry=True)
+    assert await store.pauses.resume(["mail.send"])
+    assert await store.pauses.renew_blocked(["mail.send"], NOW, ("", 0, "-infinity", ""), 10) is None
+    assert await store.pauses.renew_due(["mail.send"], NOW, 5, ("-infinity", ""), 1000) is None
+    assert await store.pauses.delete_renewed(["mail.send"], pause) == (True, True)
+    assert await store.pauses.delete_renewed(["mail.send"], pause) == (False, False)
+
+
 async def use_schedules(store: Store) -> object:
     """Call every method of the repository, and return what is left of the schedules."""
     kinds, anyone = ["every"], Plannable(["declared"], [NAME], ["every"])
@@ -365,13 +376,16 @@ async def use_path(store: Store) -> object:
     await use_generated(store, GeneratedIdJob(*new_job("q", job_name="nobody.knows", execution_time=EPOCH)))
     assert await store.statements.read_clock() == NOW
     assert await store.pauses.pause("mail.send", NOW + SECOND, "note", "me")
-    assert await store.pauses.paused() == [Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0)]
+    assert await store.pauses.paused() == [
+        Pause("mail.send", NOW, NOW + SECOND, "note", "me", 1.0, suspends_expiry=False, aliases=[])
+    ]
     assert await store.pauses.end_pauses() == []
     assert await store.pauses.resume(["mail.send"])
     records, last = await people.audit_records.read(None, 9, 9, AuditFilters(), "mail.send")
     assert [each.action for each in records] == ["resume_task", "pause_task"]
     assert last is None
     assert await people.audit_records.read(None, 9, 9, AuditFilters("resume_task")) == (records[:1], None)
+    await use_suspending_pause(store)
     extended = ExtendedJob(
         new_job("n", job_name="nobody.knows"), Extras('{"a":1}', "key", "after", '{"b":1}')
     )

@@ -167,6 +167,9 @@ record_database: call database
 pause_task: call audit tasks
 resume_tasks: call audit tasks
 end_pauses: skips tasks
+renew_due: skips jobs
+renew_blocked: skips jobs
+delete_renewed: skips tasks
 claim_next: skips jobs
 mark_uncommitted: call jobs
 lock_key_holders: call

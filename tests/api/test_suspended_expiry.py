@@ -1,0 +1,227 @@
+"""Pauses that suspend expiry: no job expires during the pause, nor in the order of what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from itertools import permutations
+from typing import Any
+
+import asyncpg
+import pytest
+
+from pg_scheduler import JobStatus, Scheduler
+from pg_scheduler.admission.pauses import Renewal
+from pg_scheduler.clock import FakeClock
+from pg_scheduler.events import JobCompleted, JobExpired, TaskResumed
+from pg_scheduler.jobs import decorator
+from pg_scheduler.jobs.registry import TaskRegistry
+from tests.api.conftest import Make
+from tests.support.worker import Gate, Recorder, now
+
+START = datetime(2040, 1, 1, tzinfo=UTC)
+GRACE = timedelta(seconds=10)
+
+
+async def work(*args: Any) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace the catalogue of the process by an empty one."""
+    fresh = TaskRegistry()
+    monkeypatch.setattr(decorator, "catalogue", fresh)
+    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", fresh)
+
+
+async def statuses(pool: asyncpg.Pool) -> dict[str, str]:
+    rows = await pool.fetch("SELECT job_id, status FROM scheduled_jobs")
+    return {row["job_id"]: row["status"] for row in rows}
+
+
+async def scan(scheduler: Scheduler) -> None:
+    """Let a node read the pauses and expire what is late."""
+    assert scheduler._parts.runtime
+    await scheduler._parts.runtime.pauses.run_once()
+    await scheduler._parts.runtime.expirer.run_once()
+
+
+async def test_jobs_do_not_expire_during_the_pause_and_get_their_time_again(
+    make: Make, pool: asyncpg.Pool, open_gate: Gate
+) -> None:
+    clock = FakeClock(START)
+    scheduler = make(clock=clock, misfire_grace_time=10)
+    scheduler.register(open_gate.job, name="mail.send", aliases=["send_mail"])
+    seen = Recorder(scheduler)
+    await scheduler.start()
+    assert await scheduler.tasks.pause("mail.send", suspend_expiry=True)
+    (info,) = [info for info in await scheduler.tasks.list() if info.is_paused]
+    assert info.suspends_expiry
+    paused = [await scheduler.schedule_job(name, START, {}) for name in ("mail.send", "send_mail")]
+    other = await scheduler.schedule_job("elsewhere", START, {})
+    clock.advance(GRACE * 2)
+    await scan(scheduler)
+    assert (await statuses(pool)) == {**dict.fromkeys(paused, "pending"), other: "expired"}
+    assert await scheduler.tasks.resume("send_mail")
+    times = {job_id: await scheduler.get_job(job_id) for job_id in paused}
+    assert {job.expires_at for job in times.values() if job} == {clock.now + GRACE}
+    for job_id in paused:
+        await seen.until(JobCompleted, job_id=job_id)
+    assert [event.job_id for event in seen.of(JobExpired)] == [other]
+    assert len(seen.of(TaskResumed)) == 1
+    assert not await scheduler.tasks.resume("mail.send")
+
+
+async def test_worker_that_does_not_know_the_task_leaves_its_aliases_alone(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    clock = FakeClock(START)
+    owner, other = make(clock=clock, misfire_grace_time=10), make(clock=clock)
+    owner.register(work, name="mail.send", aliases=["send_mail"])
+    await owner.start()
+    await other.start()
+    assert await owner.tasks.pause("mail.send", suspend_expiry=True)
+    job_id = await owner.schedule_job("send_mail", START, {})
+    clock.advance(GRACE * 2)
+    await scan(other)
+    assert await statuses(pool) == {job_id: "pending"}
+    assert await other.tasks.resume("mail.send"), "it knows the alias from the row of the other worker"
+    found = await other.get_job(job_id)
+    assert found
+    assert found.status is not JobStatus.EXPIRED
+
+
+async def test_pause_with_an_end_renews_in_batches_and_one_node_reports_it(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Renewal, "batch_size", 3)
+    clock = FakeClock(START)
+    scheduler = make(clock=clock, misfire_grace_time=10)
+    scheduler.register(work, name="mail.send")
+    seen = Recorder(scheduler)
+    await scheduler.tasks.pause("mail.send", until=START + GRACE * 3, suspend_expiry=True)
+    for n in range(10):
+        await scheduler.schedule_job("mail.send", START, {}, job_id=f"job-{n}")
+    await scheduler.schedule_job("elsewhere", START, {}, job_id="other", misfire_grace_time=None)
+    clock.advance(GRACE * 4)
+    await scheduler.start()
+    for n in range(10):
+        await seen.until(JobCompleted, job_id=f"job-{n}")
+    assert seen.of(TaskResumed) == [TaskResumed("mail.send", actor=None)]
+    assert not seen.of(JobExpired)
+
+
+async def test_blocked_jobs_of_a_limit_get_their_time_again(make: Make, pool: asyncpg.Pool) -> None:
+    clock = FakeClock(START)
+    scheduler = make(clock=clock, misfire_grace_time=10)
+    assert await scheduler.tasks.pause("mail.send", suspend_expiry=True)
+    job_ids = [await scheduler.schedule_job("mail.send", START, {}) for _ in range(5)]
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'limit:smtp:' WHERE job_id <> $1", job_ids[0])
+    clock.advance(GRACE / 2)
+    assert await scheduler.tasks.resume("mail.send")
+    jobs = [await scheduler.get_job(job_id) for job_id in job_ids]
+    assert {job.expires_at for job in jobs if job} == {clock.now + GRACE}
+
+
+async def test_no_order_of_resuming_claiming_and_expiring_expires_a_job(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    """Each order of the steps of a resumption, and of a worker that reads the pauses, claims and expires."""
+    clock = FakeClock(START)
+    worker, caller = (make(clock=clock, misfire_grace_time=10) for _ in range(2))
+    worker.register(work, name="mail.send")
+    await worker.start()
+    assert worker._parts.runtime
+    store, node = worker._parts.store, worker._parts.runtime.node
+
+    async def resume() -> None:
+        await store.pauses.resume(["mail.send"])
+
+    async def renew() -> None:
+        pauses = [pause for pause in await store.pauses.paused() if pause.has_ended]
+        for renewal in [Renewal(store.pauses, pause, {pause.name}) for pause in pauses]:
+            while not await renewal.run_once():
+                await expire()
+                await claim()
+
+    async def expire() -> None:
+        await store.jobs.expire(node.worker_id, [], 100, unexpiring=node.routing.unexpiring)
+
+    async def claim() -> None:
+        await store.claims.exchange(node.worker_id, node.routing.names(), 100)
+
+    async def read() -> None:
+        assert worker._parts.runtime
+        await worker._parts.runtime.pauses.run_once()
+
+    for number, order in enumerate(permutations([resume, renew, expire, claim, read])):
+        job_id = f"job-{number}"
+        await caller.tasks.pause("mail.send", suspend_expiry=True)
+        await read()
+        await caller.schedule_job("mail.send", clock.now, {}, job_id=job_id)
+        clock.advance(GRACE * 2)
+        for step in (*order, resume, renew, read, claim, expire):
+            await step()
+        assert (await statuses(pool))[job_id] != "expired", [step.__name__ for step in order]
+
+
+async def test_locked_job_delays_the_end_for_a_bounded_time(
+    make: Make, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Renewal, "patience_s", 0.2)
+    scheduler = make(misfire_grace_time=1)
+    await scheduler.tasks.pause("mail.send", suspend_expiry=True)
+    hour_ago = now() - timedelta(hours=1)
+    jobs = [await scheduler.schedule_job("mail.send", hour_ago, {}) for _ in range(2)]
+    async with pool.acquire() as connection, connection.transaction():
+        await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", jobs[0])
+        assert await scheduler.tasks.resume("mail.send")
+    assert await scheduler.tasks.list() == []
+    expiries = [found.expires_at for job_id in jobs if (found := await scheduler.get_job(job_id))]
+    assert [expiry is not None and expiry > hour_ago + timedelta(minutes=1) for expiry in expiries] == [
+        False,
+        True,
+    ]
+
+
+async def test_lock_that_ends_in_time_loses_no_job(make: Make, pool: asyncpg.Pool) -> None:
+    scheduler = make(misfire_grace_time=60)
+    await scheduler.tasks.pause("mail.send", suspend_expiry=True)
+    hour_ago = now() - timedelta(hours=1)
+    job_id = await scheduler.schedule_job("mail.send", hour_ago, {})
+    async with pool.acquire() as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute("SELECT FROM scheduled_jobs WHERE job_id = $1 FOR UPDATE", job_id)
+        resuming = asyncio.create_task(scheduler.tasks.resume("mail.send"))
+        await asyncio.sleep(0.3)  # the subject is a lock that is held for some time
+        assert not resuming.done()
+        await transaction.rollback()
+        assert await resuming
+    found = await scheduler.get_job(job_id)
+    assert found
+    assert found.expires_at
+    assert found.expires_at > now()
+
+
+async def test_pausing_again_during_the_end_keeps_the_pause(make: Make) -> None:
+    scheduler = make()
+    await scheduler.tasks.pause("mail.send", suspend_expiry=True)
+    pauses = scheduler._parts.store.pauses
+    assert await pauses.resume(["mail.send"])
+    (pause,) = await pauses.paused()
+    renewal = Renewal(pauses, pause, {"mail.send"})
+    assert not await renewal.run_once()
+    assert await scheduler.tasks.pause("mail.send", suspend_expiry=True)
+    while not await renewal.run_once():
+        pass
+    assert not renewal.is_ended_here
+    (info,) = await scheduler.tasks.list()
+    assert info.is_paused
+    assert info.suspends_expiry
+
+
+@pytest.mark.parametrize("value", [1, "yes", None])
+async def test_pause_refuses_a_suspend_expiry_that_is_no_bool(make: Make, value: Any) -> None:
+    with pytest.raises(TypeError, match="suspend_expiry must be a bool, not"):
+        await make().tasks.pause("mail.send", suspend_expiry=value)
