@@ -38,7 +38,7 @@ TONES: Final[Mapping[str, str]] = {
     "retried": "warn",
     "failed": "bad",
     "lost": "bad",
-    "expired": "held",
+    "expired": "expired",
     "oldest waiting": "old",
 } | {quantile: quantile for quantile in QUANTILES}
 """The colours of series by their labels: the end of a class of the stylesheet."""
@@ -261,10 +261,10 @@ class Chart:
             return length(value)
         return f"{value:,.4g}" if value < MANY else f"{value:,.0f}"
 
-    def points(self, series: int) -> Sequence[float]:
-        """Return the values of a series without that of the last slot; none if all of them are 0."""
+    def points(self, series: int) -> Sequence[float | None]:
+        """Return the values of a series without that of the last slot; none if each is 0 or unknown."""
         values = self.series[series].values[:-1]
-        return [value or 0.0 for value in values] if any(values) else []
+        return values if any(values) else []
 
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
         """Yield the values as rows of a table, the newest first."""
@@ -343,7 +343,7 @@ class Chart:
 
 
 def small_line(values: Sequence[float | None]) -> str:
-    """Return a small line with the area below it, as a path.
+    """Return a small line with the area below it, as a path. None makes a gap.
 
     Its box is as wide as the number of values minus 1, and 30 high. The area ends at 32, below the box, so
     that its lower edge is not visible.
@@ -354,7 +354,15 @@ def small_line(values: Sequence[float | None]) -> str:
         None if value is None else (float(place), 28 - 25 * value / maximum if maximum else 28.0)
         for place, value in enumerate(values)
     ]
-    return "".join(f"{_joined(run)}V32H{_short(run[0][0])}z" for run in _runs(points) if len(run) > 1)
+    end = float(len(values) - 1)
+    # A value between gaps is as wide as the others.
+    runs = (
+        run
+        if len(run) > 1
+        else [(max(run[0][0] - 0.5, 0.0), run[0][1]), (min(run[0][0] + 0.5, end), run[0][1])]
+        for run in _runs(points)
+    )
+    return "".join(f"{_joined(run)}V32H{_short(run[0][0])}z" for run in runs)
 
 
 class SmallBars(NamedTuple):

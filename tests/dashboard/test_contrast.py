@@ -75,7 +75,7 @@ def contrast(one: Color, other: Color) -> float:
 
 
 CHARTS = (
-    *(f".f-{tone}" for tone in ("bad", "warn", "held", "wait")),
+    *(f".f-{tone}" for tone in ("bad", "warn", "expired", "wait")),
     *(f".l-{tone}" for tone in ("p50", "p95", "p99", "old")),
 )
 """What charts draw; completed jobs are paler."""
@@ -110,7 +110,7 @@ def test_charts_and_controls_stand_out_from_the_page(theme: str) -> None:
 @pytest.mark.parametrize("theme", THEMES)
 def test_failures_differ_from_completed_jobs(theme: str) -> None:
     calm = color_of(RULES[".f-calm"]["fill"], theme)
-    for selector in (".f-bad", ".f-held"):
+    for selector in (".f-bad", ".f-expired"):
         assert contrast(color_of(RULES[selector]["fill"], theme), calm) > 1.5
 
 

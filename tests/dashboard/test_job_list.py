@@ -100,6 +100,21 @@ async def test_tabs_show_the_number_of_jobs_of_each_state(
     assert data["total"] == "8"
 
 
+async def test_tab_of_the_list_has_the_number_of_the_list(world: World, app: App) -> None:
+    """The counts of tabs are older than the list, so 'Running 8' was above '11 found'."""
+
+    async def shown(url: str) -> tuple[str, str]:
+        data = (await request(app, url, headers=JSON)).data
+        ((_, count, _, _),) = [tab for tab in data["tabs"] if tab[3]]
+        return count, data["total"]
+
+    assert await shown("/jobs?q=status:running") == ("0", "0")
+    await world.jobs(3, "list.mail", status="running")
+    assert await shown("/jobs?q=status:running") == ("3", "3")
+    await world.jobs(57, "list.mail", status="running")
+    assert await shown("/jobs?q=status:running") == ("50+", "50+")
+
+
 async def test_tabs_keep_the_other_terms_and_then_count_nothing(world: World, app: App) -> None:
     await fill(world)
     data = await data_of(app, "/jobs?q=name:list.mail+status:failed")

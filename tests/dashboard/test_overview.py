@@ -15,7 +15,9 @@ import pytest
 from pg_scheduler import Scheduler
 from pg_scheduler.base.figures import Histogram, JobFigures
 from pg_scheduler.dashboard import Access
-from pg_scheduler.dashboard.charts import Chart, Mark, Series, finished, small_bars, small_line
+from pg_scheduler.dashboard.charts import TONES, Chart, Mark, Series, finished, small_bars, small_line
+from pg_scheduler.dashboard.pages.overview_parts import change_since
+from pg_scheduler.dashboard.rendering import static_files
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.inspect import Inspector, ReadSettings, Severity
@@ -659,6 +661,36 @@ def test_small_charts_stay_within_their_boxes(values: list[float | None]) -> Non
     heights = re.findall(r"[ V]([\d.]+)", bars.passed + bars.failed)
     assert all(0 <= float(height) <= 22 for height in heights)
     assert (bars.passed == bars.failed == "") is (not any(counts))
+
+
+def test_unknown_values_are_gaps_of_a_small_line() -> None:
+    """They were drawn as 0, so a time without starts looked like one without lateness."""
+    assert small_line([None, None]) == ""
+    assert small_line([4.0, 4.0, None, None, None, 4.0]).count("z") == 2
+    assert max(x for x, _ in points_of(small_line([4.0, 4.0, None, None, None, 4.0]))) == 5
+    assert [x for x, _ in points_of(small_line([None, 4.0, None]))][:2] == [0.5, 1.5]
+
+
+async def test_tile_has_no_value_for_a_time_without_starts(world: World, app: App) -> None:
+    await add_figures(world, ["board.mail"])
+    await world.pool.execute("UPDATE scheduler_stats SET bucket = bucket - interval '20 minutes'")
+    tiles = {tile["label"]: tile for tile in (await request(app, "/", headers=JSON)).data["tiles"]}
+    assert set(tiles["Failed"]["values"]) > {None}
+    assert None not in tiles["Completed"]["values"], "nothing completed is a number"
+
+
+@each_case(
+    ("value", "before", "text"),
+    [(3, 0, ""), (1.001, 1, ""), (3, 2, "▲ 50 %"), (1, 2, "▼ 50 %"), (9, 1, "▲ 800 %"), (2000, 1, "▲ >10x")],
+)
+def test_change_of_a_tile_has_a_cap(value: float, before: float, text: str) -> None:
+    assert change_since(value, before) == (text, "")
+    assert change_since(value, before, is_bad_up=True)[0] == text
+
+
+def test_jobs_that_expired_are_red_in_charts_as_their_badges_are() -> None:
+    css = static_files()["dashboard.css"].content.decode()
+    assert f".f-{TONES['expired']} {{ fill: var(--bad);" in css
 
 
 def test_lowest_bar_without_a_failure_has_no_part_in_the_colour_of_failures() -> None:

@@ -148,6 +148,7 @@ async def build(request: PageRequest) -> View:
         fields = {"q": q, "error": str(error), "tabs": tabs_of([], counts), "meant": meant}
         return View(**{**NOTHING, **fields}, _status=400)
     state = state_of(terms)
+    counts = _corrected(counts, page, state, terms)
     workers = await request.workers() if request.access.visible_names is None and not page.items else ()
     rows = await rows_of(page.items, request)
     order = "" if sort or state is None or len(terms) > 1 else ORDERS[state]
@@ -196,6 +197,23 @@ async def _arguments_meant(q: str, fields: Collection[str], request: PageRequest
         return {}
     texts = await arguments_with(words.value, words.other_terms, request)
     return {text: f"{words.other_terms} {text}".strip() for text in texts}
+
+
+def _corrected(
+    counts: Mapping[str, StateCount], page: SearchPage, state: str | None, terms: Sequence[Term]
+) -> Mapping[str, StateCount]:
+    """Return the counts by state, of which the state that is listed has at least the number that was found.
+
+    The counts are read before the list, and requests share them for some seconds. The head of the list and
+    its tab would disagree about jobs that started or ended in between.
+    """
+    if state is None or state not in counts or len(terms) > 1:
+        return counts
+    if page.is_complete:
+        return {**counts, state: StateCount(page.found)}
+    if counts[state].number >= page.found:
+        return counts
+    return {**counts, state: StateCount(page.found, is_capped=True)}
 
 
 def _total(

@@ -29,6 +29,9 @@ UNREAD: Final = "no answer in time"
 """The note of a tile whose number the server did not return in time."""
 
 
+MOST_RISE: Final = 9.0
+"""The rise of a value, as a share of it, from which on its number is not shown: 4 ms became 9 s."""
+
 LOAD_PERIOD: Final = timedelta(hours=1)
 """The period of the tasks by load."""
 
@@ -56,7 +59,7 @@ class Tile:
     path: str
     terms: str
     """The search to which it leads; empty for none."""
-    values: Sequence[float]
+    values: Sequence[float | None]
     tone: str
     since: datetime | None = None
     """Since when the oldest of what it counts has been there."""
@@ -68,7 +71,7 @@ def rates(period: Period) -> Iterator[Tile]:
     rate, unit = count_completed(total) / period.minutes, "/min"
     # A period without attempts is none to compare with.
     earlier = None if before is None or not count_decided(before) else before
-    change = _change(rate, count_completed(earlier) / period.minutes) if earlier else ("", "")
+    change = change_since(rate, count_completed(earlier) / period.minutes) if earlier else ("", "")
     if 0 < rate < 1:
         rate, unit = rate * 60, "/h"
     value = f"{rate:,.3g}" if rate < 100 else f"{rate:,.0f}"
@@ -107,7 +110,7 @@ def rates(period: Period) -> Iterator[Tile]:
     )
     late = total.lateness.quantile(0.95)
     past_late = earlier.lateness.quantile(0.95) if earlier else None
-    note, mood = _change(late, past_late, is_bad_up=True) if late is not None and past_late else ("", "")
+    note, mood = change_since(late, past_late, is_bad_up=True) if late is not None and past_late else ("", "")
     value, _, unit = "-".partition(" ") if late is None else length(late).partition(" ")
     points = _points(period, lambda figures: figures.lateness.quantile(0.95))
     yield Tile(
@@ -167,15 +170,23 @@ def later(counts: Mapping[str, StateCount] | None) -> Tile:
     return Tile("Scheduled", text_of(counts["scheduled"]), "", note, "", "/jobs", "status:scheduled", (), "")
 
 
-def _points(period: Period, value_of: Callable[[JobFigures], float | None]) -> list[float]:
-    """Return the values of a tile as few points with few digits, since each update of the page sends them."""
-    values = [value_of(figures) or 0 for figures in period.figures[:-1]]  # the last slot is not complete
+def _points(period: Period, value_of: Callable[[JobFigures], float | None]) -> list[float | None]:
+    """Return the values of a tile as few points with few digits, since each update of the page sends them.
+
+    A point is None if it has no value, such as the lateness of a time without starts.
+    """
+    values = [value_of(figures) for figures in period.figures[:-1]]  # the last slot is not complete
     size = max(math.ceil(len(values) / POINTS), 1)
-    parts = [values[place : place + size] for place in range(0, len(values), size)]
-    return [float(f"{sum(part) / len(part):.3g}") for part in parts]
+    return [_mean(values[place : place + size]) for place in range(0, len(values), size)]
 
 
-def _change(value: float, before: float, *, is_bad_up: bool = False) -> tuple[str, str]:
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean of the values that are known, with three digits; None if none is."""
+    known = [value for value in values if value is not None]
+    return float(f"{sum(known) / len(known):.3g}") if known else None
+
+
+def change_since(value: float, before: float, *, is_bad_up: bool = False) -> tuple[str, str]:
     """Return the change of a value as a text, and its mood.
 
     With ``is_bad_up``, the mood is ``bad`` for a rise and ``ok`` for a fall. Without it, the mood is empty.
@@ -186,7 +197,7 @@ def _change(value: float, before: float, *, is_bad_up: bool = False) -> tuple[st
     share = value / before - 1
     if abs(share) < 0.005:
         return "", ""
-    text = f"{'▲' if share > 0 else '▼'} {100 * abs(share):.0f} %" if share < 10 else f"▲ {share + 1:.0f}x"
+    text = f"{'▲' if share > 0 else '▼'} {100 * abs(share):.0f} %" if share < MOST_RISE else "▲ >10x"
     if not is_bad_up:
         return text, ""
     return text, "bad" if share > 0 else "ok"
