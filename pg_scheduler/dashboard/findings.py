@@ -10,9 +10,10 @@ from zlib import crc32
 from pg_scheduler.base.text.remedies import RemedyStep
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.texts import RUNBOOK, sentence
-from pg_scheduler.inspect import Finding, FindingCode, Severity
+from pg_scheduler.inspect import Diagnosis, Finding, FindingCode, Severity
 from pg_scheduler.inspect.audit import Mute, finding_id, is_muted, read_mutes
 from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES, ADVICE
+from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.texts import term
 
 
@@ -56,6 +57,9 @@ LINKS: Final[Mapping[FindingCode, SubjectLink]] = {
     FindingCode.SCHED_UNKNOWN: SubjectLink("Show the schedules", "/schedules"),
 }
 """The links of findings whose subject a page shows."""
+
+DIAGNOSIS_AGE_S: Final = 10.0
+"""Seconds for which a diagnosis is kept: its checks cost some statements."""
 
 START: Final = "pg-scheduler worker myapp.jobs"
 WITHOUT_SUBJECT: Final = frozenset({"/workers", "/schedules"})
@@ -102,6 +106,33 @@ class FindingRow:
         """The title around its subject, which is the second part."""
         before, placeholder, after = ADVICE[FindingCode(self.code)].title.partition("{}")
         return (before, self.name or "", after) if placeholder and self.name else (self.title, "", "")
+
+
+def needs_attention(number: int) -> str:
+    """Return how many findings need attention, as the overview and the page of the doctor state it."""
+    return f"{number:,} {'thing needs' if number == 1 else 'things need'} attention"
+
+
+async def read_diagnosis(request: PageRequest) -> Diagnosis:
+    """Return the findings of the checks that decide whether all is well.
+
+    The side bar, the overview and the page of the doctor share this read, so that their numbers agree.
+    """
+    return await request.read_shared(_diagnose, age_s=DIAGNOSIS_AGE_S)
+
+
+async def _diagnose(request: PageRequest) -> Diagnosis:
+    return await request.inspector.doctor(only=STATUS_CODES)
+
+
+def visible_problems(findings: Sequence[Finding], request: PageRequest) -> list[Finding]:
+    """Return what needs attention, the worst first, without what is about names that are hidden."""
+    return [
+        finding
+        for finding in problems_of(findings)
+        if finding.code.value in STATUS_CODES
+        and (finding.code not in ABOUT_NAMES or request.access.sees_name(finding.subject))
+    ]
 
 
 async def rows_of(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:

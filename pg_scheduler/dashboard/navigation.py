@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
@@ -10,12 +10,11 @@ from typing import Final, NamedTuple
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest
+from pg_scheduler.dashboard.findings import DIAGNOSIS_AGE_S, read_diagnosis, visible_problems
 from pg_scheduler.errors import SchedulerError
-from pg_scheduler.inspect import Finding, Severity
+from pg_scheduler.inspect import Severity
 from pg_scheduler.inspect.audit import finding_id, read_muted
-from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES
 from pg_scheduler.inspect.errors import ErrorGroup
-from pg_scheduler.inspect.status import STATUS_CODES, problems_of
 from pg_scheduler.inspect.texts import rounded
 
 AGE_S: Final = 30.0
@@ -37,7 +36,6 @@ class NavigationData(NamedTuple):
         limits: The tasks of each limit by its name.
         paused_schedules: The ids of paused schedules.
         paused_tasks: The names of paused tasks.
-        findings: The findings because of which not all is well, without muted ones.
     """
 
     jobs: int | None
@@ -48,7 +46,6 @@ class NavigationData(NamedTuple):
     limits: dict[str, list[str]]
     paused_schedules: frozenset[str]
     paused_tasks: frozenset[str]
-    findings: Sequence[Finding]
 
 
 async def read_navigation(request: PageRequest) -> NavigationData:
@@ -66,8 +63,6 @@ async def _read(request: PageRequest) -> NavigationData:
     now = request.now
     groups = (await inspector.error_groups(since=now - ERRORS_SINCE, limit=MAX_READ)).items
     muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
-    findings = problems_of((await inspector.doctor(only=STATUS_CODES)).findings)
-    muted |= await read_muted(inspector, "finding", map(finding_id, findings), now)
     # A limit has several items if workers declare different numbers of it, so its tasks are joined by name.
     limits: dict[str, list[str]] = {}
     for limit in (await inspector.limits()).items:
@@ -94,8 +89,11 @@ async def _read(request: PageRequest) -> NavigationData:
             schedule.schedule_id for schedule in schedules if schedule.paused_at is not None
         ),
         paused_tasks=frozenset(task.name for task in tasks if task.paused_at is not None),
-        findings=[finding for finding in findings if finding_id(finding) not in muted],
     )
+
+
+async def _read_muted(request: PageRequest, ids: tuple[str, ...]) -> Collection[str]:
+    return await read_muted(request.inspector, "finding", ids, request.operations.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +115,10 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     """Return the numbers by the paths of their items; none while the database is unavailable."""
     try:
         data, names = await read_navigation(request), await request.task_names()
+        problems = visible_problems((await read_diagnosis(request)).findings, request)
+        muted = await request.read_shared(
+            _read_muted, tuple(map(finding_id, problems)), age_s=DIAGNOSIS_AGE_S, is_data=False
+        )
     except SchedulerError:
         return {}
     sees = request.access.sees_name
@@ -126,9 +128,7 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
         return f"{count}+" if count >= MAX_READ else str(count)
 
     errors = number(group.job_name for group in data.errors)
-    findings = [
-        finding for finding in data.findings if finding.code not in ABOUT_NAMES or sees(finding.subject)
-    ]
+    findings = [finding for finding in problems if finding_id(finding) not in muted]
     is_error = any(finding.severity is Severity.ERROR for finding in findings)
     limits = sum(any(map(sees, tasks)) for tasks in data.limits.values())
     counts = {

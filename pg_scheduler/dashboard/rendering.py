@@ -18,6 +18,7 @@ from pg_scheduler.dashboard import texts
 from pg_scheduler.dashboard.answers import JsonAnswer, document_of
 from pg_scheduler.dashboard.charts import small_bars, small_line
 from pg_scheduler.dashboard.context import PageRequest, View
+from pg_scheduler.dashboard.findings import needs_attention
 from pg_scheduler.dashboard.gantt import state_of
 from pg_scheduler.dashboard.job_rows import share_done
 from pg_scheduler.dashboard.messages import job_of, message_of, undo_of
@@ -70,7 +71,8 @@ OF_REQUEST: Final = (
 FILTERS: Final = (
     texts.ago, texts.initials, texts.json_text, texts.linked, texts.sentence, texts.short, texts.timed,
     texts.took, texts.utc, count, counted, describe_waiting, rounded, share_done, small_bars, small_line,
-    audit.verb_of, errors.error_text, errors.release_at, errors.retrying, limit_counts, workers.grouped,
+    needs_attention, audit.verb_of, errors.error_text, errors.release_at, errors.retrying, limit_counts,
+    workers.grouped,
 )  # fmt: skip
 """Functions that templates apply under their names."""
 

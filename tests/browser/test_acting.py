@@ -48,7 +48,7 @@ async def test_person_learns_why_a_job_waits_and_makes_it_run(person: Person, sc
     job_id = await scheduler.enqueue(mail_customer, args=("grace",), job_id="mail-grace")
     page = await person.open("/jobs?q=status:due")
     await person.press(job_link(page, job_id))
-    await expect(page.locator(".cause")).to_contain_text("TASK_PAUSED")
+    await expect(page.locator(".cause")).to_contain_text("TASK-PAUSED")
     await expect(page.locator(".cause")).to_contain_text("the provider is down")
     await navigate(page, "Tasks", person.press)
     await person.press(page.get_by_role("link", name="browser.mail"))

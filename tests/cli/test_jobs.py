@@ -250,7 +250,7 @@ def test_control_characters_of_a_job_do_not_reach_the_terminal(on: Callable[...,
 def test_explain_prints_verdict_reasons_and_remedies(on: Callable[..., Ran]) -> None:
     document = json.loads(on("jobs", "explain", "mail:0").out)
     jsonschema.validate(document, schema("explanation"))
-    assert document["reasons"][0]["code"] == "NOT_DUE"
+    assert document["reasons"][0]["code"] == "NOT-DUE"
     table = on("jobs", "explain", "mail:3", "-o", "table").out
     assert table.startswith("mail:3: ended\nREASON")
     assert "FAILED" in table

@@ -14,6 +14,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.texts import timed
 from pg_scheduler.inspect import Diagnosis, FindingCode, Inspector, Thresholds
+from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.triggers import Every
 from tests.dashboard.client import JSON, App, Page, request, send
@@ -209,3 +210,30 @@ async def test_remedy_without_a_worker_has_the_command_that_starts_one(app: App)
     page = Page((await request(app, "/doctor")).text)
     assert "pg-scheduler worker myapp.jobs" in page.text
     assert page.text.count("No live worker runs jobs") == 1, "the title, and no evidence that repeats it"
+
+
+async def test_side_bar_overview_and_doctor_name_the_same_number(
+    world: World, build: Callable[..., App]
+) -> None:
+    """The page of the doctor had seven findings where the side bar and the overview had four."""
+    await world.worker(names=["doctor.mail"], health={"clock_offset_s": 99.0})
+    for name in ("doctor.gone", "doctor.lost"):
+        await world.job(name, name, due=-HOUR)
+    admin = build(authorize=lambda _: Access("ada", "admin"))
+    for muted, number in ((0, 2), (1, 1)):
+        doctor = (await request(admin, "/doctor", headers=JSON)).data
+        overview = (await request(admin, "/", headers=JSON)).data
+        attention = [
+            row["subject"]
+            for row in doctor["findings"]
+            if row["code"] in STATUS_CODES and not row["is_muted"]
+        ]
+        assert (doctor["problems"], overview["number_of_problems"], len(attention)) == (number,) * 3, muted
+        text = f"{number} {'things need' if number > 1 else 'thing needs'} attention"
+        for url in ("/doctor", "/"):
+            page = Page((await request(admin, url)).text)
+            assert text in page.text, url
+            assert f"({number}) " in page.text, "the title has the number of the side bar"
+        muting = "/actions/doctor/mute?id=NAME-UNKNOWN%20doctor.gone"
+        assert (await send(admin, muting, {"days": 7, "note": "later"})).status == 303
+        admin = build(authorize=lambda _: Access("ada", "admin"))  # what requests share is read again

@@ -147,8 +147,8 @@ async def test_job_page_explains_a_waiting_job(scheduler: Scheduler, app: App) -
     answer = await request(app, "/job?id=mail:1")
     page = Page(answer.text)
     assert "Waits for its due time" in page.text
-    assert "NOT_DUE" in page.text
-    assert "NO_WORKER" in page.text
+    assert "NOT-DUE" in page.text
+    assert "NO-WORKER" in page.text
     assert '"to": "ada"' in page.text
     assert "billing" in page.text
     data = (await request(app, "/job?id=mail:1", headers=JSON)).data

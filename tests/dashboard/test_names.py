@@ -139,7 +139,7 @@ async def test_pause_of_a_task_needs_its_main_name_that_only_workers_know(
             assert "secret" not in answer, url
             assert "ops.task" not in answer, url
     reason = (await request(bob, "/job?id=a", headers=JSON)).data["explanation"]["reasons"][0]
-    assert (reason["code"], reason["text"], reason["command"]) == ("TASK_PAUSED", "Its task is paused", None)
+    assert (reason["code"], reason["text"], reason["command"]) == ("TASK-PAUSED", "Its task is paused", None)
 
 
 async def test_holder_of_a_unique_key_is_hidden(build: Callable[..., App], world: World) -> None:

@@ -176,7 +176,9 @@ def test_logging_lists_the_log_level_of_every_event_once() -> None:
 
 def test_runbook_has_an_entry_for_every_reason_code() -> None:
     page, _, _ = (ROOT / "docs/operations/runbook.md").read_text(encoding="utf-8").partition(DOCTOR)
-    assert sorted(re.findall(r"^### (\w+)$", page, re.MULTILINE)) == sorted(ReasonCode)
+    # A code that the doctor has too has one entry, that of the finding.
+    codes = {code.value for code in ReasonCode} - {code.value for code in FindingCode}
+    assert sorted(re.findall(r"^### (\S+)$", page, re.MULTILINE)) == sorted(codes)
 
 
 def test_runbook_and_doctor_have_an_entry_for_every_code_of_the_doctor() -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
 from pg_scheduler.dashboard.context import PageRequest, View
-from pg_scheduler.dashboard.findings import rows_of
+from pg_scheduler.dashboard.findings import (
+    FindingRow,
+    needs_attention,
+    read_diagnosis,
+    rows_of,
+    visible_problems,
+)
 from pg_scheduler.inspect import Diagnosis, Severity
 from pg_scheduler.inspect.doctor.codes import ADVICE
+from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.inspect.texts import counted
 
 MAX_AGE_S: Final = 60.0
@@ -23,24 +31,38 @@ async def build(request: PageRequest) -> View:
     for check in diagnosis.not_made:
         reason = check.reason if is_open else "their reasons mention jobs of all names"
         not_made.setdefault(reason, []).append(check.code.value)
-    rows = await rows_of(diagnosis.findings, request)
+    # What needs attention is read as the side bar and the overview read it, so that the numbers agree.
+    newer = (await read_diagnosis(request)).findings
+    others = [finding for finding in diagnosis.findings if finding.code.value not in STATUS_CODES]
+    problems = await rows_of(visible_problems(newer, request), request)
+    rows = list(dict.fromkeys([*problems, *await rows_of([*newer, *others], request)]))
     unmuted_rows = [row for row in rows if not row.is_muted]
-    groups = {
-        severity: [row for row in unmuted_rows if row.severity is severity] for severity in reversed(Severity)
-    }
+    attention = [row for row in problems if not row.is_muted]
+    further = [row for row in unmuted_rows if row not in attention]
     passed = [code for code in diagnosis.made if code.value not in {row.code for row in rows}]
     return View(
         examined_at=examined_at,
+        problems=len(attention),
         summary=diagnosis.summary if is_open else f"{counted(len(diagnosis.made), 'check')} made",
         severity=diagnosis.severity,
         findings=rows,
         made=[code.value for code in diagnosis.made],
         not_made=not_made,
         is_general=not is_open,
-        _groups={severity: group for severity, group in groups.items() if group},
+        _groups={
+            title: by_severity
+            for title, group in ((needs_attention(len(attention)), attention), ("Further findings", further))
+            if (by_severity := _by_severity(group))
+        },
         _muted=[row for row in rows if row.is_muted],
         _passed=[(code.value, ADVICE[code].meaning) for code in passed],
     )
+
+
+def _by_severity(rows: Sequence[FindingRow]) -> dict[Severity, list[FindingRow]]:
+    """Return the rows by their severity, the worst first."""
+    groups = {severity: [row for row in rows if row.severity is severity] for severity in reversed(Severity)}
+    return {severity: group for severity, group in groups.items() if group}
 
 
 async def _examine(request: PageRequest) -> tuple[datetime, Diagnosis]:

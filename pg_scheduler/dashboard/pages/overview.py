@@ -11,7 +11,7 @@ from pg_scheduler.base.settings import JOB_ROLES
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest, View
-from pg_scheduler.dashboard.findings import FindingRow
+from pg_scheduler.dashboard.findings import FindingRow, read_diagnosis, visible_problems
 from pg_scheduler.dashboard.findings import rows_of as finding_rows
 from pg_scheduler.dashboard.job_rows import rows_of
 from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, Period, read_period
@@ -35,11 +35,10 @@ from pg_scheduler.facts.lateness import (
     is_overdue,
     oldest_due,
 )
-from pg_scheduler.inspect import Diagnosis, ErrorGroup, Finding, TaskList
+from pg_scheduler.inspect import ErrorGroup, TaskList
 from pg_scheduler.inspect.audit import read_muted
-from pg_scheduler.inspect.doctor.codes import ABOUT_NAMES
 from pg_scheduler.inspect.schedules import is_firing
-from pg_scheduler.inspect.status import STATUS_CODES, problems_of
+from pg_scheduler.inspect.status import STATUS_CODES
 from pg_scheduler.inspect.store.statistics import StatisticsRow
 from pg_scheduler.inspect.tasks import describe_waiting, fold_tasks
 from pg_scheduler.inspect.texts import counted
@@ -83,7 +82,7 @@ async def build(request: PageRequest) -> View:
     attempts = await in_time(attempts_by_worker(request))
     running = await in_time(request.search_jobs("status:running", SHOWN_JOBS))
     states = await in_time(state_counts(request))
-    diagnosis = await in_time(request.read_shared(_diagnose, age_s=HISTORY_AGE_S))
+    diagnosis = await in_time(read_diagnosis(request))
     is_open = visible is None
     totals = await inspector.totals() if is_open else None
     unread = {
@@ -108,7 +107,9 @@ async def build(request: PageRequest) -> View:
     held = backlog.held if backlog else frozenset[str]()
     oldest = oldest_due(name_backlogs, held)
     alive = [worker for worker in workers if worker.is_alive]
-    all_problems = await _problems(diagnosis.findings if diagnosis else (), request)
+    all_problems = await finding_rows(
+        visible_problems(diagnosis.findings if diagnosis else (), request), request
+    )
     problems = [row for row in all_problems if not row.is_muted]
     # Without a diagnosis, none of its checks was made.
     unmade_checks = len(diagnosis.not_made) if diagnosis else len(STATUS_CODES)
@@ -144,6 +145,7 @@ async def build(request: PageRequest) -> View:
         ),
         is_well=not (all_problems or unmade_checks or missing or waits_late),
         problems=problems[:MAX_PROBLEMS],
+        number_of_problems=len(problems),
         unread=missing,
         is_new=not (has_jobs or workers or slow.schedules or slow.groups or _has_ended(period)),
         workers=len(alive),
@@ -221,10 +223,6 @@ def _worker_jobs(
     return {worker_id: len(jobs) for worker_id, jobs in attempts.items()}
 
 
-async def _diagnose(request: PageRequest) -> Diagnosis:
-    return await request.inspector.doctor(only=STATUS_CODES)
-
-
 async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
     """Read the facts that change slowly: schedules, the errors of this period, tasks and their load."""
     inspector, now = request.inspector, request.operations.now
@@ -256,17 +254,6 @@ async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
         load_until=statistics.until if statistics else None,
         read_at=now,
     )
-
-
-async def _problems(findings: Sequence[Finding], request: PageRequest) -> list[FindingRow]:
-    """Return what needs attention, the worst first, without what is about names that are hidden."""
-    sees = request.access.sees_name
-    visible_problems = [
-        problem
-        for problem in problems_of(findings)
-        if problem.code not in ABOUT_NAMES or sees(problem.subject)
-    ]
-    return await finding_rows(visible_problems, request)
 
 
 def _sentence(
