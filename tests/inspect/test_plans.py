@@ -90,6 +90,9 @@ READINGS = {
     "inspect_blockers": Reading(f"ARRAY [{MIDDLE}, 'nothing'], {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
     "inspect_parents": Reading(f"{MIDDLE}, {MAX_PARENTS}", KEY, MAX_PARENTS, pages=5),
     "inspect_linked_jobs": Reading(f"{MIDDLE}, {MAX_LINKED}", KEY, 2 * MAX_LINKED, pages=5),
+    "inspect_children": Reading(f"{MIDDLE}, {INSTANT}, 1001", KEY, 1, pages=5),
+    "inspect_owner": Reading(MIDDLE, KEY, 1, pages=5),
+    "inspect_open_counts": Reading("{rows}, 40", KEY, ROWS, 2, pages=5),
     "inspect_limit": Reading("'stripe', NULL, {rows}", KEY, MAX_STARTS, pages=5),
     "inspect_queue": Reading(
         f"8, {INSTANT}, {MIDDLE}, {{rows}}, {INSTANT}, ARRAY['name.1']", CLAIM, MAX_QUEUE_ROWS
@@ -136,6 +139,8 @@ WITHOUT_JOBS = {
     "check_steps": f"5000, {IDS}, ''",
     "read_sizes": "NULL, 'public.scheduled_jobs'",
     "inspect_waits": f"{MIDDLE}, 100",
+    "inspect_open_steps": "'signal', 100, NULL, '', ''",
+    "inspect_step_progress": f"{IDS}, 100",
     "inspect_workers": "NULL, 500",
     "inspect_limit_keys": "'limit:a:', 1000",
     "inspect_next_starts": f"'{{stripe}}', '{{1}}', '{{60}}', {MAX_STARTS}",
@@ -193,8 +198,8 @@ EDGES = f"""
     SELECT 'stripe', 'job-' || lpad(n::text, 9, '0'), 0, {INSTANT}
     FROM generate_series(1, {SMALL} / 2) AS n;
     INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at)
-    SELECT 'job-' || lpad(n::text, 9, '0'), 'step', 'step', 1, {INSTANT}
-    FROM generate_series(1, {SMALL} / 2) AS n;
+    SELECT 'job-' || lpad(n::text, 9, '0'), kind, kind, 1, {INSTANT}
+    FROM generate_series(1, {SMALL} / 2) AS n, (VALUES ('step'), ('signal')) AS each (kind);
 """
 """A job that waits for others and others for it, and a limit of which many attempts started."""
 EVERY_TERM = (

@@ -447,6 +447,11 @@ async def use_path(store: Store) -> object:
     assert await people.limits.queue(["limit:a:"], 9) == []
     assert await people.inspections.expiring(["nothing"], None) == (0, False)
     assert await people.inspections.estimate_due() >= 0
+    assert await people.workflows.children("a") == []
+    assert await people.workflows.owner("a") is None
+    assert await people.workflows.open_steps("signal", 9) == []
+    assert await people.workflows.count_open() == []
+    assert (await people.workflows.progress(["a"]))["a"].steps == 0
     assert await people.inspections.slot_use(NOW, NOW) == []
     inspected = await people.inspections.job("b")
     assert inspected is not None

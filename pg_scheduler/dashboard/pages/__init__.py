@@ -30,7 +30,7 @@ from pg_scheduler.dashboard.pages import (
 )
 
 LIVE_PARAMETERS: Final = (
-    "range", "id", "q", "after", "sort", "cols", "since", "state", "task", "name", "group",
+    "range", "id", "q", "after", "sort", "cols", "since", "state", "task", "name", "group", "step",
 )  # fmt: skip
 """The parameters on which the parts of live pages depend."""
 

@@ -25,10 +25,10 @@ from pg_scheduler.dashboard.pages.job_values import (
     read_job,
     read_result,
     read_steps,
-    shown_steps,
     values_of,
     waiting_signals,
 )
+from pg_scheduler.dashboard.workflow import own_steps, workflow_of
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
@@ -38,6 +38,7 @@ from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
 from pg_scheduler.inspect.timeline import SUSPENDED, attempts_of, timeline_of
+from pg_scheduler.inspect.workflows import read_family
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
@@ -91,6 +92,7 @@ async def build(request: PageRequest) -> View:
     result = await read_result(job, request)
     dependencies = await read_dependencies(request.inspector, raw, request.access.sees_name)
     steps = await read_steps(job.job_id, request)
+    family = await read_family(request.inspector, job.job_id, steps, request.access.sees_name)
     results = await results_of(job.schedule_id, request)
     used = {job.worker_id, *(error.worker_id for error in job.errors)}
     shown_explanation = await _visible(explanation, raw, job, request)
@@ -105,7 +107,9 @@ async def build(request: PageRequest) -> View:
         timeline=list(timeline_of(job, request.now, steps)),
         has_result=bool(result),
         result=result[0] if result else None,
-        steps=steps,
+        steps=own_steps(steps),
+        children=family.children,
+        owner=family.owner,
         arguments=_arguments(job, request),
         links=_links(job, request),
         command=_command(raw, request),
@@ -123,7 +127,10 @@ async def build(request: PageRequest) -> View:
         _cause=cause_of(job, shown_explanation, attempts, limit),
         _attempts=[attempt for attempt in attempts[::-1] if attempt.outcome != SUSPENDED],
         _gantt=gantt_of(job, attempts, request.now, steps),
-        _steps=shown_steps(steps),
+        _family=family,
+        _workflow=workflow_of(
+            job, steps, family, attempts, now=request.now, expanded=request.parameters.get("step", "")
+        ),
         _waiting=waiting_signals(steps),
         _end_at=_end_at(job, request.now),
         _limit_key=limit_key,

@@ -10,8 +10,7 @@ from typing import Any, Final, TypeAlias
 from starlette.responses import Response
 
 from pg_scheduler.base.status import JobStatus
-from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
-from pg_scheduler.dashboard.json_tree import json_tree
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.errors import JobNotFoundError
@@ -84,8 +83,6 @@ def values_of(job: Job, result: Result, request: PageRequest) -> dict[str, Any]:
     return values
 
 
-MAX_SHOWN: Final = 100
-
 OWN_KINDS: Final = frozenset({STEP, CURSOR, SLEEP, SIGNAL})
 """The kinds of steps whose values do not come from another job."""
 
@@ -106,20 +103,6 @@ async def read_steps(job_id: str, request: PageRequest, name: str | None = None)
 def waiting_signals(steps: Sequence[StepState]) -> list[str]:
     """Return the names of the signals that a job waits for."""
     return [step.name for step in steps if step.kind == SIGNAL and step.ended_at is None]
-
-
-def shown_steps(steps: Sequence[StepState]) -> View:
-    """Return steps as the page shows them: those that have not ended, then the newest ended ones.
-
-    ``left_out`` is the number of the steps that are not shown.
-    """
-    lasting_steps = [step for step in steps if step.ended_at is None]
-    ended_steps = [step for step in reversed(steps) if step.ended_at is not None]
-    listed_steps = [*lasting_steps, *ended_steps][:MAX_SHOWN]
-    return View(
-        items=[(step, None if step.value is None else json_tree(step.value)) for step in listed_steps],
-        left_out=len(steps) - len(listed_steps),
-    )
 
 
 def _visible(step: StepState, request: PageRequest) -> StepState:

@@ -17,6 +17,7 @@ from pg_scheduler.inspect.store.searches import SearchRepository
 from pg_scheduler.inspect.store.server import ServerRepository
 from pg_scheduler.inspect.store.statistics import StatisticsReadRepository
 from pg_scheduler.inspect.store.workers import WorkerReadRepository
+from pg_scheduler.inspect.store.workflows import WorkflowRepository
 from pg_scheduler.scheduler.store import Store
 
 
@@ -44,6 +45,7 @@ class InspectionStore:
         self.server: Final = ServerRepository(self.statements)
         self.statistics: Final = StatisticsReadRepository(self.statements)
         self.worker_reads: Final = WorkerReadRepository(self.statements)
+        self.workflows: Final = WorkflowRepository(self.statements)
         self.bulk: Final = BulkRepository(
             self.statements,
             store.consequences,

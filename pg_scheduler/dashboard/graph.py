@@ -1,0 +1,156 @@
+"""A graph of jobs or steps as SVG: columns from left to right, whose nodes were there at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+WIDTH: Final = 164
+HEIGHT: Final = 44
+GAP: Final = 44
+SPACE: Final = 10
+MARGIN: Final = 2
+
+MAX_COLUMNS: Final = 20
+FIRST_COLUMNS: Final = 3
+"""Of more columns, the first ones and the last ones are drawn."""
+
+MAX_ROWS: Final = 6
+"""The maximum number of nodes in one column."""
+
+LABEL_LENGTH: Final = 20
+NOTE_LENGTH: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A step or a job."""
+
+    label: str
+    note: str
+    """The text below the label."""
+    state: str
+    """Its state, which colors it; empty for what is not known."""
+    job_id: str = ""
+    """The job to which it leads; empty for none."""
+    is_current: bool = False
+
+
+class PlacedNode(NamedTuple):
+    """A node and its place in pixels."""
+
+    node: Node
+    x: int
+    y: int
+
+    @property
+    def label(self) -> str:
+        """The part of the label that has room."""
+        return _cut(self.node.label, LABEL_LENGTH)
+
+    @property
+    def note(self) -> str:
+        """The part of the note that has room."""
+        return _cut(self.node.note, NOTE_LENGTH)
+
+
+class Edge(NamedTuple):
+    """A line between two columns.
+
+    Attributes:
+        path: Its path, as SVG has it.
+        is_open: Whether it leads to what is not known.
+    """
+
+    path: str
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """The nodes and lines of a graph, in pixels."""
+
+    nodes: Sequence[PlacedNode]
+    edges: Sequence[Edge]
+    width: int
+    height: int
+    node_width: int = WIDTH
+    node_height: int = HEIGHT
+
+    @property
+    def label(self) -> str:
+        """What the graph shows, for those who do not see it."""
+        texts = (f"{placed.node.label}: {placed.node.state}" for placed in self.nodes if placed.node.state)
+        return ", then ".join(texts)
+
+
+def graph_of(columns: Sequence[Sequence[Node]]) -> Graph | None:
+    """Return the graph of columns, of which each follows the one before; None for no columns."""
+    drawn_columns = [_folded_rows(column) for column in _folded(columns) if column]
+    if not drawn_columns:
+        return None
+    rows = max(map(len, drawn_columns))
+    height = rows * (HEIGHT + SPACE) - SPACE + 2 * MARGIN
+    placed_columns = [
+        [
+            PlacedNode(node, MARGIN + number * (WIDTH + GAP), _top(place, len(column), height))
+            for place, node in enumerate(column)
+        ]
+        for number, column in enumerate(drawn_columns)
+    ]
+    edges = [edge for left, right in pairwise(placed_columns) for edge in _edges(left, right, height)]
+    width = len(drawn_columns) * (WIDTH + GAP) - GAP + 2 * MARGIN
+    return Graph([placed for column in placed_columns for placed in column], edges, width, height)
+
+
+def _folded(columns: Sequence[Sequence[Node]]) -> list[Sequence[Node]]:
+    if len(columns) <= MAX_COLUMNS:
+        return list(columns)
+    last_columns = MAX_COLUMNS - FIRST_COLUMNS - 1
+    missing = len(columns) - FIRST_COLUMNS - last_columns
+    fold = Node(f"{missing:,} more", "see the list below", "")
+    return [*columns[:FIRST_COLUMNS], [fold], *columns[-last_columns:]]
+
+
+def _folded_rows(column: Sequence[Node]) -> Sequence[Node]:
+    if len(column) <= MAX_ROWS:
+        return column
+    missing = len(column) - MAX_ROWS + 1
+    return [*column[: MAX_ROWS - 1], Node(f"{missing:,} more", "see the list below", "")]
+
+
+def _top(place: int, count: int, height: int) -> int:
+    """Return the top of a node: the nodes of a column are in its middle."""
+    used = count * (HEIGHT + SPACE) - SPACE
+    return (height - used) // 2 + place * (HEIGHT + SPACE)
+
+
+def _edges(left: Sequence[PlacedNode], right: Sequence[PlacedNode], height: int) -> list[Edge]:
+    """Return the lines between two columns. Those of several nodes on both sides meet in the middle."""
+    begin, end = left[0].x + WIDTH, right[0].x
+    if len(left) > 1 and len(right) > 1:
+        middle = (begin + end) // 2, height // 2
+        lines = [((begin, _middle(node)), middle, False) for node in left]
+        lines += [(middle, (end, _middle(node)), not node.node.state) for node in right]
+    else:
+        lines = [
+            ((begin, _middle(source)), (end, _middle(target)), not (source.node.state and target.node.state))
+            for source in left
+            for target in right
+        ]
+    return [Edge(_path(*start, *stop), is_open) for start, stop, is_open in lines]
+
+
+def _middle(placed: PlacedNode) -> int:
+    return placed.y + HEIGHT // 2
+
+
+def _path(x: int, y: int, to_x: int, to_y: int) -> str:
+    bend = (x + to_x) // 2
+    return f"M{x} {y}H{to_x}" if y == to_y else f"M{x} {y}C{bend} {y} {bend} {to_y} {to_x} {to_y}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

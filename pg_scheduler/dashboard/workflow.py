@@ -1,0 +1,320 @@
+"""The steps of a job as its page shows them: a graph, and lines with bars to scale."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pg_scheduler.dashboard.folded_scale import FoldedScale, Piece
+from pg_scheduler.dashboard.graph import Graph, Node, graph_of
+from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
+from pg_scheduler.inspect import StepState
+from pg_scheduler.inspect.steps import SLEEPING, WAITING
+from pg_scheduler.inspect.store.workflows import ChildRow
+from pg_scheduler.inspect.texts import length
+from pg_scheduler.inspect.timeline import Attempt
+from pg_scheduler.inspect.workflows import Family, is_result_of_child
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.step_values import CHILD, CURSOR, FIRST, NO_TIMEOUT, SIGNAL, SLEEP, STEP
+
+MAX_SHOWN: Final = 100
+"""Steps of one job that its page shows."""
+
+MAX_LISTED: Final = 8
+"""Children of one step that are listed unless the page is asked for all of them."""
+
+MAX_NODES: Final = 5
+"""Children of one step that are nodes of the graph; more are one node."""
+
+MIN_WIDTH: Final = 0.6
+"""The minimum width of a bar in percent."""
+
+URGENT: Final = ("failed", "quarantined", "expired", "cancelled", "running", "due", "retrying")
+"""States of children that are listed before others if not all are."""
+
+
+class Bar(NamedTuple):
+    """A time in percent of the axis."""
+
+    kind: str
+    x: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A step, or a child of a step."""
+
+    key: str
+    name: str
+    kind: str
+    """The kind of the step; empty for one of its children."""
+    state: str
+    bar: Bar | None
+    took: str
+    job_id: str = ""
+    """The child; empty for other steps, and for several children."""
+    step: StepState | None = None
+    tree: JsonTree | None = None
+    """The value; None for none that may be seen."""
+    counts: Sequence[tuple[str, int]] = ()
+    """The numbers of several children by state."""
+    completed: int = 0
+    total: int = 0
+    more: int = 0
+    """Children that are not listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """The steps of a job, in the order in which they began."""
+
+    lines: Sequence[Line]
+    graph: Graph | None
+    folds: Sequence[Piece]
+    """The folded pauses."""
+    left_out: int
+    """Older steps that are not shown."""
+    open_steps: Sequence[StepState]
+    """The steps in which the job waits."""
+
+
+def own_steps(steps: Sequence[StepState]) -> list[StepState]:
+    """Return steps without the results of children, which the rows of their steps stand for."""
+    return [step for step in steps if not is_result_of_child(step)]
+
+
+def workflow_of(
+    job: Job,
+    steps: Sequence[StepState],
+    family: Family,
+    attempts: Sequence[Attempt],
+    *,
+    now: datetime,
+    expanded: str = "",
+) -> Workflow:
+    """Return the steps of a visible job.
+
+    Args:
+        job: The job.
+        steps: Its steps, as far as the request may see them.
+        family: Its visible children.
+        attempts: Its attempts.
+        now: The time.
+        expanded: The step of which all children are listed.
+    """
+    own = sorted(own_steps(steps), key=lambda step: step.kind == "result")
+    results = {step.name: step for step in steps if is_result_of_child(step)}
+    open_steps = [step for step in own if step.ended_at is None][:MAX_SHOWN]
+    ended_steps = [step for step in own if step.ended_at is not None]
+    newest_steps = ended_steps[max(len(ended_steps) + len(open_steps) - MAX_SHOWN, 0) :]
+    shown_names = {step.name for step in (*open_steps, *newest_steps)}
+    shown = [step for step in own if step.name in shown_names]
+    spans = _spans(job, shown, attempts, now)
+    listed = {step.name: family.children[step.name] for step in shown if step.name in family.children}
+    scale = _scale(shown, spans, listed, now)
+    lines = [
+        line
+        for step in shown
+        for line in _lines(
+            step,
+            listed.get(step.name, ()),
+            results,
+            spans[step.name],
+            scale,
+            now=now,
+            is_expanded=step.name == expanded,
+        )
+    ]
+    return Workflow(
+        lines=lines,
+        graph=graph_of(list(_columns(job, shown, listed, spans, now))) if shown else None,
+        folds=[piece for piece in scale.pieces if piece.is_folded],
+        left_out=len(own) - len(shown),
+        open_steps=[step for step in open_steps if step.kind in {SLEEP, SIGNAL, CHILD, FIRST}],
+    )
+
+
+def _spans(
+    job: Job, steps: Sequence[StepState], attempts: Sequence[Attempt], now: datetime
+) -> dict[str, tuple[datetime, datetime]]:
+    """Return when steps ran, by their names.
+
+    A row has the time at which the value of a step was stored. The step has begun since its attempt did, and
+    since the step before ended.
+    """
+    starts = {attempt.claim: attempt.started_at for attempt in attempts if attempt.started_at is not None}
+    spans: dict[str, tuple[datetime, datetime]] = {}
+    ends: list[datetime] = []
+    for step in steps:
+        end = step.ended_at or (now if job.finished_at is None else job.finished_at)
+        begin = step.started_at
+        if step.kind in {STEP, CURSOR}:
+            candidates = [*ends[-1:], *([starts[step.attempt]] if step.attempt in starts else [])]
+            begin = max((at for at in candidates if at <= begin), default=begin)
+        spans[step.name] = begin, max(end, begin)
+        if step.ended_at is not None:
+            ends = [max([*ends, step.ended_at])]
+    return spans
+
+
+def _scale(
+    steps: Sequence[StepState],
+    spans: Mapping[str, tuple[datetime, datetime]],
+    listed: Mapping[str, Sequence[ChildRow]],
+    now: datetime,
+) -> FoldedScale:
+    """Return the axis of the steps: what ran is drawn to scale, and sleeps and waits are pauses."""
+    children = [_span_of(child, now) for rows in listed.values() for child in rows]
+    ran = [span for span in children if span is not None]
+    busy = [*ran, *(spans[step.name] for step in steps if step.kind in {STEP, CURSOR})]
+    everything = [*spans.values(), *ran]
+    begin = min((since for since, _ in everything), default=now)
+    return FoldedScale(begin, max((until for _, until in everything), default=now), busy)
+
+
+def _span_of(child: ChildRow, now: datetime) -> tuple[datetime, datetime] | None:
+    """Return when the last attempt of a child ran; None if it has not begun."""
+    if child.started_at is None:
+        return None
+    return child.started_at, max(child.finished_at or now, child.started_at)
+
+
+def _lines(
+    step: StepState,
+    children: Sequence[ChildRow],
+    results: Mapping[str, StepState],
+    span: tuple[datetime, datetime],
+    scale: FoldedScale,
+    *,
+    now: datetime,
+    is_expanded: bool,
+) -> Iterator[Line]:
+    """Yield the line of a step, and those of its children if it has several."""
+    key, bar, took = f"step-{step.name}", _bar(_tone_of(step), span, scale), _took(step, span, now)
+    tree = None if step.value is None else json_tree(step.value)
+    if len(children) == 1:
+        (child,) = children
+        tree = _result_of(child, results)
+        state = child.state or "missing"
+        yield Line(key, step.name, step.kind, state, bar, took, job_id=child.job_id, step=step, tree=tree)
+        return
+    if not children:
+        yield Line(key, step.name, step.kind, step.state, bar, took, step=step, tree=tree)
+        return
+    counts = Counter(child.state or "missing" for child in children)
+    chosen = list(children)
+    if not is_expanded and len(children) > MAX_LISTED:
+        # The children that need a look come first.
+        chosen = sorted(children, key=lambda child: _urgency(child.state))[:MAX_LISTED]
+    yield Line(
+        key,
+        step.name,
+        step.kind,
+        step.state,
+        bar,
+        took,
+        step=step,
+        tree=None,
+        counts=counts.most_common(),
+        completed=counts["completed"],
+        total=len(children),
+        more=len(children) - len(chosen),
+    )
+    for child in chosen:
+        child_span = _span_of(child, now)
+        name = child.job_name or "deleted"
+        retries = f"{child.retry_count} {'retry' if child.retry_count == 1 else 'retries'}"
+        ran = "" if child_span is None else length(child_span[1] - child_span[0])
+        yield Line(
+            f"child-{child.job_id}",
+            name,
+            "",
+            child.state or "missing",
+            None if child_span is None else _bar(child.state or "", child_span, scale),
+            " · ".join(filter(None, (retries if child.retry_count else "", ran))),
+            job_id=child.job_id,
+            tree=_result_of(child, results),
+        )
+
+
+def _urgency(state: str | None) -> int:
+    return URGENT.index(state) if state in URGENT else len(URGENT)
+
+
+def _result_of(child: ChildRow, results: Mapping[str, StepState]) -> JsonTree | None:
+    """Return the value with which a child has completed, as far as the request may see it."""
+    result = results.get(child.result or "")
+    value = result.value.get("value") if result is not None and isinstance(result.value, dict) else None
+    return None if value is None else json_tree(value)
+
+
+def _tone_of(step: StepState) -> str:
+    if step.kind in {SLEEP, SIGNAL}:
+        return "held"
+    return "completed" if step.ended_at is not None else "running"
+
+
+def _bar(kind: str, span: tuple[datetime, datetime], scale: FoldedScale) -> Bar:
+    x = scale.place(span[0])
+    width = max(round(scale.place(span[1]) - x, 2), MIN_WIDTH)
+    return Bar(kind, min(x, 100 - width), width)
+
+
+def _took(step: StepState, span: tuple[datetime, datetime], now: datetime) -> str:
+    """Return how long a step took, or when it ends."""
+    if step.ended_at is None and step.until is not None and step.kind != CHILD:
+        return "no timeout" if step.until >= NO_TIMEOUT else f"in {length(max(step.until - now, now - now))}"
+    if step.kind in {STEP, CURSOR} and span[0] == span[1]:
+        return ""
+    return length(span[1] - span[0])
+
+
+def _columns(
+    job: Job,
+    steps: Sequence[StepState],
+    listed: Mapping[str, Sequence[ChildRow]],
+    spans: Mapping[str, tuple[datetime, datetime]],
+    now: datetime,
+) -> Iterator[list[Node]]:
+    """Yield the columns of the graph. Steps that lasted at the same time are in one column."""
+    column: list[Node] = []
+    column_end: datetime | None = None
+    for step in steps:
+        if step.kind == "result":
+            continue
+        begin, end = spans[step.name]
+        if column and (column_end is None or begin >= column_end):
+            yield column
+            column, column_end = [], None
+        column += _nodes(step, listed.get(step.name, ()), spans[step.name], now)
+        end = end if step.ended_at is not None else datetime.max.replace(tzinfo=end.tzinfo)
+        column_end = end if column_end is None else max(column_end, end)
+    if column:
+        yield column
+    if job.finished_at is None and column:
+        yield [Node("not known yet", "", "")]
+
+
+def _nodes(
+    step: StepState, children: Sequence[ChildRow], span: tuple[datetime, datetime], now: datetime
+) -> Iterator[Node]:
+    took = _took(step, span, now)
+    if not children:
+        note = " · ".join(filter(None, (step.kind, took)))
+        yield Node(step.name, note, step.state, is_current=step.state in {SLEEPING, WAITING})
+    elif len(children) > MAX_NODES:
+        counts = Counter(child.state or "missing" for child in children)
+        state = next((state for state in URGENT if counts[state]), counts.most_common(1)[0][0])
+        note = f"{counts['completed']:,} of {len(children):,} completed"
+        yield Node(step.name, note, state, is_current=step.ended_at is None)
+    for number, child in enumerate(children if len(children) <= MAX_NODES else ()):
+        child_span = _span_of(child, now)
+        ran = "" if child_span is None else length(child_span[1] - child_span[0])
+        label = step.name if len(children) == 1 else child.job_name or f"{step.name}:{number}"
+        name = child.job_name or "child" if len(children) == 1 else f"{step.name}:{number}"
+        is_current = step.ended_at is None and child.finished_at is None
+        yield Node(label, " · ".join(filter(None, (name, ran))), child.state or "", child.job_id, is_current)

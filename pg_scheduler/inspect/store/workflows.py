@@ -1,0 +1,120 @@
+"""Read the jobs that steps connect, and the steps that are open."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.statements import Repository
+
+MAX_CHILDREN: Final = 1_000
+"""The maximum number of children of one job that are returned."""
+
+MAX_OPEN: Final = 2_000
+"""Open steps of each kind that are counted."""
+
+MAX_NAMES: Final = 40
+MAX_COUNTED: Final = 100
+"""Steps of one job of a list that are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRow:
+    """A job that a step waits for, or has waited for."""
+
+    step: str
+    """The step."""
+    job_id: str
+    job_name: str | None
+    """Its name; None if its row was deleted."""
+    state: str | None
+    """Its state; None if nothing of it is left."""
+    retry_count: int | None
+    created_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    result: str | None
+    """The name of the step that has its result; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """The job whose step has started a job."""
+
+    job_id: str
+    step: str | None
+    job_name: str | None
+    """Its name; None if it does not exist any more."""
+    status: JobStatus | None
+
+
+class OpenStep(NamedTuple):
+    """An open step of a job."""
+
+    name: str
+    job_id: str
+
+
+FIRST_OPEN: Final = OpenStep("", "")
+"""The position before all open steps."""
+
+
+class OpenCount(NamedTuple):
+    """The number of unfinished jobs in an open step.
+
+    Attributes:
+        examined: The place of the last of these steps among those that were examined.
+    """
+
+    kind: str
+    name: str
+    jobs: int
+    examined: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """How far a job with steps has come."""
+
+    job_id: str
+    steps: int
+    """The number of its steps, at most 100."""
+    name: str | None
+    """The open step that ends first; None for none."""
+    kind: str | None
+    until: datetime | None
+
+
+class WorkflowRepository(Repository):
+    """The statements about the steps of several jobs, and about jobs that steps connect."""
+
+    async def children(self, job_id: str) -> list[ChildRow]:
+        """Return the children of a job: at most one more than are shown, so that a cut is seen."""
+        return await self._rows(ChildRow, "inspect_children", job_id, self._statements.now, MAX_CHILDREN + 1)
+
+    async def owner(self, job_id: str) -> OwnerRow | None:
+        """Return the job whose child a job is; None for a job that no step has started."""
+        rows = await self._statements.fetch("inspect_owner", job_id)
+        if not rows:
+            return None
+        row = rows[0]
+        status = None if row["status"] is None else JobStatus(row["status"])
+        return OwnerRow(row["job_id"], row["step"], row["job_name"], status)
+
+    async def open_steps(
+        self, kind: str, limit: int, name: str | None = None, after: OpenStep = FIRST_OPEN
+    ) -> list[OpenStep]:
+        """Return open steps of a kind in the order of their names and jobs."""
+        return await self._rows(OpenStep, "inspect_open_steps", kind, limit, name, *after)
+
+    async def count_open(self) -> list[OpenCount]:
+        """Return the numbers of unfinished jobs that sleep or wait for a signal, by the name of the step."""
+        return await self._rows(OpenCount, "inspect_open_counts", MAX_OPEN, MAX_NAMES)
+
+    async def progress(self, job_ids: Collection[str]) -> dict[str, StepProgress]:
+        """Return how far jobs have come."""
+        rows = await self._rows(StepProgress, "inspect_step_progress", list(job_ids), MAX_COUNTED)
+        return {row.job_id: row for row in rows}

@@ -1,0 +1,52 @@
+"""The jobs that steps connect: the children of a job, and the job whose child it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pg_scheduler.inspect.base import tables_of
+from pg_scheduler.inspect.inspector import Inspector
+from pg_scheduler.inspect.steps import StepState
+from pg_scheduler.inspect.store.workflows import MAX_CHILDREN, ChildRow, OwnerRow
+from pg_scheduler.jobs.step_values import CHILD
+
+RESULT: Final = "result"
+RESULTS_OF_CHILDREN: Final = ("child:", "again:", "kept:", "next:")
+"""How the names of the results of children begin, which nobody has given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The jobs that steps connect with a job, as far as a person may see them."""
+
+    children: Mapping[str, Sequence[ChildRow]] = field(default_factory=dict)
+    """The children by the name of their step, at most 1,000 in all."""
+    has_more_children: bool = False
+    """Whether there are further children, or hidden ones."""
+    owner: OwnerRow | None = None
+    """The job whose step has started this one; None if no step did, or the job is hidden."""
+
+
+async def read_family(
+    inspector: Inspector, job_id: str, steps: Sequence[StepState], sees_name: Callable[[str], bool]
+) -> Family:
+    """Return the children and the owner of a job, without jobs of hidden names.
+
+    A job that does not exist has no name, so it is shown only to a person who may see all names.
+    """
+    reads = tables_of(inspector).reads.workflows
+    owner = await reads.owner(job_id)
+    rows = await reads.children(job_id) if any(step.kind == CHILD for step in steps) else []
+    children: dict[str, list[ChildRow]] = {}
+    visible_rows = [row for row in rows if sees_name(row.job_name or "")][:MAX_CHILDREN]
+    for row in visible_rows:
+        children.setdefault(row.step, []).append(row)
+    is_owner_visible = owner is not None and sees_name(owner.job_name or "")
+    return Family(children, len(visible_rows) < len(rows), owner if is_owner_visible else None)
+
+
+def is_result_of_child(step: StepState) -> bool:
+    """Return whether a row is the result of a child, which the row of the child's step stands for."""
+    return step.kind == RESULT and step.name.startswith(RESULTS_OF_CHILDREN)
