@@ -19,6 +19,7 @@ from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key, without_other_job
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.inspect import AuditRecord, Bounds, Inspector, SearchError, SearchPage, parse_search
+from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names
 from pg_scheduler.inspect.other_jobs import class_about_other_job
@@ -319,13 +320,13 @@ class PageRequest:
         """Return the names of jobs whose attempts were counted, also those that the request may not see."""
         return await self.read_shared(_read_job_names, age_s=NAMES_AGE_S, is_data=False)
 
-    async def deaths(self) -> Sequence[AuditRecord]:
-        """Return the records of workers that died within a day, the newest first."""
+    async def deaths(self) -> AuditPage:
+        """Return the records of workers that died within a day, the newest first, a page of them."""
         return await self.read_shared(_read_deaths, age_s=DEATHS_AGE_S, is_data=False)
 
     async def worker_names(self) -> dict[str, str]:
         """Return the names of workers that have one, by their ids; also of those that died within a day."""
-        names = {record.subject or "": identity_of(record) for record in await self.deaths()}
+        names = {record.subject or "": identity_of(record) for record in (await self.deaths()).items}
         names |= {worker.worker_id: worker.identity for worker in await self.workers()}
         return {worker_id: name for worker_id, name in names.items() if name}
 
@@ -395,9 +396,9 @@ async def _read_workers(request: PageRequest) -> Sequence[Worker]:
     return await request.inspector.workers()
 
 
-async def _read_deaths(request: PageRequest) -> Sequence[AuditRecord]:
+async def _read_deaths(request: PageRequest) -> AuditPage:
     since = request.now - DEAD_FOR
-    return (await request.inspector.audit(action=DECLARE_DEAD, since=since, limit=MAX_DEAD)).items
+    return await request.inspector.audit(action=DECLARE_DEAD, since=since, limit=MAX_DEAD)
 
 
 async def _read_job_names(request: PageRequest) -> Sequence[str]:

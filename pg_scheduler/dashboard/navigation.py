@@ -15,7 +15,7 @@ from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect import Severity
 from pg_scheduler.inspect.audit import finding_id, read_muted
 from pg_scheduler.inspect.errors import ErrorGroup
-from pg_scheduler.inspect.texts import rounded
+from pg_scheduler.inspect.texts import count, rounded
 
 AGE_S: Final = 30.0
 ERRORS_SINCE: Final = timedelta(days=1)
@@ -36,6 +36,9 @@ class NavigationData(NamedTuple):
         limits: The tasks of each limit by its name.
         paused_schedules: The ids of paused schedules.
         paused_tasks: The names of paused tasks.
+        are_errors_capped: Whether a bound has cut the groups of errors, so that there may be more.
+        are_limits_capped: Whether one has cut the limits.
+        are_tasks_capped: Whether one has cut the tasks.
     """
 
     jobs: int | None
@@ -46,6 +49,9 @@ class NavigationData(NamedTuple):
     limits: dict[str, list[str]]
     paused_schedules: frozenset[str]
     paused_tasks: frozenset[str]
+    are_errors_capped: bool
+    are_limits_capped: bool
+    are_tasks_capped: bool
 
 
 async def read_navigation(request: PageRequest) -> NavigationData:
@@ -65,7 +71,8 @@ async def _read(request: PageRequest) -> NavigationData:
     muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
     # A limit has several items if workers declare different numbers of it, so its tasks are joined by name.
     limits: dict[str, list[str]] = {}
-    for limit in (await inspector.limits()).items:
+    limit_list = await inspector.limits()
+    for limit in limit_list.items:
         limits.setdefault(limit.name, []).extend(limit.tasks)
     schedules = await inspector.schedules(limit=MAX_READ)
     task_list = await in_time(inspector.tasks())
@@ -89,6 +96,9 @@ async def _read(request: PageRequest) -> NavigationData:
             schedule.schedule_id for schedule in schedules if schedule.paused_at is not None
         ),
         paused_tasks=frozenset(task.name for task in tasks if task.paused_at is not None),
+        are_errors_capped=len(groups) >= MAX_READ,
+        are_limits_capped=limit_list.is_capped,
+        are_tasks_capped=task_list is not None and (task_list.is_capped or task_list.is_blocked_capped),
     )
 
 
@@ -123,23 +133,26 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
         return {}
     sees = request.access.sees_name
 
-    def number(names: Iterable[str]) -> str:
-        count = sum(map(sees, names))
-        return f"{count}+" if count >= MAX_READ else str(count)
+    def number(names: Iterable[str], *, is_capped: bool) -> str:
+        return count(sum(map(sees, names)), is_capped=is_capped)
 
-    errors = number(group.job_name for group in data.errors)
+    errors = number((group.job_name for group in data.errors), is_capped=data.are_errors_capped)
     findings = [finding for finding in problems if finding_id(finding) not in muted]
     is_error = any(finding.severity is Severity.ERROR for finding in findings)
-    limits = sum(any(map(sees, tasks)) for tasks in data.limits.values())
+    seen_limits = sum(any(map(sees, tasks)) for tasks in data.limits.values())
+    limits = count(seen_limits, is_capped=data.are_limits_capped)
+    tasks = set(map(names.task_of, filter(sees, data.tasks)))
     counts = {
         "/errors": Count(errors, "groups of errors in the last 24 hours", "bad"),
-        "/schedules": Count(number(data.schedules.values()), "schedules"),
-        "/tasks": Count(number(set(map(names.task_of, filter(sees, data.tasks)))), "tasks"),
+        "/schedules": Count(
+            number(data.schedules.values(), is_capped=len(data.schedules) >= MAX_READ), "schedules"
+        ),
+        "/tasks": Count(count(len(tasks), is_capped=data.are_tasks_capped), "tasks"),
         "/workers": Count(str(len(data.workers)), "live workers", "" if data.workers else "bad"),
-        "/limits": Count(str(limits), "limits"),
+        "/limits": Count(limits, "limits"),
         "/doctor": Count(str(len(findings)), "findings", "bad" if is_error else "warn"),
     }
     if request.access.visible_names is None and data.jobs is not None:
         counts["/jobs"] = Count(rounded(data.jobs), "jobs, about")
     # A count of 0 is not shown, except that of workers: without live workers, no job runs.
-    return {path: count for path, count in counts.items() if count.text != "0" or path == "/workers"}
+    return {path: shown for path, shown in counts.items() if shown.text != "0" or path == "/workers"}

@@ -40,7 +40,7 @@ from pg_scheduler.dashboard.search_bar import STATES
 from pg_scheduler.dashboard.snapshot import Snapshot
 from pg_scheduler.dashboard.team_views import team_views
 from pg_scheduler.dashboard.tracebacks import blocks_of, highlighted
-from pg_scheduler.inspect.limits import limit_counts
+from pg_scheduler.inspect.limits import limit_counts, use_count
 from pg_scheduler.inspect.search.parser import FIELDS
 from pg_scheduler.inspect.tasks import describe_waiting
 from pg_scheduler.inspect.texts import count, counted, length, rounded, term
@@ -72,7 +72,7 @@ FILTERS: Final = (
     texts.ago, texts.initials, texts.json_text, texts.linked, texts.sentence, texts.short, texts.timed,
     texts.took, texts.utc, count, counted, describe_waiting, rounded, share_done, small_bars, small_line,
     needs_attention, audit.verb_of, errors.error_text, errors.release_at, errors.retrying, limit_counts,
-    workers.grouped,
+    use_count, workers.grouped,
 )  # fmt: skip
 """Functions that templates apply under their names."""
 

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.store.limits import MAX_STARTS, LimitJobRow
 from pg_scheduler.inspect.store.store import InspectionStore
-from pg_scheduler.inspect.texts import counted, length
+from pg_scheduler.inspect.texts import count, counted, length
 from pg_scheduler.jobs.limits import MAX_PER, LimitNumbers, key_prefix, lowest_numbers
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.jobs.validation import check_text
@@ -131,6 +131,11 @@ class LimitCount(NamedTuple):
         return f"at most {counted(self.most, 'start')} in {length(self.per_s)}"
 
 
+def use_count(number: int) -> str:
+    """Show how many attempts or starts a limit counts, of which 10,000 are read."""
+    return count(number, is_capped=number >= MAX_STARTS)
+
+
 def limit_counts(limit: LimitState | LimitKeyState) -> list[LimitCount]:
     """Return the two counts of a limit or of a key: running attempts and starts. Either may be unbounded."""
     return [
@@ -154,7 +159,8 @@ class LimitKeyList:
     @property
     def summary(self) -> str:
         """The numbers of items and waiting jobs, in one line, as every front end shows them."""
-        keys = counted(len(self.items), "key", is_capped=self.is_capped)
+        # A key that only blocked jobs have is not known if these were not counted.
+        keys = counted(len(self.items), "key", is_capped=self.is_capped or self.is_waiting_capped)
         return f"{keys}, {_waiting(self.items, is_capped=self.is_waiting_capped)}"
 
 

@@ -11,7 +11,7 @@ from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.pages.history import MAX_NAMES, read_period
 from pg_scheduler.dashboard.redaction import HIDDEN
-from pg_scheduler.inspect import LimitKeyState, LimitState, ShareState, TenantState
+from pg_scheduler.inspect import LimitKeyList, LimitState, ShareState, TenantState
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.limits import LimitJobs, LimitOverview, limit_jobs, limit_overview
 from pg_scheduler.inspect.shares import ShareOverview, read_shares
@@ -80,6 +80,7 @@ async def build(request: PageRequest) -> View:
         items=items,
         summary=summary,
         is_capped=limits.is_capped or limits.is_waiting_capped,
+        is_waiting_capped=limits.is_waiting_capped,
         shares=shares,
         are_shares_capped=share_overview.shares.is_capped or share_overview.shares.is_waiting_capped,
         is_in_flight_capped=share_overview.shares.is_in_flight_capped,
@@ -95,9 +96,10 @@ async def build_one(request: PageRequest) -> View:
         raise NotFoundError(f"no live worker declares the limit {name[:200]!r}, or you may not see it")
     if limit.is_shared:
         summary = "tasks share this limit that you may not see"
-        nothing = {"charts": (), "range": "", "where": "", "is_capped": False, "sees_keys": True}
+        nothing: dict[str, object] = {"charts": (), "range": "", "where": "", "is_capped": False}
+        nothing |= {"is_waiting_capped": False, "sees_keys": True}
         return View(limit=limit, keys=[], summary=summary, **nothing)
-    key_states, jobs, summary, is_capped = await request.read_shared(_read_keys, name, age_s=AGE_S)
+    key_list, jobs = await request.read_shared(_read_keys, name, age_s=AGE_S)
     # Keys are made from arguments, so they are hidden with these.
     sees_keys = request.access.sees_arguments
     rows = [
@@ -107,7 +109,7 @@ async def build_one(request: PageRequest) -> View:
             "queue": _jobs(jobs.queue.get(state.key, ()), request),
             "next_start_at": jobs.next_starts.get(state.key),
         }
-        for state in key_states
+        for state in key_list.items
     ]
     period = await read_period(request, limit.tasks[:MAX_NAMES])
     outcomes, lateness, _ = await run_in_thread(period.charts)
@@ -115,19 +117,19 @@ async def build_one(request: PageRequest) -> View:
     return View(
         limit=limit,
         keys=rows,
-        summary=summary,
+        summary=key_list.summary,
         charts=[outcomes, lateness],
         range=period.range,
         where=where,
-        is_capped=is_capped,
+        is_capped=key_list.is_capped or key_list.is_waiting_capped,
+        is_waiting_capped=key_list.is_waiting_capped,
         sees_keys=sees_keys,
     )
 
 
-async def _read_keys(request: PageRequest, name: str) -> tuple[Sequence[LimitKeyState], LimitJobs, str, bool]:
+async def _read_keys(request: PageRequest, name: str) -> tuple[LimitKeyList, LimitJobs]:
     key_list = await request.inspector.limit_keys(name)
-    jobs = await limit_jobs(request.inspector, key_list.items)
-    return key_list.items, jobs, key_list.summary, key_list.is_capped or key_list.is_waiting_capped
+    return key_list, await limit_jobs(request.inspector, key_list.items)
 
 
 def without_hidden(limit: LimitState, request: PageRequest) -> LimitState:

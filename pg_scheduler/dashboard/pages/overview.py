@@ -164,7 +164,7 @@ async def build(request: PageRequest) -> View:
         else [
             *rates(period),
             waiting(period, waiting_text, oldest, request.now),
-            slots_in_use(period, busy, slots),
+            slots_in_use(period, busy, slots, is_capped=backlog is not None and backlog.is_capped),
             *([later(states)] if is_open else []),
         ],
         charts=[] if period is None else period.charts(oldest),

@@ -19,7 +19,7 @@ from pg_scheduler.facts.outcomes import count_completed, count_decided, count_fa
 from pg_scheduler.inspect import TaskState
 from pg_scheduler.inspect.jobs import StateCount
 from pg_scheduler.inspect.store.statistics import StatisticsRow
-from pg_scheduler.inspect.texts import length
+from pg_scheduler.inspect.texts import count, length
 from pg_scheduler.jobs.model import Worker
 
 POINTS: Final = 20
@@ -150,16 +150,20 @@ def waiting(period: Period, text: str | None, oldest: datetime | None, now: date
     )
 
 
-def slots_in_use(period: Period, busy: int | None, slots: int) -> Tile:
-    """Return the tile of slots; its line shows how many were in use on average."""
+def slots_in_use(period: Period, busy: int | None, slots: int, *, is_capped: bool) -> Tile:
+    """Return the tile of slots; its line shows how many were in use on average.
+
+    ``is_capped`` is whether more slots may be busy, because counting stopped.
+    """
     width = period.width.total_seconds()
     # The sum of the running times in a slot, divided by its length, is the mean number of running jobs.
     used = _points(period, lambda figures: figures.durations.total / width)
     if busy is None:
         return Tile("Slots in use", "-", f"of {slots:,}", UNREAD, "", "/workers", "", used, "run")
-    share = f"{100 * busy / slots:.0f} %" if slots else ""
+    share = f"{100 * busy / slots:.0f} %" if slots and not is_capped else ""
     mood = "warn" if slots and busy >= slots else ""
-    return Tile("Slots in use", f"{busy:,}", f"of {slots:,}", share, mood, "/workers", "", used, "run")
+    value = count(busy, is_capped=is_capped)
+    return Tile("Slots in use", value, f"of {slots:,}", share, mood, "/workers", "", used, "run")
 
 
 def later(counts: Mapping[str, StateCount] | None) -> Tile:

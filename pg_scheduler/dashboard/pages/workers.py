@@ -13,7 +13,7 @@ from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.database.author import release_of
 from pg_scheduler.facts.worker_state import WorkerState, state_of
 from pg_scheduler.inspect import AuditRecord, Thresholds
-from pg_scheduler.inspect.texts import counted, length
+from pg_scheduler.inspect.texts import count, counted, length
 from pg_scheduler.inspect.workers import Attempt, running_attempts
 from pg_scheduler.jobs.history import instant_from
 from pg_scheduler.jobs.model import Worker
@@ -87,13 +87,16 @@ async def build(request: PageRequest) -> View:
         )
         for worker in workers[:MAX_WORKERS]
     ]
-    rows += await _dead(request, {worker.worker_id for worker in workers})
+    dead_rows, has_more_dead = await _dead(request, {worker.worker_id for worker in workers})
+    rows += dead_rows
+    has_more = len(workers) > MAX_WORKERS
     # Live workers come first, then dead ones, of which that with the last death is the first.
     rows.sort(key=lambda row: (row.died_at is not None, -row.died_at.timestamp() if row.died_at else 0.0))
     return View(
         items=[row for row in rows if TABS[state](row)],
         counts={name: sum(map(is_in, rows)) for name, is_in in TABS.items()},
-        summary=_summary(rows, has_more=len(workers) > MAX_WORKERS),
+        capped={name: has_more or (has_more_dead and name in {"", "dead"}) for name in TABS},
+        summary=_summary(rows, has_more=has_more, has_more_dead=has_more_dead),
         state=state,
         group=group,
     )
@@ -117,23 +120,25 @@ def grouped(rows: Sequence[WorkerRow], group: str) -> Mapping[str, Sequence[Work
     return dict(sorted(groups.items()))
 
 
-def _summary(rows: Sequence[WorkerRow], *, has_more: bool) -> str:
+def _summary(rows: Sequence[WorkerRow], *, has_more: bool, has_more_dead: bool) -> str:
     alive = [row.worker for row in rows if row.state != "dead"]
     busy = sum(worker.running_jobs for worker in alive)
     slots = sum(worker.max_concurrent_jobs for worker in alive)
     dead = len(rows) - len(alive)
     limit_text = f"; the first {MAX_WORKERS} are shown" if has_more else ""
-    died = f", {dead} dead within a day" if dead else ""
-    return f"{len(alive)} live{died}, {busy} of {slots} slots busy{limit_text}"
+    died = f", {count(dead, is_capped=has_more or has_more_dead)} dead within a day" if dead else ""
+    live, busy_slots, all_slots = (count(number, is_capped=has_more) for number in (len(alive), busy, slots))
+    return f"{live} live{died}, {busy_slots} of {all_slots} slots busy{limit_text}"
 
 
-async def _dead(request: PageRequest, living: set[str]) -> list[WorkerRow]:
-    """Return the workers without a row that died within a day, the last one first."""
+async def _dead(request: PageRequest, living: set[str]) -> tuple[list[WorkerRow], bool]:
+    """Return the workers without a row that died within a day, the last one first, and whether others did."""
+    deaths = await request.deaths()
     records: dict[str, AuditRecord] = {}
-    for record in await request.deaths():
+    for record in deaths.items:
         if record.subject is not None and record.subject not in living:
             records.setdefault(record.subject, record)
-    return [dead_row(record, request) for record in records.values()]
+    return [dead_row(record, request) for record in records.values()], deaths.next is not None
 
 
 def dead_row(record: AuditRecord, request: PageRequest) -> WorkerRow:
