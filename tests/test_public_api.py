@@ -128,6 +128,7 @@ TYPE_ALIASES = ["AfterOutcome", "Connection", "Injected", "JobFunction"]
 
 METHODS = [
     "connect",
+    "end_sleep",
     "start",
     "shutdown",
     "wait",
@@ -307,6 +308,7 @@ SCHEDULE = f"{USUAL}, job_id=None, {RAISE}"
         ),
         (Scheduler.retry_job, "(job_id, *, from_step=None, connection=None)"),
         (Scheduler.run_job_now, "(job_id, *, connection=None)"),
+        (Scheduler.end_sleep, "(job_id)"),
         (Scheduler.signal, "(job_id, name, value=None, *, connection=None)"),
         (Scheduler.update_job_status, "(job_id, status)"),
         (Scheduler.subscribe, "(subscriber, *kinds, once=False, cluster=False)"),

@@ -72,7 +72,7 @@ from pg_scheduler.scheduler.periodic_jobs import PeriodicJobs, check_key
 from pg_scheduler.scheduler.results import RUN_JOB_KEEPS, FailureRecord, read_result
 from pg_scheduler.scheduler.runtime import Runtime, Slices
 from pg_scheduler.scheduler.schedules import Schedules
-from pg_scheduler.scheduler.signals import send_signal
+from pg_scheduler.scheduler.signals import end_sleep, send_signal
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.scheduler.tasks import Tasks, find_unregistered
 from pg_scheduler.scheduler.wiring import connect
@@ -1165,6 +1165,30 @@ class Scheduler:
         check_job_id(job_id)
         check_step_name(name, noun="signal")
         return await send_signal(self._parts, job_id, name, value, checked)
+
+    async def end_sleep(self, job_id: str) -> bool:
+        """End the sleep of a job now: ``steps.sleep()`` of the job returns as it does at its time.
+
+        Suppose an order sleeps for 14 days until its delivery is checked, and the customer calls today. A job
+        that you move with ``move_jobs()`` would sleep on, because the step keeps its end.
+
+        Args:
+            job_id: The job. If several of its steps sleep at once, all of them end.
+
+        Returns:
+            True if the job slept and is due now. False if it does not exist, does not sleep, or was suspended
+            by a node of an earlier checkout.
+
+        Raises:
+            DatabaseUnavailableError: The database is unavailable, or its response was lost and the sleep may
+                have ended. Call again.
+
+        Example::
+
+            await scheduler.enqueue("shop.order", args=(7,), job_id="order:7")
+            await scheduler.end_sleep("order:7")
+        """
+        return await end_sleep(self._parts, check_job_id(job_id))
 
     # -- tasks ---------------------------------------------------------------------------------------------
 

@@ -7,6 +7,15 @@ from pg_scheduler.jobs.signals import signal_text
 from pg_scheduler.scheduler.parts import Parts
 
 
+async def end_sleep(parts: Parts, job_id: str) -> bool:
+    """End the sleep of a job, and notify workers; return whether it slept."""
+    due = await parts.store.signals.end_sleep(job_id)
+    if due is None:
+        return False
+    await parts.outbox.notify_due(due, None)
+    return True
+
+
 async def send_signal(
     parts: Parts, job_id: str, name: str, value: object, connection: Connection | None
 ) -> bool:

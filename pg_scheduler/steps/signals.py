@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.database.faults import SuppressedChangeError
-from pg_scheduler.database.session import Connection
+from pg_scheduler.database.session import Connection, Record
 from pg_scheduler.database.statements import Repository, Transaction
 from pg_scheduler.errors import JobNotFoundError, PayloadError
 from pg_scheduler.jobs.step_values import MAX_STEP_BYTES, MAX_STEPS
@@ -65,6 +65,16 @@ class SignalRepository(Repository):
             return await self._send(job_id, name, value, transaction.connection)
 
         return await self._statements.run_retrying(send, within=connection, savepoints=False)
+
+    async def end_sleep(self, job_id: str) -> datetime | None:
+        """End the sleeps of a suspended job; return when it is due, or None if it does not sleep."""
+
+        async def end(transaction: Transaction) -> list[Record]:
+            now = self._statements.now
+            return await self._statements.fetch("end_sleep", job_id, now, on=transaction.connection)
+
+        rows = await self._statements.run_retrying(end)
+        return rows[0]["due"] if rows else None
 
     async def _send(self, job_id: str, name: str, value: str, connection: Connection) -> SentSignal:
         """Store a signal and wake the job if it waits for it. See ``send()``."""

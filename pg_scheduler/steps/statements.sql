@@ -473,6 +473,31 @@ WHERE job_id = $1 AND status = 'pending' AND blocked_on IS NULL AND execution_ti
   AND (({suspension}) @> to_jsonb($3::text) OR {was_suspended_unmarked})
 RETURNING execution_time AS due;
 
+-- name: end_sleep
+-- route: caller
+-- End the sleeps for which the job $1 is suspended, and make it due now; return when that is.
+--
+-- Only the ends of its open sleeps change: the attempt that continues finds that they are over, as at their time. The lock
+-- of the job's row orders this with claims, so no attempt runs, and a job that was claimed since is not changed.
+WITH held AS (
+    SELECT job_id, ({suspension}) AS steps, options
+    FROM {schema}scheduled_jobs AS job
+    WHERE job_id = $1 AND status = 'pending' AND blocked_on IS NULL AND ({suspension}) IS NOT NULL
+    FOR NO KEY UPDATE
+),
+ended AS (
+    UPDATE {schema}scheduler_steps AS step SET until = coalesce($2, {now})
+    FROM held AS job
+    WHERE step.job_id = job.job_id AND step.kind = 'sleep' AND step.ended_at IS NULL
+      AND step.until > coalesce($2, {now}) AND job.steps @> to_jsonb(step.name) AND {of_definition}
+    RETURNING step.job_id
+)
+UPDATE {schema}scheduled_jobs AS job SET
+    execution_time = least(execution_time, coalesce($2, {now})),
+    last_heartbeat = coalesce($2, {now})
+WHERE job_id = ANY (ARRAY (SELECT job_id FROM ended)) AND status = 'pending'
+RETURNING execution_time AS due;
+
 -- name: look_at_waits
 -- route: caller
 -- Make jobs due again that settle_jobs has just suspended, if a signal came before; return when the first one is.

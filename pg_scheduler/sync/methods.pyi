@@ -546,6 +546,14 @@ class BlockingMethods(Blocking):
 
         Parameters, values and errors are those of ``Scheduler.signal()``.
         """
+    def end_sleep(self, job_id: str) -> bool:
+        """End the sleep of a job now: ``steps.sleep()`` of the job returns as it does at its time.
+
+        Suppose an order sleeps for 14 days until its delivery is checked, and the customer calls today. A job
+        that you move with ``move_jobs()`` would sleep on, because the step keeps its end.
+
+        Parameters, values and errors are those of ``Scheduler.end_sleep()``.
+        """
     @property
     def tasks(self) -> BlockingTasks:
         """The registered functions and the paused names; see `Tasks`."""

@@ -102,6 +102,10 @@ def insert_bulk(
 
 
 ENDED: Final = "UPDATE scheduled_jobs SET status = 'failed', finished_at = now() WHERE job_id = 'held'"
+SLEEPING: Final = """
+    UPDATE scheduled_jobs SET options = '{"steps": 1, "suspended": {"attempt": 0, "steps": ["nap"]}}'
+    WHERE job_id = 'held'
+"""
 PAUSED: Final = "UPDATE scheduler_schedules SET paused_at = now() WHERE schedule_id = 'held'"
 
 CALLS: Final = {
@@ -110,6 +114,7 @@ CALLS: Final = {
     "retry": LockedCall(HELD_JOB, lambda it, _: it.retry_job("held"), ENDED),
     "run now": LockedCall(HELD_JOB, lambda it, _: it.run_job_now("held")),
     "set a status": LockedCall(HELD_JOB, lambda it, _: it.update_job_status("held", JobStatus.FAILED)),
+    "end a sleep": LockedCall(HELD_JOB, lambda it, _: it.end_sleep("held"), SLEEPING),
     "signal": LockedCall(HELD_JOB, lambda it, number: it.signal("held", f"s{number}")),
     "replace": LockedCall(
         HELD_JOB, lambda it, _: it.enqueue(work, delay=LATER, job_id="held", conflict_resolution=REPLACE)

@@ -556,6 +556,7 @@ async def use_path(store: Store) -> object:
     await store.limits.delete_past_starts(9)
     (claims["a"],) = (await store.claims.exchange("w1", [NAME], 10)).jobs
     assert await store.signals.job_name("a") == NAME
+    assert await store.signals.end_sleep("a") is None
     assert await store.signals.send("a", "go", "[1]") == SentSignal(is_stored=True)
     await store.inserts.replace([new_job("a", task_data='{"args":["new"],"kwargs":{}}')])
     outcomes: list[Outcome] = [

@@ -156,6 +156,7 @@ is_locked_by: step
 delete_steps_from: call after jobs steps
 store_signal: call jobs steps
 wake_signalled: call jobs
+end_sleep: call jobs steps
 look_at_waits: skips jobs steps
 find_children: step jobs
 keep_holders_results: step jobs
