@@ -12,7 +12,9 @@ from pg_scheduler.dashboard.folded_scale import FoldedScale, Piece
 from pg_scheduler.dashboard.graph import Graph, Node, graph_of
 from pg_scheduler.dashboard.json_tree import JsonTree, json_tree
 from pg_scheduler.inspect import StepState
+from pg_scheduler.inspect.dependencies import Dependencies
 from pg_scheduler.inspect.steps import SLEEPING, WAITING
+from pg_scheduler.inspect.store.inspections import LinkedJob
 from pg_scheduler.inspect.store.workflows import ChildRow
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.timeline import Attempt
@@ -136,6 +138,27 @@ def workflow_of(
         left_out=len(own) - len(shown),
         open_steps=[step for step in open_steps if step.kind in {SLEEP, SIGNAL, CHILD, FIRST}],
     )
+
+
+def links_of(job: Job, state: str, links: Dependencies, family: Family) -> Graph | None:
+    """Return the graph of the jobs that a job waits for, and of those that wait for it; None for none.
+
+    The children of its own steps are in the graph of its steps.
+    """
+    own_ids = {child.job_id for children in family.children.values() for child in children}
+    before = [_linked(linked) for linked in links.parents if linked.job_id not in own_ids]
+    after = [_linked(linked) for linked in links.children]
+    others = Node("and other jobs", "", "")
+    before += [others] if links.has_more_parents and not own_ids else []
+    after += [others] if links.has_more_children else []
+    if not before and not after:
+        return None
+    return graph_of([before, [Node(job.job_name, job.job_id, state, is_current=True)], after])
+
+
+def _linked(linked: LinkedJob) -> Node:
+    state = linked.status.value if linked.status else "missing"
+    return Node(linked.job_name or linked.job_id, linked.job_id, state, linked.job_id)
 
 
 def _spans(

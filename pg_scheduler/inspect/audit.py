@@ -35,6 +35,7 @@ ACTIONS: Final = (
         "add_job",
         "run_job",
         "signal_job",
+        "wake_job",
     ),
     *("mute_finding", "unmute_finding", "mute_error", "unmute_error", "vacuum_jobs", "start_release"),
     *("start_bulk", "resume_bulk", "stop_bulk", "end_bulk"),

@@ -28,6 +28,12 @@ class Family:
     owner: OwnerRow | None = None
     """The job whose step has started this one; None if no step did, or the job is hidden."""
 
+    @property
+    def has_open_children(self) -> bool:
+        """Whether some of the children exist and have not ended."""
+        rows = (row for children in self.children.values() for row in children)
+        return any(row.job_name is not None and row.finished_at is None for row in rows)
+
 
 async def read_family(
     inspector: Inspector, job_id: str, steps: Sequence[StepState], sees_name: Callable[[str], bool]

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import asyncpg
 import pytest
 
-from pg_scheduler import call, current_job
+from pg_scheduler import Job, JobStatus, call, current_job
 from pg_scheduler.dashboard import Access, dashboard
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.testing import TestScheduler
-from tests.dashboard.client import JSON, App, Page, request
+from tests.dashboard.client import JSON, App, Page, request, send
+from tests.dashboard.test_actions import records
 from tests.support.world import DAY, World
 
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
@@ -33,6 +38,15 @@ async def order(number: int) -> None:
     await steps.sleep("delivery", 14 * DAY)
 
 
+async def part(number: int) -> int:
+    return number
+
+
+async def fan(number: int) -> None:
+    steps = current_job().steps
+    await asyncio.gather(*(steps.child(f"part-{n}", call(part, n), delay=DAY) for n in range(3)))
+
+
 async def approval(number: int) -> None:
     await current_job().steps.wait("approved")
 
@@ -40,7 +54,7 @@ async def approval(number: int) -> None:
 @pytest.fixture
 async def kit(pool: asyncpg.Pool) -> AsyncIterator[TestScheduler]:
     async with TestScheduler(pool) as kit:
-        for function in (label, order, approval):
+        for function in (label, order, part, fan, approval):
             kit.scheduler.register(function, name=f"flow.{function.__name__}")
         yield kit
 
@@ -119,6 +133,16 @@ async def test_jobs_of_hidden_names_are_not_seen_through_steps(kit: TestSchedule
     assert "Started by" not in answer.text
 
 
+async def test_jobs_before_and_after_are_a_graph(kit: TestScheduler, app: App) -> None:
+    for job_id, after in (("first", []), ("second", []), ("third", ["first", "second"]), ("last", ["third"])):
+        await kit.scheduler.enqueue("flow.part", args=(1,), job_id=job_id, after=after, delay=DAY)
+    page = await page_of(app, "/job?id=third")
+    links = [link for link in page.links() if link.startswith("/job?")]
+    assert {"/job?id=first", "/job?id=second", "/job?id=last"} <= set(links)
+    (graph,) = [svg for svg in page.all("svg") if svg.get("class") == "flow-graph"]
+    assert str(graph["aria-label"]).count("flow.part") == 4
+
+
 async def test_many_children_are_counted_and_those_that_need_a_look_come_first(
     world: World, app: App
 ) -> None:
@@ -142,3 +166,137 @@ async def test_many_children_are_counted_and_those_that_need_a_look_come_first(
     (everything,) = [link for link in page.links() if "step=parts" in link and link.startswith("/job")]
     links = (await page_of(app, everything.partition("#")[0])).links()
     assert len([link for link in links if "fan%3Aparts%3A" in link]) >= 1_000
+
+
+# -- actions -----------------------------------------------------------------------------------------------
+
+
+async def job_of(kit: TestScheduler, job_id: str) -> Job:
+    job = await kit.scheduler.get_job(job_id)
+    assert job is not None
+    return job
+
+
+async def test_sleep_is_ended_after_a_question(kit: TestScheduler, app: App, pool: asyncpg.Pool) -> None:
+    await start(kit)
+    target = "/actions/jobs/wake?id=order:1"
+    page = await page_of(app, "/job?id=order:1")
+    assert [form["action"] for form in page.all("form") if "/wake" in str(form["action"])] == [
+        "/actions/jobs/wake?id=order%3A1"
+    ]
+    assert "End the sleep of this job now?" in Page((await send(app, target, {})).text).text
+    assert (await job_of(kit, "order:1")).suspended_by == "sleep"
+    answer = await send(app, target, {"confirm": "yes"})
+    assert (answer.status, answer.did) == (303, "sleep_ended")
+    await kit.drain()
+    assert (await job_of(kit, "order:1")).status is JobStatus.COMPLETED
+    assert await records(pool) == [("ada", "dashboard", "wake_job", "order:1")]
+    assert (await send(app, target, {"confirm": "yes"})).status == 409
+
+
+async def test_run_now_of_an_old_page_ends_the_sleep(kit: TestScheduler, app: App) -> None:
+    await start(kit)
+    assert (await send(app, "/actions/jobs/run?id=order:1", {})).did == "sleep_ended"
+    await kit.drain()
+    assert (await job_of(kit, "order:1")).status is JobStatus.COMPLETED
+
+
+async def test_job_is_cancelled_with_its_children(kit: TestScheduler, app: App) -> None:
+    await start(kit, "fan", "fan:1")
+    target = "/actions/jobs/cancel-family?id=fan:1"
+    question = Page((await send(app, target, {})).text)
+    assert "Cancel this job and 3 of its children" in question.text
+    rows = [str(field["value"]) for field in question.all("input") if field.get("name") == "row"]
+    answer = await send(app, target, {"confirm": "yes", "row": rows})
+    assert (answer.status, answer.headers["location"]) == (303, "/job?id=fan%3A1")
+    for job_id in ("fan:1", "fan:1:part-0", "fan:1:part-1", "fan:1:part-2"):
+        assert (await job_of(kit, job_id)).status is JobStatus.CANCELLED, job_id
+    assert "cancel_family" not in (await request(app, "/job?id=fan:1", headers=JSON)).data["actions"]
+
+
+async def test_ended_job_is_repeated_from_a_step(kit: TestScheduler, app: App) -> None:
+    await start(kit)
+    await kit.scheduler.cancel_job("order:1")
+    page = await page_of(app, "/job?id=order:1")
+    assert [option["value"] for option in page.all("option") if "value" in option][:3] == [
+        "charge", "label", "delivery",
+    ]  # fmt: skip
+    answer = await send(app, "/actions/jobs/repeat?id=order:1", {"from_step": "label"})
+    assert (answer.status, answer.did) == (303, "retry.1.0.0")
+    names = [step.name for step in (await Inspector(kit.scheduler).steps("order:1")).items]
+    assert "charge" in names
+    assert "delivery" not in names
+    assert (await send(app, "/actions/jobs/repeat?id=order:1", {})).status == 400
+
+
+def allow(access: Access, _request: object) -> Access:
+    return access
+
+
+async def test_actions_need_their_rights(kit: TestScheduler) -> None:
+    await start(kit)
+    for access in (Access("eve", "viewer"), Access("bob", "admin", names=("other.*",))):
+        app = dashboard(kit.scheduler, authorize=partial(allow, access))
+        for verb in ("wake", "run", "cancel-family", "repeat"):
+            fields = {"confirm": "yes", "row": "order%3A1", "from_step": "label"}
+            assert (await send(app, f"/actions/jobs/{verb}?id=order:1", fields)).status in {403, 404}, verb
+    assert (await job_of(kit, "order:1")).suspended_by == "sleep"
+
+
+# -- the list ----------------------------------------------------------------------------------------------
+
+
+async def listed(app: App, url: str = "/workflows") -> list[str]:
+    answer = await request(app, url, headers=JSON)
+    assert answer.status == 200, answer.text
+    return [row["job_id"] for row in answer.data["items"]]
+
+
+async def test_workflows_are_listed_by_what_they_wait_for(kit: TestScheduler, app: App, world: World) -> None:
+    await start(kit)
+    await start(kit, "approval", "approval:1")
+    await start(kit, "approval", "approval:2")
+    await start(kit, "fan", "fan:1")
+    await world.job("plain", "flow.order", status="failed", error_message="no")
+    await world.job("broken", "flow.order", status="failed", error_message="no", options={"steps": 1})
+    await world.step("broken", "charge")
+    assert await listed(app, "/workflows?state=sleeping") == ["order:1"]
+    assert await listed(app, "/workflows?state=awaiting") == ["approval:1", "approval:2"]
+    assert await listed(app, "/workflows?state=children") == ["fan:1"]
+    assert await listed(app, "/workflows?state=failed") == ["broken"]
+    assert await listed(app, "/workflows?state=awaiting&name=approved") == ["approval:1", "approval:2"]
+    assert await listed(app, "/workflows?state=awaiting&name=other") == []
+    assert await listed(app, "/workflows?state=awaiting&task=flow.order") == []
+    assert sorted(await listed(app)) == ["approval:1", "approval:2", "broken", "fan:1", "order:1"]
+    data = (await request(app, "/workflows", headers=JSON)).data
+    assert {label: number for label, number, *_ in data["tabs"] if number} == {
+        "Waits for a signal": "2", "Sleeping": "1", "Waits for children": "1",
+    }  # fmt: skip
+    assert ["approved", "2", "awaiting"] in data["steps"]
+    text = " ".join((await page_of(app, "/workflows?state=sleeping")).text.split())
+    assert "flow.order order:1 sleeping delivery sleep in 14 d" in text
+    assert (await request(app, "/workflows?state=odd")).status == 400
+
+
+async def test_long_list_continues_and_hides_what_may_not_be_seen(
+    kit: TestScheduler, app: App, world: World
+) -> None:
+    await kit.scheduler.initialize_db()
+    mark = {"steps": 1, "suspended": {"attempt": 1, "kind": "signal", "steps": ["go"]}}
+    await world.jobs(
+        130, lambda n: f"flow.{n % 2}", job_id="wait:{:03}".format, attempt=1, due=LATEST, options=mark
+    )
+    for number in range(1, 131):
+        await world.step(f"wait:{number:03}", "go", "signal", until=LATEST, ended=None)
+    found, address = list[str](), "/workflows?state=awaiting"
+    while address:
+        found += await listed(app, address)
+        following = (await request(app, address, headers=JSON)).data["next"]
+        address = f"/workflows?state=awaiting&after={quote(following)}" if following else ""
+    assert sorted(set(found)) == sorted(found)
+    assert len(found) == 130
+    limited = dashboard(kit.scheduler, authorize=lambda _: Access("bob", "admin", names=("flow.1",)))
+    answer = await request(limited, "/workflows?state=awaiting")
+    assert "flow.0" not in answer.text
+    assert (await request(limited, "/workflows", headers=JSON)).data["steps"] == []
+    assert (await request(app, "/workflows?state=awaiting&after=nonsense")).status == 400

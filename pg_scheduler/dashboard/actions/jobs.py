@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.actions.bulk import change_all
-from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Redirect
+from pg_scheduler.dashboard.actions.request import MAX_ROWS, ActionRequest, ConfirmPage, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of
 from pg_scheduler.inspect import Progress
 from pg_scheduler.inspect.store.bulk import BulkAction
+from pg_scheduler.inspect.workflows import read_family
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.step_values import SLEEP
 
 
 async def cancel(request: ActionRequest) -> Redirect | ConfirmPage:
@@ -62,12 +64,79 @@ async def delete(request: ActionRequest) -> Redirect | ConfirmPage:
 
 
 async def run(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Make pending jobs due now."""
+    """Make pending jobs due now. A single one that sleeps goes on, which no other due time would do."""
+    if request.is_one and not request.is_for_all:
+        job = await _visible_job(request)
+        if job.suspended_by == SLEEP:
+            return await _end_sleep(request, job)
     return await change("move", request, "run", to=request.page.now)
 
 
+async def wake(request: ActionRequest) -> Redirect | ConfirmPage:
+    """End the sleep of a job, after a question."""
+    job = await _visible_job(request)
+    if request.is_confirmed:
+        return await _end_sleep(request, job)
+    question = "End the sleep of this job now? It goes on as if its time had come."
+    return ConfirmPage(question, "End the sleep", "/job", rows=[job.job_id])
+
+
+async def _end_sleep(request: ActionRequest, job: Job) -> Redirect:
+    if not await request.operations.scheduler.end_sleep(job.job_id):
+        raise RejectedError("the job does not sleep, so nothing was changed", 409)
+    await request.operations.inspector.record_action("wake_job", job.job_id)
+    return Redirect("/job", "sleep_ended", {"id": job.job_id})
+
+
+async def cancel_family(request: ActionRequest) -> Redirect | ConfirmPage:
+    """Cancel a job and those of its children that have not ended, after a question."""
+    job = await _visible_job(request)
+    if request.is_confirmed:
+        rows = [job_id for job_id in request.rows if job_id != job.job_id]
+        # The job comes first, because it would go on with the end of its last child.
+        jobs = ActionRequest(replace(request.page, parameters={}), {"row": [job.job_id, *rows]})
+        result = await change("cancel", jobs)
+        if not isinstance(result, Redirect):
+            return result
+        return replace(result, path="/job", parameters={"id": job.job_id}, job_id="")
+    steps = (await request.page.inspector.steps(job.job_id)).items
+    family = await read_family(request.page.inspector, job.job_id, steps, request.access.sees_name)
+    open_children = [
+        child.job_id
+        for children in family.children.values()
+        for child in children
+        if child.job_name is not None and child.finished_at is None
+    ]
+    chosen = open_children[: MAX_ROWS - 1]
+    question = f"Cancel this job and {len(chosen):,} of its children, which have not ended?"
+    if len(open_children) > len(chosen) or family.has_more_children:
+        question += " It may have other children that have not ended, which stay as they are."
+    return ConfirmPage(question, "Cancel with children", "/job", rows=[job.job_id, *chosen])
+
+
+async def repeat(request: ActionRequest) -> Redirect | ConfirmPage:
+    """Let an ended job run again from one of its steps."""
+    name = request.text("from_step")
+    if not name:
+        raise RejectedError("choose the step from which the job runs again")
+    return await change("retry", request, from_step=name)
+
+
+async def _visible_job(request: ActionRequest) -> Job:
+    """Return the job that the address names.
+
+    Raises:
+        NotFoundError: It does not exist, or is hidden.
+    """
+    (job_id,) = request.ids
+    job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
+    if job is None or not request.access.sees_name(job.job_name):
+        raise NotFoundError.of("job", job_id)
+    return job
+
+
 async def change(
-    verb: BulkAction, request: ActionRequest, did: str = "", **arguments: datetime
+    verb: BulkAction, request: ActionRequest, did: str = "", **arguments: Any
 ) -> Redirect | ConfirmPage:
     """Change all jobs of a search; else, in one transaction, the named jobs that the request sees.
 

@@ -27,6 +27,7 @@ from pg_scheduler.dashboard.pages import (
     tasks,
     worker,
     workers,
+    workflows,
 )
 
 LIVE_PARAMETERS: Final = (
@@ -63,6 +64,7 @@ PAGES: Final[dict[str, Page]] = {
     "/job": Page(job.build, "job", is_live=True, parent="/jobs"),
     "/job-form": Page(job_forms.build_add, "job_form", parent="/jobs"),
     "/signal-form": Page(job_forms.build_signal, "signal_form", parent="/jobs"),
+    "/workflows": Page(workflows.build, "workflows", "Workflows", is_live=True),
     "/errors": Page(errors.build, "errors", "Errors", is_live=True),
     "/error": Page(errors.build_one, "error_group", is_live=True, parent="/errors"),
     "/runs": Page(run.build, "runs", parent="/jobs"),
@@ -85,7 +87,7 @@ PAGES: Final[dict[str, Page]] = {
 }
 
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
-    "Work": ("/", "/jobs", "/errors", "/schedules", "/calendar"),
+    "Work": ("/", "/jobs", "/workflows", "/errors", "/schedules", "/calendar"),
     "Capacity": ("/tasks", "/workers", "/limits"),
     "System": ("/doctor", "/audit", "/about"),
 }

@@ -55,6 +55,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "add_job": ("added the job", "/job"),
     "run_job": ("ran the job", "/job"),
     "signal_job": ("signalled the job", "/job"),
+    "wake_job": ("ended the sleep of the job", "/job"),
     "mute_finding": ("muted the finding", "/doctor"),
     "unmute_finding": ("unmuted the finding", "/doctor"),
     "mute_error": ("muted the errors", "/error"),

@@ -28,7 +28,7 @@ from pg_scheduler.dashboard.pages.job_values import (
     values_of,
     waiting_signals,
 )
-from pg_scheduler.dashboard.workflow import own_steps, workflow_of
+from pg_scheduler.dashboard.workflow import links_of, own_steps, workflow_of
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect import AuditRecord, Explanation, Reason, ReasonCode, StepState
@@ -38,10 +38,11 @@ from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
 from pg_scheduler.inspect.timeline import SUSPENDED, attempts_of, timeline_of
-from pg_scheduler.inspect.workflows import read_family
+from pg_scheduler.inspect.workflows import RESULT, read_family
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.step_values import SLEEP
 from pg_scheduler.jobs.worker_report import ReportedHealth
 
 STOPS: Final[Mapping[str, str]] = {
@@ -122,12 +123,13 @@ async def build(request: PageRequest) -> View:
         changes=await _changes(job.job_id, request),
         workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
         runs_on=await _runs_on(job, request),
-        actions=list(_actions(raw, dependencies, steps, request)),
+        actions=list(_actions(raw, dependencies, steps, request, has_open_children=family.has_open_children)),
         _state=state_of(job, request.now),
         _cause=cause_of(job, shown_explanation, attempts, limit),
         _attempts=[attempt for attempt in attempts[::-1] if attempt.outcome != SUSPENDED],
         _gantt=gantt_of(job, attempts, request.now, steps),
         _family=family,
+        _links=links_of(job, state_of(job, request.now), dependencies, family),
         _workflow=workflow_of(
             job, steps, family, attempts, now=request.now, expanded=request.parameters.get("step", "")
         ),
@@ -174,11 +176,20 @@ def _end_at(job: Job, now: datetime) -> datetime | None:
 
 
 def _actions(
-    job: Job, dependencies: Dependencies, steps: Sequence[StepState], request: PageRequest
+    job: Job,
+    dependencies: Dependencies,
+    steps: Sequence[StepState],
+    request: PageRequest,
+    *,
+    has_open_children: bool,
 ) -> Iterator[str]:
     """Yield the actions that the request may make and that can succeed."""
     if job.status in ALLOWED["cancel"] and request.may("cancel"):
         yield "cancel"
+        if has_open_children:
+            yield "cancel_family"
+    if job.status in ALLOWED["retry"] and request.may("retry") and any(step.kind != RESULT for step in steps):
+        yield "repeat"
     if job.status in ALLOWED["retry"] and request.may("retry"):
         yield "retry"
     if job.finished_at is not None and job_forms.can_add_like(job, request):
@@ -188,6 +199,8 @@ def _actions(
         # A suspended job that is moved would run an attempt, which meets the same step and waits again.
         if job.execution_time > request.now and job.suspended_by is None:
             yield "run"
+        if job.suspended_by == SLEEP and job.blocked_on is None:
+            yield "wake"
     if steps and job.finished_at is None and request.may("signal"):
         yield "signal"
     # A job that has children cannot be deleted.

@@ -63,14 +63,15 @@ FIRST_OPEN: Final = OpenStep("", "")
 
 
 class OpenCount(NamedTuple):
-    """The number of unfinished jobs in an open step.
+    """The number of jobs that are suspended by steps of a kind.
 
     Attributes:
+        name: The name of the step; None for all steps of the kind.
         examined: The place of the last of these steps among those that were examined.
     """
 
     kind: str
-    name: str
+    name: str | None
     jobs: int
     examined: int
 
@@ -111,7 +112,7 @@ class WorkflowRepository(Repository):
         return await self._rows(OpenStep, "inspect_open_steps", kind, limit, name, *after)
 
     async def count_open(self) -> list[OpenCount]:
-        """Return the numbers of unfinished jobs that sleep or wait for a signal, by the name of the step."""
+        """Return the numbers of suspended jobs by what they wait for and by the name of the step."""
         return await self._rows(OpenCount, "inspect_open_counts", MAX_OPEN, MAX_NAMES)
 
     async def progress(self, job_ids: Collection[str]) -> dict[str, StepProgress]:

@@ -70,25 +70,39 @@ LIMIT $2::bigint;
 
 -- name: inspect_open_counts
 -- route: pool
--- Count open sleeps and waits for signals of unfinished jobs by name, among the first $1 of each kind; at most $2 names.
-SELECT open.kind, open.name, count(*) AS jobs, max(open.place) AS examined
-FROM (VALUES ('signal'), ('sleep')) AS of (kind)
-CROSS JOIN LATERAL (
-    SELECT step.kind, step.name, step.job_id, row_number() OVER () AS place
-    FROM {schema}scheduler_steps AS step
-    WHERE step.ended_at IS NULL AND step.kind = of.kind
-    ORDER BY step.kind, step.name, step.job_id
-    LIMIT $1::bigint
-) AS open
-CROSS JOIN LATERAL (
-    SELECT
-    FROM {schema}scheduled_jobs
-    WHERE job_id = open.job_id AND finished_at IS NULL
-    OFFSET 0  -- not joined in another way, which reads all jobs
-) AS job
-GROUP BY open.kind, open.name
-ORDER BY open.kind, jobs DESC, open.name
-LIMIT $2::bigint;
+-- Count suspended jobs by what they wait for and by the step, among the first $1 open steps of each kind; $2 names.
+--
+-- A NULL for the step stands for all steps of the kind. "examined" is the place of the last step that was examined.
+WITH waiting AS MATERIALIZED (
+    SELECT open.kind, open.name, open.job_id, open.place, job.is_suspended
+    FROM (VALUES ('signal'), ('sleep'), ('child')) AS suspending (kind)
+    CROSS JOIN LATERAL (
+        SELECT step.kind, step.name, step.job_id, row_number() OVER () AS place
+        FROM {schema}scheduler_steps AS step
+        WHERE step.ended_at IS NULL AND step.kind = suspending.kind
+        ORDER BY step.kind, step.name, step.job_id
+        LIMIT $1::bigint
+    ) AS open
+    LEFT JOIN LATERAL (
+        SELECT true AS is_suspended
+        FROM {schema}scheduled_jobs
+        WHERE job_id = open.job_id AND ({suspended_by}) = open.kind
+        OFFSET 0  -- not joined in another way, which reads all jobs
+    ) AS job ON true
+)
+SELECT kind, NULL AS name, count(DISTINCT job_id) FILTER (WHERE is_suspended) AS jobs, max(place) AS examined
+FROM waiting
+GROUP BY kind
+UNION ALL
+SELECT named.kind, named.name, named.jobs, named.examined
+FROM (
+    SELECT kind, name, count(DISTINCT job_id) FILTER (WHERE is_suspended) AS jobs, max(place) AS examined
+    FROM waiting
+    GROUP BY kind, name
+    ORDER BY jobs DESC, kind, name
+    LIMIT $2::bigint
+) AS named
+WHERE named.jobs > 0;
 
 -- name: inspect_step_progress
 -- route: pool

@@ -1,0 +1,192 @@
+"""The list of workflows: jobs with steps that run, wait or have failed, by task and by step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
+from pg_scheduler.dashboard.positions import read_after, write_next
+from pg_scheduler.facts.job_state import state_of
+from pg_scheduler.inspect.base import tables_of
+from pg_scheduler.inspect.store.workflows import MAX_COUNTED, MAX_OPEN, OpenCount, OpenStep, StepProgress
+from pg_scheduler.inspect.texts import count, term
+from pg_scheduler.jobs.model import Job
+from pg_scheduler.jobs.step_values import CHILD, SIGNAL, SLEEP
+
+SUSPENDED: Final[Mapping[str, str]] = {"awaiting": SIGNAL, "sleeping": SLEEP, "children": CHILD}
+"""The kinds of the steps that suspend the jobs of a tab."""
+
+SEARCHED: Final = ("running", "failed")
+"""The tabs whose jobs a search finds; those without steps are left out."""
+
+TABS: Final[Mapping[str, str]] = {
+    "": "All",
+    "running": "Running",
+    "awaiting": "Waits for a signal",
+    "sleeping": "Sleeping",
+    "children": "Waits for children",
+    "failed": "Failed",
+}
+
+PAGE_LENGTH: Final = 50
+MAX_EXAMINED: Final = 200
+"""Open steps, or jobs, of which those of one page are selected."""
+
+COUNTS_AGE_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRow:
+    """A job with steps."""
+
+    job_id: str
+    name: str
+    state: str
+    step: str | None
+    """The step in which it waits; None for none."""
+    kind: str | None
+    """The kind of that step."""
+    until: datetime | None
+    """When that step ends at the latest."""
+    steps: str
+    """The number of its steps."""
+    created_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a list, and the position of the following one; None at its end."""
+
+    rows: Sequence[WorkflowRow]
+    next: str | None
+
+
+async def build(request: PageRequest) -> View:
+    """Return a page of the workflows in a state."""
+    state = request.parameters.get("state", "")
+    if state not in TABS:
+        raise RejectedError(f"state must be one of {', '.join(filter(None, TABS))}, not {state[:50]!r}")
+    task, name = request.parameters.get("task", ""), request.parameters.get("name", "")
+    counts = await _counts(request)
+    if state:
+        part = await _part(state, task, name, await read_after(request), request)
+    else:
+        parts = [await _part(tab, task, name, None, request) for tab in TABS if tab]
+        rows = [row for part in parts for row in part.rows]
+        part = Part(sorted(rows, key=lambda row: row.created_at, reverse=True)[:PAGE_LENGTH], None)
+    kind = SUSPENDED.get(state)
+    return View(
+        state=state,
+        task=task,
+        name=name,
+        tabs=[(label, _number(counts, tab), tab, tab == state) for tab, label in TABS.items()],
+        steps=[
+            (step.name, count(step.jobs, is_capped=step.examined >= MAX_OPEN), _tab_of(step.kind))
+            for step in counts
+            if step.name is not None and kind in {None, step.kind}
+        ],
+        items=part.rows,
+        next=await write_next(request, part.next),
+        after=request.parameters.get("after") or None,
+    )
+
+
+async def _counts(request: PageRequest) -> Sequence[OpenCount]:
+    """Return the numbers of suspended jobs; none if the request may not see all names."""
+    if request.access.visible_names is not None:
+        return ()
+    return await request.read_shared(_read_counts, age_s=COUNTS_AGE_S)
+
+
+async def _read_counts(request: PageRequest) -> Sequence[OpenCount]:
+    return await tables_of(request.inspector).reads.workflows.count_open()
+
+
+def _tab_of(kind: str) -> str:
+    return next(tab for tab, suspending in SUSPENDED.items() if suspending == kind)
+
+
+def _number(counts: Sequence[OpenCount], tab: str) -> str:
+    """Return the number of the jobs of a tab; empty if it is unknown."""
+    for row in counts:
+        if row.name is None and row.kind == SUSPENDED.get(tab):
+            return count(row.jobs, is_capped=row.examined >= MAX_OPEN)
+    return "0" if counts and tab in SUSPENDED else ""
+
+
+async def _part(tab: str, task: str, name: str, after: str | None, request: PageRequest) -> Part:
+    if tab in SUSPENDED:
+        return await _suspended(SUSPENDED[tab], task, name, after, request)
+    if name:  # the name of a step selects suspended jobs
+        return Part((), None)
+    where = " ".join(filter(None, (f"status:{tab}", term("name", task) if task else "")))
+    page = await request.search_jobs(where, MAX_EXAMINED, after)
+    return Part(await _rows(page.items, request), page.next)
+
+
+async def _suspended(kind: str, task: str, name: str, after: str | None, request: PageRequest) -> Part:
+    """Return jobs that steps of a kind have suspended, in the order of the names of the steps."""
+    position = _position(after)
+    reads = tables_of(request.inspector).reads.workflows
+    steps = await reads.open_steps(kind, MAX_EXAMINED, name or None, position)
+    jobs = await request.inspector.get_jobs(list(dict.fromkeys(step.job_id for step in steps)))
+    selected: dict[str, Job] = {}
+    for step in steps:
+        position = step
+        job = jobs.get(step.job_id)
+        if job is None or job.suspended_by != kind or not request.access.sees_name(job.job_name):
+            continue
+        if not task or job.job_name == task:
+            selected[job.job_id] = job
+        if len(selected) == PAGE_LENGTH:
+            break
+    is_last = len(steps) < MAX_EXAMINED and (not steps or position == steps[-1])
+    return Part(await _rows(list(selected.values()), request), None if is_last else json.dumps(position))
+
+
+def _position(after: str | None) -> OpenStep:
+    """Return the position that an address names.
+
+    Raises:
+        RejectedError: It is that of another list.
+    """
+    if after is None:
+        return OpenStep("", "")
+    try:
+        name, job_id = json.loads(after)
+    except (ValueError, TypeError) as error:
+        raise RejectedError("the position is that of another list; begin again") from error
+    if not (isinstance(name, str) and isinstance(job_id, str)):
+        raise RejectedError("the position is that of another list; begin again")
+    return OpenStep(name, job_id)
+
+
+async def _rows(jobs: Sequence[Job], request: PageRequest) -> list[WorkflowRow]:
+    """Return the rows of those of the jobs that have steps."""
+    reads = tables_of(request.inspector).reads.workflows
+    progress = await reads.progress([job.job_id for job in jobs]) if jobs else {}
+    return [
+        _row(job, progress[job.job_id], request)
+        for job in jobs
+        if job.job_id in progress and progress[job.job_id].steps
+    ][:PAGE_LENGTH]
+
+
+def _row(job: Job, progress: StepProgress, request: PageRequest) -> WorkflowRow:
+    is_open = job.finished_at is None
+    return WorkflowRow(
+        job_id=job.job_id,
+        name=job.job_name,
+        state=state_of(job, request.now),
+        step=progress.name if is_open else None,
+        kind=progress.kind if is_open else None,
+        until=progress.until if is_open else None,
+        steps=count(progress.steps, is_capped=progress.steps >= MAX_COUNTED),
+        created_at=job.created_at,
+        ended_at=job.finished_at,
+    )
