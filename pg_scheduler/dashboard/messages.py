@@ -57,7 +57,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "nothing_selected": "nothing was changed: select rows first",
     "job_added": "this new job was added; the other one stays as it was",
     "signal_sent": "the signal was sent",
-    "sleep_ended": "the sleep has ended; the job goes on",
+    "sleep_ended": "the sleep has ended; the job continues",
     "run_started": "the run has started",
     "run_stopped": "the run stops after the batch in progress",
     "run_resumed": "the run continues",

@@ -14,7 +14,7 @@ from pg_scheduler.jobs.step_values import CHILD
 
 RESULT: Final = "result"
 RESULTS_OF_CHILDREN: Final = ("child:", "again:", "kept:", "next:")
-"""How the names of the results of children begin, which nobody has given."""
+"""How the names of the results of children begin, which no code of users has given."""
 
 
 @dataclass(frozen=True, slots=True)

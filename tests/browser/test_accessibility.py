@@ -70,6 +70,7 @@ async def test_no_page_violates_a_rule(
     page = await open_page("/about", color_scheme=color_scheme, viewport={"width": width, "height": 900})
     await scheduler.signal(shop.waiting, "question", {"by": "ann"})
     await world.step(shop.waiting, "approval", "signal", until=100 * DAY, ended=None)
+    await world.step(shop.waiting, "parts", "child", value=[shop.failed, shop.completed], until=100 * DAY)
     await world.job("queued", "browser.export", blocked_on="share:browser.exports:ada")
     await world.job("limited", "browser.charge", blocked_on="limit:browser.bank:")
     found = []

@@ -64,7 +64,7 @@ async def delete(request: ActionRequest) -> Redirect | ConfirmPage:
 
 
 async def run(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Make pending jobs due now. A single one that sleeps goes on, which no other due time would do."""
+    """Make pending jobs due now. A single one that sleeps continues, which another due time would not do."""
     if request.is_one and not request.is_for_all:
         job = await _visible_job(request)
         if job.suspended_by == SLEEP:
@@ -77,7 +77,7 @@ async def wake(request: ActionRequest) -> Redirect | ConfirmPage:
     job = await _visible_job(request)
     if request.is_confirmed:
         return await _end_sleep(request, job)
-    question = "End the sleep of this job now? It goes on as if its time had come."
+    question = "End the sleep of this job now? It continues as if its time had come."
     return ConfirmPage(question, "End the sleep", "/job", rows=[job.job_id])
 
 
@@ -93,7 +93,7 @@ async def cancel_family(request: ActionRequest) -> Redirect | ConfirmPage:
     job = await _visible_job(request)
     if request.is_confirmed:
         rows = [job_id for job_id in request.rows if job_id != job.job_id]
-        # The job comes first, because it would go on with the end of its last child.
+        # The job comes first, because the end of its last child would continue it.
         jobs = ActionRequest(replace(request.page, parameters={}), {"row": [job.job_id, *rows]})
         result = await change("cancel", jobs)
         if not isinstance(result, Redirect):
