@@ -89,6 +89,10 @@ class Redaction:
         """Return whether nothing of values is hidden; what is too deep to be shown counts as hidden."""
         return self.is_empty or bool(self.values(values) == values)
 
+    def shows_all_values(self, access: Access) -> bool:
+        """Return whether a request sees every value of arguments and metadata, and so may search all."""
+        return self.is_empty and access.sees_arguments
+
     def check_search(self, search: Search, access: Access) -> None:
         """Reject a search whose result would show what the request may not see.
 
@@ -111,6 +115,9 @@ class Redaction:
             raise SearchError(
                 "you may not search keys of limits; write limit: with the whole name of a limit", 0
             )
+
+        if term.field is TextField.ANY and not self.shows_all_values(access):
+            raise SearchError("you may not search all arguments; write a word, or arg. with its name", 0)
 
         # A visible job may wait for a hidden one, whose id a pattern would find character by character.
         if term.field is TextField.CHILD and not (access.sees_arguments and access.names is None):

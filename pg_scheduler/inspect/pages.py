@@ -82,6 +82,8 @@ class SearchPage:
     missing_index: str | None = None
     """The index that would shorten this search and does not exist, see `build_indexes()`; None if none is
     missing."""
+    order: str = ""
+    """The order of the jobs in words, such as ``the newest end first``."""
 
     @property
     def summary(self) -> str:
@@ -155,6 +157,7 @@ class PageReader:
             is_complete=is_complete,
             next=None if is_complete else write_position(position, self.sizes.now),
             missing_index=self.plan.missing,
+            order=self.plan.order,
         )
 
     def _total(self, searched: int) -> int | None:

@@ -96,6 +96,18 @@ _KEY_TYPES: Final[dict[Path, tuple[type, ...]]] = {
 }
 
 
+BY_ID: Final = "by id, descending: of generated ids the newest first"
+BY_CREATION: Final = "the newest first, then those with ids of schedules or your own"
+_ORDERS: Final[dict[Path, str]] = {
+    Path.IDS: "by id",
+    Path.WAITING: "by priority and due time",
+    Path.DUE: "by due time",
+    Path.BLOCKED: "by what they wait for",
+    Path.UNSUCCESSFUL: "the newest end first",
+}
+"""The orders of segments in words, apart from those of ``Path.NEWEST``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A range of an index.
@@ -139,6 +151,18 @@ class Plan:
     segments: tuple[Segment, ...]
     relations: tuple[str, ...] = ()
     missing: str | None = None
+
+    @property
+    def order(self) -> str:
+        """The order in which the jobs are found, in words; empty if there are none."""
+        newest = [segment for segment in self.segments if segment.path is Path.NEWEST]
+        if newest:
+            return BY_ID if len(newest) == 1 else BY_CREATION
+        texts = dict.fromkeys(_ORDERS[segment.path] for segment in self.segments)
+        # Free text may be a whole id, whose job comes first, whatever the order is.
+        if len(texts) > 1:
+            texts.pop(_ORDERS[Path.IDS], None)
+        return ", then ".join(texts)
 
     @property
     def probed(self) -> frozenset[str]:
@@ -341,7 +365,9 @@ def _words(search: Search) -> tuple[str, ...]:
     return tuple(
         pattern.literal
         for term in search.terms
-        if isinstance(term, TextTerm) and term.field is TextField.WORDS and not term.is_negated
+        if isinstance(term, TextTerm)
+        and term.field in {TextField.WORDS, TextField.ANY}
+        and not term.is_negated
         for pattern in term.patterns
         if pattern.literal is not None
     )

@@ -204,7 +204,7 @@ EDGES = f"""
 """A job that waits for others and others for it, and a limit of which many attempts started."""
 EVERY_TERM = (
     "status:pending,failed,completed,expired,cancelled -name:x error:~no due:>-9d created:>-9d attempt:>7 "
-    "crashed:yes arg.x:1 metadata.x:1 tag:x limit:x -worker:w schedule:s priority:low word"
+    "crashed:yes arg.x:1 metadata.x:1 tag:x limit:x -worker:w schedule:s priority:low word any:x any:~y"
 )
 
 

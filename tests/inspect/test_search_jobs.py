@@ -107,6 +107,12 @@ WHERE = {
     "status:failed,pending name:name.3": "job_name = 'name.3' AND status = ANY ('{failed,pending}')",
     "worker:w1": "worker_id = 'w1'",
     "arg.n:77": "task_data #>> '{kwargs,n}' = '77'",
+    "any:77": "task_data #>> '{kwargs,n}' = '77'",
+    "any:~77": "job_id LIKE '%77%' OR task_data #>> '{kwargs,n}' LIKE '%77%'",
+    "any:name.3,77": "job_name = 'name.3' OR task_data #>> '{kwargs,n}' = '77'",
+    "any:job-00003 -any:name.3": "false",
+    "status:pending any:1*": "status = 'pending' AND task_data #>> '{kwargs,n}' LIKE '1%'",
+    "any:kwargs,n,{,777777": "false",
     "id:job-00003,job-00005,nothing": "job_id = ANY ('{job-00003,job-00005}')",
     "id:job-00003,job-00005 status:failed": "job_id = 'job-00003'",
     "id:job-0000*": "job_id LIKE 'job-0000%'",
@@ -152,6 +158,37 @@ async def test_search_returns_the_newest_jobs_first(
     jobs = (await inspector.search_jobs(where)).items
     assert len(jobs) == 50
     assert list(jobs) == sorted(jobs, key=key, reverse=True)
+
+
+async def test_any_finds_values_at_any_depth_and_no_keys(inspector: Inspector, pool: asyncpg.Pool) -> None:
+    scheduler = Scheduler(pool)
+    values: list[Any] = [4711, "4711", 'a "quoted" \\ text', "Ünïcode", True, 1.5, "100%", "line\nbreak"]
+    for number, value in enumerate(values):
+        places: list[dict[str, Any]] = [
+            {"args": [value]},
+            {"kwargs": {"customer": {"ids": [1, value]}}},
+            {"metadata": {"4711x": value}},
+        ]
+        place = places[number % 3]
+        metadata = place.pop("metadata", None)
+        await scheduler.schedule_job(
+            "mail.send", datetime.now(UTC) + timedelta(1), place, job_id=f"job-{number}", metadata=metadata
+        )
+
+    async def ids(where: str) -> list[str]:
+        return sorted(job.job_id for job in (await inspector.search_jobs(where)).items)
+
+    assert await ids("any:4711") == ["job-0", "job-1"]
+    assert await ids("any:~47") == ["job-0", "job-1"]
+    assert await ids("any:471") == await ids("any:customer") == await ids("any:ids") == []
+    assert await ids('any:"a \\"quoted\\" \\\\ text"') == await ids('any:~"quoted\\" "') == ["job-2"]
+    assert await ids("any:Ünïcode") == await ids("any:~NÏC".lower()) == ["job-3"]
+    assert await ids("any:true") == ["job-4"]
+    assert await ids("any:1.5") == ["job-5"]
+    assert await ids('any:"100%"') == ["job-6"]
+    assert await ids('any:"line\nbreak"') == await ids('any:~"e\nb"') == ["job-7"]
+    assert await ids("any:mail.send") == await ids("any:~MAIL") == [f"job-{n}" for n in range(8)]
+    assert await ids("-any:~job") == []
 
 
 @pytest.mark.parametrize("where", ["", "status:completed", "status:completed,running"])

@@ -6,7 +6,8 @@ parameters. The search text contributes values only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, assert_never
 
 from pg_scheduler.inspect.search.terms import (
@@ -27,6 +28,9 @@ from pg_scheduler.jobs.limits import BLOCKED_BY_LIMIT
 MIN_INTEGER: Final = -(2**31)
 MAX_INTEGER: Final = 2**31 - 1
 
+_ESCAPED_IN_JSON: Final = re.compile(r'["\x00-\x1f\x7f]|\\\\')
+"""Characters that JSON escapes. A pattern of LIKE has a backslash as two."""
+
 
 def conditions_of(search: Search) -> tuple[Condition, ...]:
     """Return the conditions that a job of the search fulfils."""
@@ -43,6 +47,9 @@ def _condition(term: Term, search: Search) -> Condition:
         case TextTerm(field=TextField.LIMIT):
             limits = [limit for pattern in term.patterns for limit in _limits(pattern)]
             name, values = "limit", _patterns(limits)
+        case TextTerm(field=TextField.ANY):
+            likes, part_likes = _patterns(term.patterns)
+            name, values = "any", (likes, part_likes, _in_json(likes), _in_json(part_likes))
         case TextTerm():
             name, values = term.field.value, _patterns(term.patterns)
         case JsonTerm():
@@ -65,6 +72,14 @@ def _patterns(patterns: Sequence[Pattern]) -> tuple[list[str], list[str]]:
         [pattern.like for pattern in patterns if not pattern.is_part],
         [pattern.like for pattern in patterns if pattern.is_part],
     )
+
+
+def _in_json(likes: Iterable[str]) -> list[str]:
+    """Return patterns that match at least each JSON text with a value that one of these patterns matches.
+
+    A JSON text has escapes for some characters, so a pattern with one of these gives way to that of any text.
+    """
+    return ["%" if _ESCAPED_IN_JSON.search(like) else f"%{like}%" for like in likes]
 
 
 def _limits(pattern: Pattern) -> Iterator[Pattern]:

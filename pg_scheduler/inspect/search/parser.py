@@ -56,6 +56,7 @@ JSON_ROOTS: Final = ("arg", "metadata")
 FIELDS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "status": "failed",
+        "any": "4711",
         "name": "mail.*",
         "id": "3f2a",
         "worker": "a1b2c3d4",

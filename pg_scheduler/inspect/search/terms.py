@@ -48,6 +48,8 @@ class TextField(StrEnum):
 
     WORDS = "words"
     """The id or the name: free text."""
+    ANY = "any"
+    """The id, the name, or a value of the arguments or the metadata, at any depth."""
     ID = "id"
     NAME = "name"
     """The name, or a former one that the row still has."""

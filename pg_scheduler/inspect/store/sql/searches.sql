@@ -13,6 +13,19 @@ priority = ANY ($1::integer[])
 (job_id ~~ ANY ($1::text[]) OR job_name ~~ ANY ($1) OR function ~~ ANY ($1)
     OR job_id ~~* ANY ($2::text[]) OR job_name ~~* ANY ($2) OR function ~~* ANY ($2))
 
+-- The text of the JSON is compared first, with $3 and $4, because few rows have the value somewhere in it. Only these are
+-- taken apart, which is slow.
+
+-- fragment: search_any
+(job_id ~~ ANY ($1::text[]) OR job_name ~~ ANY ($1) OR function ~~ ANY ($1)
+    OR job_id ~~* ANY ($2::text[]) OR job_name ~~* ANY ($2) OR function ~~* ANY ($2)
+    OR ((task_data::text ~~ ANY ($3::text[]) OR task_data::text ~~* ANY ($4::text[])) AND EXISTS (
+        SELECT FROM jsonb_path_query(
+            task_data, '$.** ? (@.type() == "string" || @.type() == "number" || @.type() == "boolean")'
+        ) AS leaf (value)
+        WHERE (leaf.value #>> '{}') ~~ ANY ($1) OR (leaf.value #>> '{}') ~~* ANY ($2)
+    )))
+
 -- fragment: search_id
 (job_id ~~ ANY ($1::text[]) OR job_id ~~* ANY ($2::text[]))
 
