@@ -45,6 +45,7 @@ from pg_scheduler.dashboard.pages.completion import complete
 from pg_scheduler.dashboard.pages.job_values import raw_value
 from pg_scheduler.dashboard.redaction import IsHidden, Redaction
 from pg_scheduler.dashboard.rendering import render, static_files, static_version
+from pg_scheduler.dashboard.search_runs import SearchRuns
 from pg_scheduler.dashboard.switch import Switch, check_names
 from pg_scheduler.dashboard.team_views import check_views
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError, SchedulerError
@@ -222,6 +223,7 @@ class _Dashboard:
         """The Scheduler that the Inspector reads. If the source returns another one, both are replaced."""
         self._scheduler_inspector: Inspector | None = None
         self._cache = Cache()
+        self._searches = SearchRuns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -278,6 +280,7 @@ class _Dashboard:
             now=self._operations.now,
             cache=SharedReads(self._cache),
             operations=self._operations,
+            searches=self._searches,
             did=messages.read(request, base) if shows_message else "",
             is_compact=density.is_compact(request),
         )
@@ -293,7 +296,7 @@ class _Dashboard:
     def _inspector(self) -> Inspector:
         """Return the Inspector of the Scheduler that the source returns now.
 
-        For another Scheduler than before, it also replaces the operations and the cache.
+        For another Scheduler than before, it also replaces the operations, the cache and the searches.
         """
         scheduler = self._source if isinstance(self._source, Scheduler) else self._source()
         if scheduler is None:
@@ -312,6 +315,7 @@ class _Dashboard:
             self._scheduler, self._scheduler_inspector = scheduler, inspector
             self._operations = Operations(scheduler, self._settings.bounds)
             self._cache = Cache()
+            self._searches = SearchRuns()
         return inspector
 
 

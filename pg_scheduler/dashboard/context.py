@@ -17,12 +17,17 @@ from pg_scheduler.dashboard.access import Access, Authorize, Right
 from pg_scheduler.dashboard.cache import SharedReads
 from pg_scheduler.dashboard.operations import Operations
 from pg_scheduler.dashboard.redaction import HIDDEN, Redaction, without_key, without_other_job
+from pg_scheduler.dashboard.search_runs import SearchRuns
 from pg_scheduler.errors import JobConflictError
 from pg_scheduler.inspect import AuditRecord, Bounds, Inspector, SearchError, SearchPage, parse_search
 from pg_scheduler.inspect.audit import AuditPage
 from pg_scheduler.inspect.errors import ErrorGroup
+from pg_scheduler.inspect.jobs import search_part
 from pg_scheduler.inspect.names import TaskNames, parameters_of, positional_names
 from pg_scheduler.inspect.other_jobs import class_about_other_job
+from pg_scheduler.inspect.pages import Wanted
+from pg_scheduler.inspect.search.parser import names_term
+from pg_scheduler.inspect.search.terms import Pattern, TextField, TextTerm, escape_like
 from pg_scheduler.inspect.texts import term
 from pg_scheduler.jobs.history import PARENT, AttemptError
 from pg_scheduler.jobs.model import Job, Worker
@@ -46,6 +51,9 @@ MORNING: Final = " 08:00"
 
 _PREFIX: Final = re.compile(r"(?:/[A-Za-z0-9._~-]+)+/?")
 
+
+PART_MILLISECONDS: Final = 25
+"""Milliseconds after which no further statement of a part of a search examines jobs."""
 
 WORKERS_AGE_S: Final = 10.0
 DEATHS_AGE_S: Final = 10.0
@@ -122,6 +130,7 @@ class PageRequest:
         now: The time, by the clock of the operations.
         cache: The values that requests share.
         operations: Makes the changes, and has the clock.
+        searches: The searches that continue while their lists have viewers.
         did: The message about the previous action, as its cookie contains it; empty for none.
         is_compact: Whether tables are dense in this browser.
         standby_lag_s: How many seconds the data is behind the primary; None if it does not come from a
@@ -136,6 +145,7 @@ class PageRequest:
     now: datetime
     cache: SharedReads
     operations: Operations
+    searches: SearchRuns
     did: str = ""
     is_compact: bool = False
     standby_lag_s: float | None = None
@@ -176,6 +186,25 @@ class PageRequest:
         """Return a page of the visible jobs that match a search. Times in the search are in UTC."""
         names = self.access.visible_names
         return await self.inspector.search_jobs(where, limit=limit, after=after, tz=UTC, names=names)
+
+    async def continue_search(self, where: str, limit: int, after: str | None) -> SearchPage:
+        """Return a short part of a search: the page from a position on, read in some milliseconds."""
+        return await self._find(where, limit, after, ())
+
+    async def jobs_that_match(self, where: str, jobs: Sequence[Job]) -> dict[str, Job]:
+        """Return which of these jobs match a search now, as they are now, by their ids."""
+        if not jobs:
+            return {}
+        ids = tuple(Pattern(escape_like(job.job_id), job.job_id) for job in jobs)
+        page = await self._find(where, len(jobs), None, (TextTerm(TextField.ID, ids),))
+        return {job.job_id: job for job in page.items}
+
+    async def _find(self, where: str, limit: int, after: str | None, terms: Sequence[TextTerm]) -> SearchPage:
+        names, bounds = self.access.visible_names, self.settings.bounds
+        visible = None if names is None else names_term(names)
+        short = replace(bounds, milliseconds=min(bounds.milliseconds, PART_MILLISECONDS))
+        wanted = Wanted(where, UTC, terms=terms, visible=visible)
+        return await search_part(self.inspector, wanted, limit, after, short)
 
     async def sample_jobs(
         self, where: str, limit: int, age_s: float, *, version: Hashable = None, is_data: bool = True

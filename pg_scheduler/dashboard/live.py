@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from time import monotonic
 from typing import Final
 
 from starlette.responses import Response, StreamingResponse
 
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, RejectedError
-from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES
+from pg_scheduler.dashboard.pages import LIVE_PARAMETERS, PAGES, Page
 from pg_scheduler.dashboard.rendering import render_parts
 from pg_scheduler.dashboard.snapshot import Snapshot, thinned
 from pg_scheduler.errors import SchedulerError
@@ -51,11 +51,12 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
         """Yield the parts that have changed, in intervals, until the time of the stream is over."""
         ends_at, shown_versions = monotonic() + MAX_SECONDS, parameters.get("seen", "")
         shown_parts: Mapping[str, str] = {}  # the parts as the browser shows them
+        progress: Hashable = None
         yield "retry: 1000\n\n"
         while monotonic() < ends_at:
             try:
                 snapshot = await request.read_shared(
-                    _render, path, age_s=request.settings.refresh_s, depends_on=depends_on
+                    _render, path, age_s=request.settings.refresh_s, depends_on=(*depends_on, progress)
                 )
             except RejectedError as error:  # what the page shows does not exist any more
                 yield _event("problem", str(error))
@@ -71,7 +72,10 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
                 # that the browser is known to show.
                 if snapshot.is_shown(shown_versions):
                     shown_parts = snapshot.parts
-            await asyncio.sleep(request.settings.refresh_s)
+            if (latest := await _advance(request, page)) is None:
+                await asyncio.sleep(request.settings.refresh_s)
+            else:
+                progress = latest
 
     return StreamingResponse(events(), media_type=MEDIA_TYPE, headers={"x-accel-buffering": "no"})
 
@@ -79,6 +83,16 @@ async def stream(request: PageRequest, *, is_head: bool) -> Response:
 async def _render(request: PageRequest, path: str) -> Snapshot:
     page, fresh = PAGES[path], await request.dated()
     return await render_parts(await page.build(fresh), page.template, fresh, path)
+
+
+async def _advance(request: PageRequest, page: Page) -> Hashable:
+    """Continue for a moment what a page shows, and return what changes with it; None if nothing does."""
+    if page.advance is None:
+        return None
+    try:
+        return await page.advance(request)
+    except SchedulerError:  # the database is unavailable: the next attempt follows after the interval
+        return None
 
 
 def _event(name: str, data: str | Mapping[str, str], versions: str = "") -> str:

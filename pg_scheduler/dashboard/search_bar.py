@@ -20,25 +20,7 @@ STATES: Final = (
 """The states of the tabs. The empty text stands for all jobs."""
 
 STATUS_FIELD: Final = "status"
-
-_OF_WAITING: Final = "by priority and due time"
-_OF_ENDED: Final = "the newest end first"
-_OF_ALL: Final = "the newest first, then those with ids of schedules or your own"
-ORDERS: Final[Mapping[str, str]] = {
-    "": _OF_ALL,
-    SearchStatus.DUE: _OF_WAITING,
-    SearchStatus.RUNNING: _OF_WAITING,
-    SearchStatus.SCHEDULED: _OF_WAITING,
-    SearchStatus.BLOCKED: "by what they wait for",
-    SearchStatus.SLEEPING: _OF_WAITING,
-    SearchStatus.AWAITING: _OF_WAITING,
-    SearchStatus.RETRYING: _OF_WAITING,
-    SearchStatus.FAILED: _OF_ENDED,
-    SearchStatus.EXPIRED: _OF_ENDED,
-    SearchStatus.CANCELLED: _OF_ENDED,
-    SearchStatus.COMPLETED: _OF_ALL,
-}
-"""The orders in which the jobs of the tabs are read."""
+ANY_FIELD: Final = "any"
 
 MAX_MEANT: Final = 5
 """Terms that are offered in the place of a word."""
@@ -83,8 +65,22 @@ def terms_of(q: str) -> list[Term]:
     return terms
 
 
+def everywhere(terms: Sequence[Term]) -> str:
+    """Return a search that looks for its words in arguments and metadata too.
+
+    A number is looked for as a whole value, since parts of random ids and times are numbers too. Another word
+    may be a part of a value.
+    """
+    return " ".join(
+        term.text
+        if term.field or term.is_negated
+        else f"{ANY_FIELD}:{'' if term.value.isdecimal() or term.text.startswith('~') else '~'}{term.text}"
+        for term in terms
+    )
+
+
 class Words(NamedTuple):
-    """The words of a search for which terms are offered: they have no field, or ``arg`` without a path."""
+    """The words of a search for which terms are offered: they have no field, ``any``, or ``arg`` alone."""
 
     value: str
     """All of these words, as the value of a term."""
@@ -92,13 +88,13 @@ class Words(NamedTuple):
     """The search without these words."""
 
 
-def words_of(terms: Sequence[Term], fields: Collection[str] = ("",)) -> Words | None:
+def words_of(terms: Sequence[Term], fields: Collection[str] = ("", ANY_FIELD)) -> Words | None:
     """Return the words of a search with one of these fields that are not negated; None if there are none."""
     words = [term for term in terms if term.field in fields and not term.is_negated]
     if not words:
         return None
     other_terms = " ".join(term.text for term in terms if term not in words)
-    return Words(quoted(" ".join(word.value for word in words)), other_terms)
+    return Words(quoted(" ".join(word.value.removeprefix("~") for word in words)), other_terms)
 
 
 def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]:
@@ -113,6 +109,9 @@ def meant_by(terms: Sequence[Term], workers: Iterable[Worker]) -> dict[str, str]
             (f"error:~{words.value}", words.other_terms),
             (f"name:*{words.value}*", words.other_terms),
         ]
+        # A number is searched as a whole value, and may be a part of an id.
+        if words.value.isdecimal():
+            candidates.append((f"id:*{words.value}*", words.other_terms))
     worker_words = [word for word in terms if word.field in {"", "worker"} and not word.is_negated]
     candidates += [
         (term("worker", worker.worker_id), word.rest)

@@ -13,7 +13,7 @@ from pg_scheduler.inspect.base import InspectorBase, tables_of
 from pg_scheduler.inspect.errors import ErrorGroups, group_errors, group_errors_by_id
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.job_facts import collect_job_facts
-from pg_scheduler.inspect.pages import SearchPage, Wanted, find_page
+from pg_scheduler.inspect.pages import Bounds, SearchPage, Wanted, find_page
 from pg_scheduler.inspect.paths import BLOCKED_INDEX, CLAIM_INDEX, SORTS, UNSUCCESSFUL_INDEX, Sort
 from pg_scheduler.inspect.reasons import Explanation
 from pg_scheduler.inspect.search.parser import names_term
@@ -242,6 +242,13 @@ class JobReads(InspectorBase):
     async def _search(self, query: Wanted, limit: int, after: str | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
         return (await find_page(self._reads, query, limit=limit, after=after, bounds=self._bounds))[0]
+
+
+async def search_part(
+    inspector: InspectorBase, query: Wanted, limit: int, after: str | None, bounds: Bounds
+) -> SearchPage:
+    """Return a page of a search, with bounds of its own instead of those of the Inspector."""
+    return (await find_page(tables_of(inspector).reads, query, limit=limit, after=after, bounds=bounds))[0]
 
 
 class StateCount(NamedTuple):

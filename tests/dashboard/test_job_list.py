@@ -140,15 +140,18 @@ async def test_head_states_what_was_found_what_was_searched_for_it_and_the_order
     pool: asyncpg.Pool, world: World, app: App
 ) -> None:
     await fill(world, 60)
-    newest, all_jobs = (
+    newest, all_jobs, by_id = (
         "the newest end first",
         "the newest first, then those with ids of schedules or your own",
+        "by id, descending: of generated ids the newest first",
     )
     for url, head in {
         "/jobs?q=status:failed": newest,
         "/jobs": all_jobs,
         "/jobs?q=status:failed&sort=due": "",
-        "/jobs?q=status:failed+list.mail": "30 found, all of 60 jobs searched",
+        "/jobs?q=status:failed+list.mail": f"30 found, all of 60 jobs searched; {newest}",
+        "/jobs?q=list.mail": f"30 found, all of 60 jobs searched; {by_id}",
+        "/jobs?q=list.mail&sort=due": "30 found, all of 60 jobs searched",
         "/jobs?q=status:due": "0 found, all of 0 jobs searched",
     }.items():
         assert await head_of(app, url) == head, url
@@ -161,8 +164,8 @@ async def test_each_term_has_a_link_to_the_search_without_it(world: World, app: 
     page = await page_of(app, "/jobs?q=status:failed+-tag:%22a%20b%22+list&sort=due&cols=worker")
     removed = [each for each in page.all("a") if str(each.get("aria-label")).startswith("Remove ")]
     assert [each["href"] for each in removed] == [
-        "/jobs?q=-tag%3A%22a%20b%22%20list&sort=due&cols=worker",
-        "/jobs?q=status%3Afailed%20list&sort=due&cols=worker",
+        "/jobs?q=-tag%3A%22a%20b%22%20any%3A~list&sort=due&cols=worker",
+        "/jobs?q=status%3Afailed%20any%3A~list&sort=due&cols=worker",
         "/jobs?q=status%3Afailed%20-tag%3A%22a%20b%22&sort=due&cols=worker",
     ]
     assert "not tag" in page.text

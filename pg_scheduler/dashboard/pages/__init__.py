@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from pg_scheduler.dashboard.access import Access
@@ -32,6 +32,7 @@ from pg_scheduler.dashboard.pages import (
 
 LIVE_PARAMETERS: Final = (
     "range", "id", "q", "after", "sort", "cols", "since", "state", "task", "name", "group", "step",
+    "stop",
 )  # fmt: skip
 """The parameters on which the parts of live pages depend."""
 
@@ -47,6 +48,8 @@ class Page(NamedTuple):
         parent: The path of the item of the navigation to which it belongs, if it has no label.
         is_for_all_names: Whether it shows what belongs to jobs of all names. Requests with ``names=`` may not
             open it.
+        advance: Continues what the page shows for a moment, for its streams, and returns how far it has got;
+            None if there is nothing to continue.
     """
 
     build: Callable[[PageRequest], Awaitable[Any]]
@@ -55,12 +58,13 @@ class Page(NamedTuple):
     is_live: bool = False
     parent: str = ""
     is_for_all_names: bool = False
+    advance: Callable[[PageRequest], Awaitable[Hashable]] | None = None
 
 
 PAGES: Final[dict[str, Page]] = {
     "/": Page(overview.build, "overview", "Overview", is_live=True),
     "/chart": Page(history.build, "chart", parent="/"),
-    "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True),
+    "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True, advance=jobs.advance),
     "/job": Page(job.build, "job", is_live=True, parent="/jobs"),
     "/job-form": Page(job_forms.build_add, "job_form", parent="/jobs"),
     "/signal-form": Page(job_forms.build_signal, "signal_form", parent="/jobs"),

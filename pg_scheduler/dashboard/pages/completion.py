@@ -156,6 +156,29 @@ async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
     return sorted(jobs_by_term, key=lambda text: (-sample.terms[text], -jobs_by_term[text]))[:MAX_MEANT]
 
 
+def paths_with(value: str, jobs: Iterable[Job], request: PageRequest) -> Counter[str]:
+    """Return the fields in which a value of ``any:`` occurs, with the numbers of the jobs that have it there.
+
+    Args:
+        value: The value without quotes. With ``~`` before it, it may be a part of a value.
+        jobs: The jobs.
+        request: The request, which sees these fields.
+    """
+    is_part = value.startswith("~")
+    word = value[1:].lower() if is_part else value
+    fields: Counter[str] = Counter()
+    for job in jobs:
+        texts = [("id", job.job_id), ("name", job.job_name), *_values(job, request)]
+        fields.update(
+            {
+                field
+                for field, text in texts
+                if (word in text.lower() if is_part else text == word) and visible(field) == field
+            }
+        )
+    return fields
+
+
 async def _read(request: PageRequest, q: str, typed: str) -> Sample:
     """Read a sample: jobs that the search finds and that have a value with the beginning that was typed.
 
@@ -200,11 +223,20 @@ def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
         yield "", term("limit", limit)
     if (error := _ERROR_TYPE.match(job.error_message or "")) is not None:
         yield "", f"error:{error[0]}*"
+    for path, text in _values(job, request):
+        # The text of an object or a list cannot be searched if some values are hidden.
+        is_short = 0 < len(text) <= MAX_VALUE_LENGTH and text[0] not in "{["
+        searched_text = f"{path}:{quoted(text)}" if is_short else ""
+        yield ("" if path == "tag" else path), searched_text
+
+
+def _values(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
+    """Yield fields of a job with their values as texts: tags, arguments and metadata."""
     if not request.access.sees_arguments:
         return
     is_hidden = request.settings.redaction.is_hidden
     if not is_hidden("tags"):
-        yield from (("", term("tag", tag)) for tag in metadata.tags_of(job.metadata))
+        yield from (("tag", tag) for tag in metadata.tags_of(job.metadata))
     other_metadata = {key: value for key, value in job.metadata.items() if key != "tags"}
     yield from islice(_leaves("arg", dict(enumerate(job.args)), is_hidden, MAX_LEVELS), MAX_PATHS)
     yield from islice(_leaves("arg", job.kwargs, is_hidden, MAX_LEVELS), MAX_PATHS)
@@ -212,7 +244,7 @@ def _contents(job: Job, request: PageRequest) -> Iterator[tuple[str, str]]:
 
 
 def _leaves(path: str, value: Any, is_hidden: IsHidden, levels: int) -> Iterator[tuple[str, str]]:
-    """Yield the paths within a value, and the terms of their values, without hidden ones."""
+    """Yield the paths within a value, and their values as texts, without hidden ones."""
     if isinstance(value, Mapping):
         for key, member in value.items():
             name = str(key)
@@ -225,7 +257,4 @@ def _leaves(path: str, value: Any, is_hidden: IsHidden, levels: int) -> Iterator
         for place, member in enumerate(value[:MAX_ELEMENTS] if levels else ()):
             yield from _leaves(f"{path}.{place}", member, is_hidden, levels - 1)
     elif value is not None:
-        text = value if isinstance(value, str) else json.dumps(plain(value))
-        # The text of an object or a list cannot be searched if some values are hidden.
-        is_short = 0 < len(text) <= MAX_VALUE_LENGTH and text[0] not in "{["
-        yield path, f"{path}:{quoted(text)}" if is_short else ""
+        yield path, value if isinstance(value, str) else json.dumps(plain(value))

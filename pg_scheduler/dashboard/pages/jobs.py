@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.dashboard.job_rows import SORTS, rows_of, sorted_rows
-from pg_scheduler.dashboard.pages.completion import Sample, arguments_with
+from pg_scheduler.dashboard.pages.completion import Sample, arguments_with, paths_with
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.dashboard.search_bar import (
-    ORDERS,
+    ANY_FIELD,
+    STATUS_FIELD,
     Term,
+    everywhere,
     meant_by,
     state_of,
     tabs_of,
@@ -19,10 +22,13 @@ from pg_scheduler.dashboard.search_bar import (
     text_of,
     words_of,
 )
+from pg_scheduler.dashboard.search_runs import FoundJobs
 from pg_scheduler.inspect import SearchError, SearchPage
 from pg_scheduler.inspect.bulk import ALLOWED
 from pg_scheduler.inspect.jobs import StateCount, count_states
+from pg_scheduler.inspect.paths import BY_ID
 from pg_scheduler.inspect.texts import extent_of
+from pg_scheduler.jobs.model import Job
 
 
 class Column(NamedTuple):
@@ -101,6 +107,13 @@ def columns_of(state: str | None, chosen: str) -> list[Column]:
 
 PAGE_LENGTH: Final = 50
 
+MAX_PLACES: Final = 8
+"""Fields in which a word occurs that are offered."""
+
+_INDEXED_STATUSES: Final = "status:pending,running,failed,expired,cancelled"
+_INDEXED_FIELDS: Final = frozenset({STATUS_FIELD, "limit", "step", "signal", "child"})
+"""Fields whose terms let a search read the indexes only."""
+
 COUNTS_AGE_S: Final = 2.0
 
 ACTIONS: Final = tuple(ALLOWED)
@@ -113,6 +126,8 @@ NOTHING: Final[Mapping[str, object]] = {
     "state": None,
     "tabs": (),
     "items": (),
+    "early": (),
+    "_rows": (),
     "summary": "",
     "is_complete": False,
     "first": 0,
@@ -125,6 +140,12 @@ NOTHING: Final[Mapping[str, object]] = {
     "cols": "",
     "columns": (),
     "meant": {},
+    "places": (),
+    "is_searching": False,
+    "is_full": False,
+    "searched": 0,
+    "total_estimate": None,
+    "extent": "",
     "order": "",
     "is_unfiltered": False,
     "_head": "",
@@ -134,15 +155,17 @@ NOTHING: Final[Mapping[str, object]] = {
 
 async def build(request: PageRequest) -> View:
     """Search jobs, and return a page of those that were found."""
-    q = request.parameters.get("q", "").strip()
+    entered = q = request.parameters.get("q", "").strip()
     sort, cols = request.parameters.get("sort", ""), request.parameters.get("cols", "")
     if sort and sort.removeprefix("-") not in SORTS:
         raise RejectedError(f"sort must be one of {', '.join(SORTS)}, not {sort[:50]!r}")
     counts = await state_counts(request)
     try:
-        terms = terms_of(q)
+        typed = terms_of(q)
         request.check_search(q)
-        page = await request.search_jobs(q, PAGE_LENGTH, await read_after(request))
+        q = _searched_text(typed, q, request)
+        terms = terms_of(q)
+        page, early_jobs = await _read_page(request, q, terms)
     except ValueError as error:  # a SearchError, or an address with a position of another search
         meant = await _arguments_meant(q, ("arg",), request)
         fields = {"q": q, "error": str(error), "tabs": tabs_of([], counts), "meant": meant}
@@ -150,14 +173,23 @@ async def build(request: PageRequest) -> View:
     state = state_of(terms)
     counts = _corrected(counts, page, state, terms)
     workers = await request.workers() if request.access.visible_names is None and not page.items else ()
-    rows = await rows_of(page.items, request)
-    order = "" if sort or state is None or len(terms) > 1 else ORDERS[state]
+    rows, early = await rows_of(page.items, request), await rows_of(early_jobs, request)
+    shown_rows = [*rows, *early]
+    if page.order == BY_ID:
+        shown_rows.sort(key=lambda row: row.job_id, reverse=True)
+    order = "" if sort else page.order
     is_unfiltered = page.searched == page.found and request.access.visible_names is None
     summary = summary_of(page, request)
+    shown = replace(page, found=page.found + len(early))
     # The numbers state nothing if every job that was examined was found and there are more.
     says_nothing = is_unfiltered and not page.is_complete
-    numbers = "" if says_nothing else _head(page, request)
-    shown_order = order if rows else ""
+    numbers = "" if says_nothing else _head(shown, request)
+    shown_order = order if shown_rows else ""
+    is_searching = await _is_searching(request, q)
+    meant = {} if shown_rows else meant_by(typed, workers)
+    # With redact=, words are not searched in arguments, so those that a sample has are offered.
+    if not shown_rows or not request.settings.redaction.shows_all_values(request.access):
+        meant |= await _arguments_meant(entered, ("", ANY_FIELD), request)
     return View(
         q=q,
         error=None,
@@ -165,23 +197,136 @@ async def build(request: PageRequest) -> View:
         state=state,
         tabs=tabs_of(terms, counts),
         items=sorted_rows(rows, sort),
+        early=early,
+        _rows=sorted_rows(shown_rows, sort),
         summary=summary,
         is_complete=page.is_complete,
         first=page.found - len(page.items) + 1,
         found=page.found,
         total=_total(page, state, terms, counts),
         next=await write_next(request, page.next),
-        completions=(await Sample.of(page.items, request)).listed(),
+        completions=(await Sample.of([*page.items, *early_jobs], request)).listed(),
         after=request.parameters.get("after") or None,
         sort=sort,
         cols=cols,
         columns=columns_of(state, cols),
-        meant={} if rows else meant_by(terms, workers) | await _arguments_meant(q, ("",), request),
+        meant=meant,
+        places=_places(terms, [*page.items, *early_jobs], request),
+        is_searching=is_searching,
+        is_full=len(rows) >= PAGE_LENGTH,
+        searched=page.searched if request.access.visible_names is None else None,
+        total_estimate=page.total_estimate if request.access.visible_names is None else None,
+        extent=_extent(page, request),
         order=order,
         is_unfiltered=is_unfiltered,
         _head="; ".join(filter(None, (numbers, shown_order))),
-        _actions=sorted({action for row in rows for action in row.actions}) if state else ACTIONS,
+        _actions=sorted({action for row in shown_rows for action in row.actions}) if state else ACTIONS,
     )
+
+
+def _searched_text(terms: Sequence[Term], q: str, request: PageRequest) -> str:
+    """Return the search with its words searched in arguments and metadata too, if the request may see all."""
+    if not request.settings.redaction.shows_all_values(request.access):
+        return q
+    text = everywhere(terms)
+    try:
+        request.check_search(text)
+    except SearchError:  # it has become too long
+        return q
+    return text
+
+
+def _run_key(request: PageRequest, q: str) -> Hashable:
+    """Return what the run of a search depends on: the list, and what the request may see."""
+    access = request.access
+    return q, request.parameters.get("after"), access.visible_names, access.sees_arguments
+
+
+async def _read_page(request: PageRequest, q: str, terms: Sequence[Term]) -> FoundJobs:
+    """Return the page as far as its search has got.
+
+    A search that its first page does not complete has a run, whose jobs are new while streams continue it.
+    Otherwise the first page is read again, and which of the other jobs still match.
+    """
+    key, after = _run_key(request, q), await read_after(request)
+    run = request.searches.look(key)
+    if run is not None and run.is_active:
+        return run.shown((), {job.job_id: job for job in (*run.found, *run.early)})
+    page = await request.search_jobs(q, PAGE_LENGTH, after)
+    if page.is_complete or len(page.items) >= PAGE_LENGTH:
+        return FoundJobs(page)
+    if run is None or run.is_old:
+        early = [] if after else await _find_early(request, q, terms)
+        run = request.searches.begin(key, page, early, PAGE_LENGTH)
+        return run.shown((), {job.job_id: job for job in (*run.found, *run.early)})
+    return run.shown(page.items, await request.jobs_that_match(q, [*run.found, *run.early]))
+
+
+async def _find_early(request: PageRequest, q: str, terms: Sequence[Term]) -> Sequence[Job]:
+    """Return unfinished and unsuccessful jobs of a search of all jobs, which indexes find soon."""
+    if not terms or any(term.field in _INDEXED_FIELDS for term in terms):
+        return ()
+    try:
+        return (await request.search_jobs(f"{q} {_INDEXED_STATUSES}", PAGE_LENGTH)).items
+    except SearchError:  # it has become too long
+        return ()
+
+
+async def advance(request: PageRequest) -> Hashable:
+    """Continue the search of a list for a moment, and return how far it has got; None if it is over."""
+    q = request.parameters.get("q", "").strip()
+    if request.parameters.get("stop"):
+        return None
+    try:
+        q = _searched_text(terms_of(q), q, request)
+    except SearchError:
+        return None
+
+    async def read(limit: int, after: str | None) -> SearchPage:
+        return await request.continue_search(q, limit, after)
+
+    # A run exists only for a search that a page has checked.
+    return await request.searches.advance(_run_key(request, q), read)
+
+
+async def _is_searching(request: PageRequest, q: str) -> bool:
+    """Return whether streams of this page continue its search."""
+    run = request.searches.look(_run_key(request, q))
+    return run is not None and not run.is_over and not request.parameters.get("stop")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A field in which a word occurs.
+
+    Attributes:
+        field: The field.
+        value: The word, as the value of its term.
+        jobs: In how many jobs of the page.
+        q: The search for it.
+    """
+
+    field: str
+    value: str
+    jobs: int
+    q: str
+
+
+def _places(terms: Sequence[Term], jobs: Sequence[Job], request: PageRequest) -> list[Place]:
+    """Return the fields in which the words of a search occur, those of the most jobs of the page first."""
+    places: list[Place] = []
+    for term in terms:
+        if term.field not in {"", ANY_FIELD} or term.is_negated:
+            continue
+        value = term.text.partition(":")[2] if term.field else f"~{term.text.lstrip('~')}"
+        for field, number in paths_with(term.value, jobs, request).most_common():
+            q = f"{term.rest} {field}:{value}".strip()
+            try:
+                request.check_search(q)
+            except SearchError:  # with redact=, parts of arguments may not be searched
+                continue
+            places.append(Place(field, value, number, q))
+    return sorted(places, key=lambda place: -place.jobs)[:MAX_PLACES]
 
 
 async def _arguments_meant(q: str, fields: Collection[str], request: PageRequest) -> dict[str, str]:
@@ -225,7 +370,8 @@ def _total(
     """
     if page.is_complete:
         return f"{page.found:,}"
-    count = counts.get(state) if state is not None and len(terms) <= 1 else None
+    is_counted = len(terms) == (1 if state else 0)
+    count = counts.get(state) if state is not None and is_counted else None
     if count is None or count.number < page.found:
         return ""
     return text_of(count)
@@ -240,6 +386,13 @@ async def state_counts(request: PageRequest) -> Mapping[str, StateCount]:
 
 async def _read_counts(request: PageRequest) -> Mapping[str, StateCount]:
     return await count_states(request.inspector)
+
+
+def _extent(page: SearchPage, request: PageRequest) -> str:
+    """Return how many jobs were searched; empty if the request may not see the number of all jobs."""
+    if request.access.visible_names is not None:
+        return ""
+    return extent_of(page.searched, page.total_estimate, is_complete=page.is_complete)
 
 
 def _head(page: SearchPage, request: PageRequest) -> str:

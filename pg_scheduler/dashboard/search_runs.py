@@ -1,0 +1,167 @@
+"""Searches that continue after their first page, in short parts, while the list has viewers.
+
+A page of a search examines a bounded number of jobs, so it may be short, or empty, although jobs match. The
+streams of such a page continue its search until the page is full or every job was examined. All viewers with
+the same rights share one run. One part is read at a time, whatever the number of runs and viewers, and the
+database rests after each, so the searches take less than one of the connections of the dashboard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Final, NamedTuple, TypeAlias
+
+from pg_scheduler.inspect import SearchPage
+from pg_scheduler.inspect.paths import BY_ID
+from pg_scheduler.jobs.model import Job
+
+ReadPart: TypeAlias = Callable[[int, str | None], Awaitable[SearchPage]]
+"""A function that returns a part of a search, with at most so many jobs, from a position on."""
+
+MAX_RUNS: Final = 50
+"""Runs that are kept. The one without viewers for the longest time is dropped first."""
+
+REST_S: Final = 0.02
+"""Seconds between two parts."""
+
+MOMENT_S: Final = 0.5
+"""Seconds for which a stream continues a run before it shows the result."""
+
+IDLE_S: Final = 60.0
+"""Seconds after which a run without viewers is dropped."""
+
+RESULT_AGE_S: Final = 60.0
+SLOWDOWN: Final = 10
+"""A search is repeated ``RESULT_AGE_S`` after its end, but not before this many times as long as it took.
+Until then its first page and the jobs that it found are read again."""
+
+
+class FoundJobs(NamedTuple):
+    """What a list shows of a search.
+
+    Attributes:
+        page: The page, as far as the search has got.
+        early: Jobs that an index has found before the search has got to them.
+    """
+
+    page: SearchPage
+    early: Sequence[Job] = ()
+
+
+@dataclass(slots=True)
+class SearchRun:
+    """A search that continues.
+
+    Attributes:
+        page: The last part: how far the search has got.
+        found: The jobs that were found from the start of the page on, in the order of the search.
+        early: Jobs that an index has found before the search has got to them.
+        length: The maximum number of jobs of the page.
+        before: How many jobs were found on the pages before.
+    """
+
+    page: SearchPage
+    found: list[Job]
+    early: Sequence[Job]
+    length: int
+    before: int
+    clock: Callable[[], float] = monotonic
+    started_at: float = field(init=False)
+    looked_at: float = field(init=False)
+    continued_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_at = self.looked_at = self.continued_at = self.clock()
+
+    @property
+    def room(self) -> int:
+        """How many jobs the search may still add; 0 if every job was examined."""
+        return 0 if self.page.is_complete else self.length - len(self.found)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the page is full, or every job was examined."""
+        return self.room <= 0
+
+    @property
+    def is_active(self) -> bool:
+        """Whether streams continue the search just now, so that what it found is new."""
+        return not self.is_over and self.clock() < self.continued_at + 4 * MOMENT_S
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the search is over for so long that it should be repeated."""
+        took_s = self.continued_at - self.started_at
+        return self.is_over and self.clock() >= self.continued_at + max(RESULT_AGE_S, SLOWDOWN * took_s)
+
+    def add(self, part: SearchPage) -> None:
+        """Add the next part."""
+        known = {job.job_id for job in self.found}
+        self.found += [job for job in part.items if job.job_id not in known]
+        self.page = part
+        self.continued_at = self.clock()
+
+    def shown(self, first_jobs: Iterable[Job], now: Mapping[str, Job]) -> FoundJobs:
+        """Return what the page shows.
+
+        Args:
+            first_jobs: The jobs that the first part of the search finds now.
+            now: Which jobs of the run match now, by their ids.
+        """
+        found = [now[job.job_id] for job in self.found if job.job_id in now]
+        new = [job for job in first_jobs if job.job_id not in now]
+        # The following page continues after the jobs of this run, so these are never cut.
+        found = [*new[: self.length - len(found)], *found]
+        if self.page.order == BY_ID:
+            found.sort(key=lambda job: job.job_id, reverse=True)
+        ids = {job.job_id for job in found}
+        early = [now[job.job_id] for job in self.early if job.job_id in now and job.job_id not in ids]
+        page = replace(self.page, items=found, found=self.before + len(found))
+        # A full page is followed by others, which have the jobs that the search has not got to.
+        return FoundJobs(page, [] if self.is_over else early[: self.length - len(found)])
+
+
+class SearchRuns:
+    """The runs of one source, by what they search for whom."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._runs: dict[Hashable, SearchRun] = {}
+        self._turn = asyncio.Lock()
+
+    def look(self, key: Hashable) -> SearchRun | None:
+        """Return a run for a viewer; None if there is none."""
+        run = self._runs.pop(key, None)
+        now = self._clock()
+        if run is None or now >= run.looked_at + IDLE_S:
+            return None
+        run.looked_at = now
+        self._runs[key] = run
+        return run
+
+    def begin(self, key: Hashable, page: SearchPage, early: Sequence[Job], length: int) -> SearchRun:
+        """Return a new run, which continues after its first page."""
+        self._runs.pop(key, None)
+        while len(self._runs) >= MAX_RUNS:
+            del self._runs[next(iter(self._runs))]
+        before = page.found - len(page.items)
+        run = self._runs[key] = SearchRun(page, list(page.items), early, length, before, self._clock)
+        return run
+
+    async def advance(self, key: Hashable, read: ReadPart) -> Hashable:
+        """Continue a run for a moment, and return how far it has got; None if it is over or missing."""
+        run = self.look(key)
+        if run is None or run.is_over:
+            return None
+        ends_at = self._clock() + MOMENT_S
+        while self._clock() < ends_at:
+            async with self._turn:
+                # This or another stream may have ended the run in the meantime.
+                if (room := run.room) <= 0:
+                    break
+                run.add(await read(room, run.page.next))
+                await asyncio.sleep(REST_S)
+        return run.started_at, run.page.searched, len(run.found), run.is_over
