@@ -96,7 +96,7 @@ _KEY_TYPES: Final[dict[Path, tuple[type, ...]]] = {
 }
 
 
-BY_ID: Final = "by id, descending: of generated ids the newest first"
+BY_ID: Final = "by id, descending"
 BY_CREATION: Final = "the newest first, then those with ids of schedules or your own"
 _ORDERS: Final[dict[Path, str]] = {
     Path.IDS: "by id",

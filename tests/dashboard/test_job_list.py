@@ -143,7 +143,7 @@ async def test_head_states_what_was_found_what_was_searched_for_it_and_the_order
     newest, all_jobs, by_id = (
         "the newest end first",
         "the newest first, then those with ids of schedules or your own",
-        "by id, descending: of generated ids the newest first",
+        "by id, descending",
     )
     for url, head in {
         "/jobs?q=status:failed": newest,

@@ -181,6 +181,17 @@ async def test_search_goes_on_among_visible_jobs_without_the_number_of_all(
     assert ids_of((await watched(nobody, LIVE))["region"]) == []
 
 
+async def test_requests_with_other_rights_share_no_search(build: Callable[..., App], world: World) -> None:
+    await fill(world, (1, "completed"), (2, "completed"))
+    access = [Access("ada")]
+    app = build(bounds=BOUNDS, authorize=lambda _: access[0])
+    await request(app, RARE)
+    await watched(app, LIVE)
+    for access[0] in (Access("eve", names=("other.*",)), Access("bob", sees_arguments=False)):
+        data = await data_of(app, RARE)
+        assert (data["items"], data["is_complete"]) == ([], False), access
+
+
 async def test_number_is_searched_in_arguments_and_offers_the_fields_that_have_it(
     build: Callable[..., App], world: World
 ) -> None:
@@ -255,14 +266,14 @@ class Table:
     clock: Clock
     parts: list[list[str]]
     calls: list[tuple[int, str | None]] = field(default_factory=list)
-    reading: int = 0
+    state: dict[str, int] = field(default_factory=lambda: {"reading": 0})
 
     async def read(self, limit: int, after: str | None) -> SearchPage:
         self.calls.append((limit, after))
-        self.reading += 1
-        assert self.reading == 1, "one part is read at a time"
+        self.state["reading"] += 1
+        assert self.state["reading"] == 1, "one part is read at a time"
         await asyncio.sleep(0)
-        self.reading -= 1
+        self.state["reading"] -= 1
         self.clock.now += 0.3
         return part_of(self.parts.pop(0), len(self.calls) + 1, is_complete=not self.parts)
 
@@ -276,7 +287,7 @@ def part_of(ids: list[str], number: int = 1, *, is_complete: bool = False) -> Se
 async def test_run_is_continued_in_parts_by_all_who_look_at_it() -> None:
     clock = Clock()
     runs, table = SearchRuns(clock), Table(clock, [["7"], [], ["6", "7", "5"], ["4"]])
-    other = Table(clock, [["1"]])
+    other = Table(clock, [["1"]], state=table.state)
     run = runs.begin("key", part_of(["9", "8"]), [replace(PENDING, job_id="5")], 6)
     runs.begin("other", part_of([]), [], 6)
     assert await runs.advance("missing", table.read) is None
