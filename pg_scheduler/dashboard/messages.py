@@ -63,6 +63,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "run_resumed": "the run continues",
     "task_paused": "the task is paused; waiting jobs that would expire during the pause: {:,}",
     "task_paused_capped": "the task is paused; waiting jobs that would expire during the pause: {:,}+",
+    "task_paused_suspending": "the task is paused; its jobs do not expire during the pause",
     "task_paused_uncounted": "the task is paused; jobs that would expire during the pause were not counted",
     "task_resumed": "the task is resumed",
     "task_not_paused": "the task was not paused",

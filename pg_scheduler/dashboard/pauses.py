@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from pg_scheduler.dashboard.context import PageRequest, entered_instant
+from pg_scheduler.errors import SchedulerError
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.tasks import paused_tasks
 from pg_scheduler.jobs.pause import Pause
@@ -15,8 +16,29 @@ PAUSES_AGE_S: Final = 2.0
 """Seconds for which the pauses are kept."""
 
 
-FIELDS: Final = ("until", "for", "zone", "note", "at_end")
+FIELDS: Final = ("until", "for", "zone", "note", "at_end", "suspend_expiry")
 """The fields of the form of a pause."""
+
+SPANS: Final = {"+1h": "1 hour", "+4h": "4 hours", "+1d": "1 day"}
+"""The lengths of a pause of a task that its form offers with their prices, as it sends and shows them."""
+
+
+class ExpiryPrice(NamedTuple):
+    """What a pause of a task would do to the jobs that wait now.
+
+    Attributes:
+        due: Due jobs.
+        due_expiring: Those of the due ones that can expire.
+        expire_by: When the last of these has expired; None if there are none.
+        by_span: The jobs that expire during the pause, by its length. The empty one is that without an end.
+        is_capped: Whether there may be more.
+    """
+
+    due: int
+    due_expiring: int
+    expire_by: datetime | None
+    by_span: Mapping[str, int]
+    is_capped: bool
 
 
 class PauseForm(NamedTuple):
@@ -28,6 +50,7 @@ class PauseForm(NamedTuple):
         zone: The time zone; empty for UTC.
         note: The note.
         at_end: What becomes of the fire times of a schedule when the pause ends.
+        suspend_expiry: ``yes`` if no job of a task expires during the pause.
         wrong: What is wrong with the end; empty for nothing.
     """
 
@@ -36,6 +59,7 @@ class PauseForm(NamedTuple):
     zone: str = ""
     note: str = ""
     at_end: str = ""
+    suspend_expiry: str = ""
     wrong: str = ""
 
     @classmethod
@@ -50,6 +74,21 @@ class PauseForm(NamedTuple):
             RejectedError: The end is no time.
         """
         return entered_instant("until", self.until or self.span, now, self.zone)
+
+
+async def price_of_pause(name: str, request: PageRequest) -> ExpiryPrice | None:
+    """Return what a pause of a task would do; None if that cannot be read now, which refuses no pause."""
+    try:
+        return await request.read_shared(_read_price, name, age_s=PAUSES_AGE_S)
+    except SchedulerError:
+        return None
+
+
+async def _read_price(request: PageRequest, name: str) -> ExpiryPrice:
+    ends = {"": None, **{span: entered_instant("until", span, request.now, "") for span in SPANS}}
+    price = await request.inspector.pause_price(name, list(ends.values()))
+    by_span = dict(zip(ends, price.expiring, strict=True))
+    return ExpiryPrice(price.due, price.due_expiring, price.expire_by, by_span, price.is_capped)
 
 
 async def pauses_of(names: Iterable[str], request: PageRequest) -> Mapping[str, Pause]:

@@ -31,7 +31,7 @@ from pg_scheduler.inspect.store.audit import AuditRecord
 from pg_scheduler.inspect.store.bulk import ChangeOutcome, JobChange
 from pg_scheduler.inspect.store.connections import ReadSettings
 from pg_scheduler.inspect.store.statistics import StatisticsRow
-from pg_scheduler.inspect.tasks import Backlog, ExpiringJobs, NameBacklog, TaskList, TaskState
+from pg_scheduler.inspect.tasks import Backlog, ExpiringJobs, NameBacklog, PausePrice, TaskList, TaskState
 
 __all__ = [
     "AuditPage",
@@ -56,6 +56,7 @@ __all__ = [
     "LimitList",
     "LimitState",
     "NameBacklog",
+    "PausePrice",
     "Progress",
     "ReadSettings",
     "Reason",

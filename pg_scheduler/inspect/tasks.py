@@ -135,6 +135,22 @@ class TaskList:
 
 
 @dataclass(frozen=True, slots=True)
+class PausePrice:
+    """What a pause would do to the jobs of a task that wait now."""
+
+    due: int
+    """Due jobs, which wait until the end of the pause."""
+    due_expiring: int
+    """Due jobs that have a misfire grace time."""
+    expire_by: datetime | None
+    """When the last of these has expired; None if there are none."""
+    expiring: Sequence[int]
+    """The jobs that expire during the pause, in the order of the ends that were asked for."""
+    is_capped: bool
+    """Whether counting stopped after 50,000 unfinished or blocked jobs, so that there may be more."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExpiringJobs:
     """The waiting jobs of a task that expire by their misfire grace time while it is paused."""
 
@@ -297,9 +313,27 @@ class TaskReads(InspectorBase):
 
             print((await inspector.count_expiring("mail.send", None)).summary)
         """
+        price = await self.pause_price(name, [until])
+        return ExpiringJobs(price.expiring[0], price.is_capped)
+
+    async def pause_price(self, name: str, ends: Sequence[datetime | None]) -> PausePrice:
+        """Count the waiting jobs of a task, and those that expire during pauses with these ends.
+
+        The Scheduler of the Inspector, if it has one, provides the aliases of the task.
+
+        Args:
+            name: The name of the task, or an alias.
+            ends: When the pause would end. None means a pause without an end: all jobs with a misfire grace
+                time count.
+
+        Example::
+
+            price = await inspector.pause_price("mail.send", [None])
+            print(price.due, price.expiring[0], price.expire_by)
+        """
         names, scheduler = {check_name(name)}, self._scheduler
-        until = None if until is None else check_execution_time(until, name="until")
+        checked_ends = [None if end is None else check_execution_time(end, name="until") for end in ends]
         tasks = None if scheduler is None else parts_of(scheduler).tasks
         if tasks is not None and (task := tasks.resolve(name)) is not None:
             names |= tasks.names_of(task)
-        return ExpiringJobs(*await self._reads.inspections.expiring(names, until))
+        return PausePrice(*await self._reads.inspections.expiring(names, checked_ends))

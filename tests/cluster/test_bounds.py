@@ -517,7 +517,7 @@ STORE_CALLS: dict[str, Call] = {
     "backlog": lambda it, _: it.people.inspections.backlog(),
     "blocked": lambda it, _: it.people.limits.blocked(),
     "blocked_names": lambda it, _: it.people.limits.blocked_names(),
-    "expiring": lambda it, _: it.people.inspections.expiring([NAME], None),
+    "expiring": lambda it, _: it.people.inspections.expiring([NAME], [None]),
     "estimate_due": lambda it, _: it.people.inspections.estimate_due(),
     "errors": lambda it, conn: it.people.inspections.errors((now(), ""), None, 1, on=conn),
     "blockers, of jobs": lambda it, _: it.people.inspections.blockers(["a"], 1),

@@ -133,6 +133,42 @@ async def test_task_is_paused_and_resumed(admin: App, pool: asyncpg.Pool, world:
     ]
 
 
+async def test_form_of_a_pause_says_how_many_jobs_expire_before_it_is_sent(
+    admin: App, build: Callable[..., App], world: World, pool: asyncpg.Pool
+) -> None:
+    await world.worker(names=["board.mail"])
+    await world.jobs(3, "board.mail", job_id="due{}".format, expires_at=5 * MINUTE)
+    await world.jobs(2, "board.mail", job_id="later{}".format, due=2 * HOUR, expires_at=3 * HOUR)
+    await world.job("endless", "board.mail")
+    await world.job("blocked", "board.mail", expires_at=5 * MINUTE)
+    await pool.execute("UPDATE scheduled_jobs SET blocked_on = 'limit:smtp:' WHERE job_id = 'blocked'")
+    page = Page((await request(admin, "/task?id=board.mail")).text)
+    text = page.text
+    assert "5 due jobs wait; 4 expire by " in text
+    assert re.findall("(hour|hours|day|resumed) ([0-9]+) expire", text) == [
+        ("hour", "4"), ("hours", "6"), ("day", "6"), ("resumed", "6"),
+    ]  # fmt: skip
+    (suspends,) = (each for each in page.all("input") if each.get("name") == "suspend_expiry")
+    assert "checked" in suspends
+    viewer = as_role(build, "viewer")
+    assert "pause-task" not in (await request(viewer, "/task?id=board.mail")).text
+
+
+async def test_pause_of_the_form_suspends_expiry_and_undo_restores_that(
+    admin: App, pool: asyncpg.Pool, world: World
+) -> None:
+    await world.worker(names=["board.mail"])
+    answer = await send(admin, "/actions/tasks/pause?id=board.mail", {"suspend_expiry": "yes"})
+    assert answer.did == "task_paused_suspending"
+    assert await pool.fetchval("SELECT suspends_expiry FROM scheduler_tasks")
+    page = Page((await follow(admin, answer)).text)
+    assert "the task is paused; its jobs do not expire during the pause" in page.text
+    answer = await send(admin, "/actions/tasks/resume?id=board.mail")
+    assert answer.did == "task_resumed"
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_tasks") == 0
+    assert "suspend_expiry" in answer.headers["set-cookie"], "what undo sends"
+
+
 async def test_pause_needs_a_known_visible_task_and_a_later_time(
     build: Callable[..., App], pool: asyncpg.Pool, world: World, admin: App
 ) -> None:

@@ -101,7 +101,9 @@ READINGS = {
         f"'limit:stripe:8', 8, {INSTANT}, {MIDDLE}, {{rows}}", BLOCKED, MAX_QUEUE_ROWS
     ),
     "inspect_backlog": Reading(f"{{rows}}, {INSTANT}, 100", CLAIM, MAX_BACKLOG_ROWS),
-    "inspect_expiring": Reading(f"ARRAY['name.1'], {{rows}}, {INSTANT}", CLAIM, MAX_BACKLOG_ROWS),
+    "inspect_expiring": Reading(
+        f"ARRAY['name.1'], {{rows}}, '{{{{NULL}}}}', {INSTANT}", CLAIM | BLOCKED, MAX_BACKLOG_ROWS, 2
+    ),
     "inspect_blocked_names": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),
     "inspect_blocked": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),
     "inspect_errors": Reading(f"{{rows}}, {ENDED}, {MIDDLE}, NULL", UNSUCCESSFUL, PAGE_ROWS),

@@ -445,7 +445,7 @@ async def use_path(store: Store) -> object:
     assert await people.limits.next_starts([("limit:a:", 1, 1.0)]) == {}
     assert await people.limits.holders(["limit:a:"], 9) == []
     assert await people.limits.queue(["limit:a:"], 9) == []
-    assert await people.inspections.expiring(["nothing"], None) == (0, False)
+    assert await people.inspections.expiring(["nothing"], [None]) == (0, 0, None, [0], False)
     assert await people.inspections.estimate_due() >= 0
     assert await people.workflows.children("a") == []
     assert await people.workflows.owner("a") is None

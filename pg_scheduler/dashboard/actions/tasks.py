@@ -16,11 +16,16 @@ async def pause(request: ActionRequest) -> Redirect | PageAnswer:
     form = request.pause
     try:
         until = form.ends_at(request.page.now)
-        await request.operations.scheduler.tasks.pause(name, until=until, note=form.note or None)
+        suspends_expiry = form.suspend_expiry == "yes"
+        await request.operations.scheduler.tasks.pause(
+            name, until=until, note=form.note or None, suspend_expiry=suspends_expiry
+        )
     except (RejectedError, ValueError) as error:
         page = vars(await task.build(request.page))
         return PageAnswer(View(**{**page, "_pause": form._replace(wrong=str(error))}), "task", 400)
     undo = Undo("/actions/tasks/resume", {"id": name}) if before is None else _pause_of(name, before, request)
+    if suspends_expiry:
+        return Redirect("/task", "task_paused_suspending", {"id": name}, undo)
     try:
         expiring = await request.page.inspector.count_expiring(name, until)
     except SchedulerError:  # the task is paused nevertheless
@@ -43,6 +48,8 @@ def _pause_of(name: str, before: TaskState, request: ActionRequest) -> Undo | No
     if until is not None and until <= request.page.now:
         return None
     fields = {"until": [] if until is None else [until.isoformat()], "note": [before.note or ""]}
+    if before.suspends_expiry:
+        fields["suspend_expiry"] = ["yes"]
     return Undo("/actions/tasks/pause", {"id": name}, fields)
 
 

@@ -21,7 +21,7 @@ from pg_scheduler.dashboard.pages.tasks import (
     visible_limits,
     visible_tasks,
 )
-from pg_scheduler.dashboard.pauses import PauseForm
+from pg_scheduler.dashboard.pauses import PauseForm, price_of_pause
 from pg_scheduler.facts.outcomes import count_failed
 from pg_scheduler.inspect import AuditRecord, TaskState
 from pg_scheduler.inspect.schedules import is_firing
@@ -98,7 +98,8 @@ async def build(request: PageRequest) -> View:
         settings=await _settings(own_names, request),
         changes=await _changes(own_names[:MAX_CHANGED], request),
         charts=await run_in_thread(period.charts, task.oldest_due_at),
-        _pause=PauseForm(),
+        _pause=PauseForm(suspend_expiry="yes"),
+        _price=await price_of_pause(name, request) if request.may("task_pause") else None,
     )
 
 

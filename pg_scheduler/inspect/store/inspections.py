@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
@@ -122,6 +122,24 @@ class BlockerRow(NamedTuple):
     job_name: str
 
 
+class ExpiringRow(NamedTuple):
+    """The waiting jobs of some names, and how many of them expire before some instants.
+
+    Attributes:
+        due: Those that are due.
+        due_expiring: Those of the due ones that can expire.
+        expire_by: When the last of these has expired; None if there are none.
+        expiring: Those that expire, in the order of the instants.
+        is_capped: Whether there may be more.
+    """
+
+    due: int
+    due_expiring: int
+    expire_by: datetime | None
+    expiring: Sequence[int]
+    is_capped: bool
+
+
 class ErrorRow(NamedTuple):
     """A finished job that has an error. ``error`` is the start of its text."""
 
@@ -223,16 +241,15 @@ class InspectionRepository(Repository):
         is_capped = bool(groups) and groups[0]["examined"] >= MAX_BACKLOG_ROWS
         return BacklogRows(rows, is_capped, len(groups) == MAX_GROUPS)
 
-    async def expiring(self, names: Collection[str], until: datetime | None) -> tuple[int, bool]:
-        """Count the jobs of some names that expire before an instant unless they start.
+    async def expiring(self, names: Collection[str], ends: Sequence[datetime | None]) -> ExpiringRow:
+        """Count the jobs of some names that expire before each of these instants unless they start.
 
-        ``until`` is the instant; None counts all jobs that can expire.
-
-        Returns:
-            The number of these jobs among the first 50,000 unfinished ones, and whether there may be more.
+        None as an instant counts all jobs that can expire. At most 50,000 unfinished and as many blocked jobs
+        are examined.
         """
-        (row,) = await self._statements.fetch("inspect_expiring", list(names), MAX_BACKLOG_ROWS, until)
-        return row["jobs"], row["is_capped"]
+        args = list(names), MAX_BACKLOG_ROWS, list(ends), self._statements.now
+        (row,) = await self._statements.fetch("inspect_expiring", *args)
+        return ExpiringRow(*row)
 
     async def slot_use(self, since: datetime, until: datetime) -> list[tuple[str, float]]:
         """Return the names that used slots for most time, and the seconds of each.

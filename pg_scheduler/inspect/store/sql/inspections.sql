@@ -183,28 +183,51 @@ LIMIT $3::bigint;
 
 -- name: inspect_expiring
 -- route: tuned
--- Count the jobs of the names $1 that expire before the instant $3 unless they start, or ever if that is NULL, among the
--- first $2 of the claim index, and return whether others may follow.
-WITH examined AS MATERIALIZED (
-    SELECT waiting.*
+-- Count the due jobs of the names $1, and for each of the instants $3 those that expire before it unless they start, or
+-- ever if it is NULL, among the first $2 due or waiting jobs and $2 blocked ones.
+--
+-- "expire_by" is when the last of the "due_expiring" ones, the due jobs that can expire, has expired.
+WITH bound AS MATERIALIZED (
+    SELECT CASE WHEN bool_or(until IS NULL) THEN 'infinity'
+        ELSE greatest(max(until), coalesce($4, clock_timestamp())) END AS at
+    FROM unnest($3::timestamptz[]) AS ends (until)
+),
+waiting AS MATERIALIZED (
+    SELECT job.*
     FROM {levels}
     CROSS JOIN LATERAL (
-        SELECT coalesce(function, job_name) AS name, status, expires_at
+        SELECT coalesce(function, job_name) AS name, status, execution_time, expires_at
         FROM {schema}scheduled_jobs
         WHERE finished_at IS NULL
           AND blocked_on IS NULL
           AND priority = level.priority
-          AND execution_time < coalesce($3::timestamptz, 'infinity')
+          AND execution_time < (SELECT at FROM bound)
         ORDER BY execution_time, job_id COLLATE "C"
         LIMIT $2
-    ) AS waiting
+    ) AS job
     LIMIT $2::bigint
+),
+blocked AS MATERIALIZED (
+    SELECT coalesce(function, job_name) AS name, status, execution_time, expires_at
+    FROM {schema}scheduled_jobs
+    WHERE blocked_on > 'after'
+    ORDER BY blocked_on, priority, execution_time, job_id COLLATE "C"
+    LIMIT $2
+),
+own AS MATERIALIZED (
+    SELECT execution_time <= coalesce($4, clock_timestamp()) AS is_due, expires_at
+    FROM (SELECT * FROM waiting UNION ALL SELECT * FROM blocked) AS job
+    WHERE name = ANY ($1::text[]) AND status = 'pending'
 )
-SELECT count(*) FILTER (
-        WHERE name = ANY ($1::text[]) AND status = 'pending' AND expires_at < coalesce($3::timestamptz, 'infinity')
-    ) AS jobs,
-    count(*) >= $2 AS is_capped
-FROM examined;
+SELECT (SELECT count(*) FROM own WHERE is_due) AS due,
+    (SELECT count(*) FROM own WHERE is_due AND expires_at < 'infinity') AS due_expiring,
+    (SELECT max(expires_at) FROM own WHERE is_due AND expires_at > {first_day} AND expires_at < {last_day}) AS expire_by,
+    ARRAY (
+        SELECT (SELECT count(*) FROM own WHERE expires_at < coalesce(ends.until, 'infinity'))
+        FROM unnest($3) WITH ORDINALITY AS ends (until, place)
+        ORDER BY ends.place
+    ) AS expiring,
+    (SELECT count(*) FROM waiting) >= $2 OR (SELECT count(*) FROM blocked) >= $2 AS is_capped;
 
 -- name: estimate_due
 -- route: pool
