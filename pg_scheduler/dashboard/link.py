@@ -48,7 +48,9 @@ class OneTimeLink:
         cookie = request.cookies.get(self._name, "")
         if compare_digest(cookie.encode(), self._cookie.encode()):
             return self._access
-        text = "open the link that the terminal shows; it works once, so start the dashboard again"
+        text = "open the link that the terminal shows"
+        if self._token is None:
+            text = "the link of the terminal works once, and was used; start the dashboard again for another"
         return refusal(request, 403, text)
 
     def before(self, app: ASGIApp) -> ASGIApp:

@@ -1,4 +1,4 @@
-"""WCAG 2.2 AA as far as a program can check it, and good practice, on every page in each theme and width."""
+"""The rules of WCAG 2.2 AA and of good practice that a program can check, on every page, in both themes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
 
 
 async def violations(page: Page) -> list[str]:
-    """Return the rules that a page violates with all details open, and whether it must scroll sideways."""
+    """Return the rules that a page with open details violates, and whether it is wider than its window."""
     await page.locator("details").evaluate_all("found => found.forEach((each) => { each.open = true; })")
     results = await Axe().run(page, options=RULES)
     found = [f"{page.url}: {results.generate_report()}"] if results.violations_count else []

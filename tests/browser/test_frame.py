@@ -230,6 +230,8 @@ async def test_all_instants_of_a_page_are_in_the_zone_that_was_chosen(
         await page.goto(site.url + path)
         await expect(zone).to_have_value("America/New_York")
         assert await page.evaluate(LEFT_IN_UTC) == [], path
+    calendar = page.get_by_role("navigation").get_by_role("link", name="Calendar", exact=True)
+    await expect(calendar).to_have_attribute("href", "/calendar?zone=America%2FNew_York")
     await page.goto(f"{site.url}/schedule?id=noon")
     fire = page.locator("#next .fires time[data-local]").first
     await expect(fire).to_have_text(re.compile(r"^\w{3} \d{4}-\d\d-\d\d 0[78]:30:00$"))
@@ -243,6 +245,7 @@ async def test_all_instants_of_a_page_are_in_the_zone_that_was_chosen(
     await expect(cause).to_contain_text("until 2099-07-01 08:00:00")
     await zone.select_option("UTC")
     await expect(cause).to_contain_text("until 2099-07-01 12:00:00 UTC")
+    await expect(calendar).to_have_attribute("href", "/calendar")
     await page.goto(f"{site.url}/job?id=fired")
     await zone.select_option("America/New_York")
     await expect(cause.locator(".error")).to_contain_text("2026-01-01 00:00:00 UTC")

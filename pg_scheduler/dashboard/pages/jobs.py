@@ -45,7 +45,7 @@ COLUMNS: Final[Mapping[str, Column]] = {
     column.name: column
     for column in (
         Column("state", "State", sort="status"),
-        Column("error", "Error", sort="error"),
+        Column("error", "Error, retries", sort="error"),
         Column("blocked", "Blocked by"),
         Column("progress", "Progress", sort="progress"),
         Column("worker", "Worker", sort="worker"),

@@ -199,9 +199,9 @@ const showTimes = () => {
     show(each.firstChild, "nodeValue", () => `${weekday(each.dateTime)} ${format(each.dateTime)}`);
   }
   // The calendar has a zone of its own, by its address.
-  for (const each of all("a[href$='/calendar'], a[data-zoned]")) {
-    each.href = each.href.replace(/(\?zone=.*)?$/, shownZone === "UTC" ? "" : `?zone=${encodeURIComponent(shownZone)}`);
-    each.dataset.zoned = "";
+  for (const each of all("a[href$='/calendar'], a[href*='/calendar?zone=']")) {
+    const [address] = each.getAttribute("href").split("?");
+    each.setAttribute("href", shownZone === "UTC" ? address : `${address}?zone=${encodeURIComponent(shownZone)}`);
   }
 };
 // On phones, the zone and the theme are in the menu of the account.

@@ -1,0 +1,74 @@
+"""Small things of the layout that a person sees at once: edges, gaps, and words that break."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from tests.browser.conftest import Open
+from tests.browser.shop import Shop
+from tests.browser.site import Site
+from tests.support.world import MINUTE, World
+
+
+async def test_bars_of_errors_begin_at_one_place(open_page: Open, shop: Shop, world: World) -> None:
+    for error, count in (("KeyError: 'a'", 1), ("ValueError: no", 1200)):
+        await world.jobs(
+            count,
+            "browser.mail",
+            job_id=(error[:3] + "{}").format,
+            status="failed",
+            ended=-MINUTE,
+            error_message=error,
+        )
+    page = await open_page("/")
+    bars = page.locator("#errors .small-bars")
+    await expect(bars).to_have_count(3)
+    edges = await bars.evaluate_all(
+        "found => found.map((each) => Math.round(each.getBoundingClientRect().x))"
+    )
+    assert len(set(edges)) == 1, edges
+
+
+async def test_cards_of_a_job_have_one_gap(open_page: Open, shop: Shop) -> None:
+    page = await open_page(f"/job?id={shop.failed}")
+    gaps = await page.locator(".columns > .column:first-child").evaluate(
+        """column => {
+            const boxes = [...column.children].map((each) => each.getBoundingClientRect());
+            const shown = boxes.filter((box) => box.height > 0);
+            return shown.slice(1).map((box, place) => Math.round(box.top - shown[place].bottom));
+        }"""
+    )
+    assert gaps == [16]
+
+
+@pytest.mark.parametrize("path", ["/jobs?q=status:due", "/schedules"])
+async def test_badge_beside_a_name_does_not_raise_its_row(
+    path: str, open_page: Open, shop: Shop, world: World
+) -> None:
+    for job_id, name in (("plain", "browser.charge"), ("held", "browser.export")):
+        await world.job(job_id, name)
+    await world.paused_task("browser.export")
+    page = await open_page(path)
+    heights = await page.locator("tbody tr").evaluate_all(
+        "rows => rows.map((row) => row.getBoundingClientRect().height)"
+    )
+    assert max(heights) - min(heights) < 1, heights
+
+
+async def test_headings_of_lists_are_at_one_height(open_page: Open, shop: Shop, site: Site) -> None:
+    page = await open_page("/about")
+    places = {}
+    for path in ("/about", "/jobs", "/errors", "/schedules", "/workers", "/limits", "/doctor", "/audit", "/"):
+        await page.goto(site.url + path)
+        box = await page.locator("h1").bounding_box()
+        assert box is not None
+        places[path] = box["y"]
+    assert len(set(places.values())) == 1, places
+
+
+async def test_names_do_not_break_within_a_word(open_page: Open, shop: Shop) -> None:
+    page = await open_page("/tasks", viewport={"width": 1024, "height": 768})
+    link = page.locator(".tasks").get_by_role("link", name="browser.bank")
+    await expect(link).to_be_visible()
+    assert await link.evaluate("each => each.getClientRects().length") == 1
