@@ -14,13 +14,14 @@ Messages are few and short; receivers read the details from the tables:
 - ``ended``: a transaction of the application has added jobs that wait for one which has ended before, or it
   has ended jobs at another isolation level than READ COMMITTED. A scan applies the consequences.
 - ``result <job id>``: a job has ended whose result is kept.
+- ``look <worker id> <log or stack> <job id>``: a person looks at a running job of this worker.
 - ``hello <worker id>``: a worker checks whether its connection receives messages.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 DUE: Final = "due"
 HEARTBEAT_REQUEST: Final = "check"
@@ -31,6 +32,30 @@ EVENTS: Final = "events"
 ENDED: Final = "ended"
 RESULT: Final = "result"
 PROBE: Final = "hello"
+LOOK: Final = "look"
+
+LOG: Final = "log"
+STACK: Final = "stack"
+"""What a person looks at: the last log lines for a minute, and the stack once, too."""
+
+
+class Look(NamedTuple):
+    """A request to a worker to show a job that it runs."""
+
+    worker_id: str
+    what: str
+    job_id: str
+
+    @property
+    def message(self) -> str:
+        """The message that sends it."""
+        return f"{LOOK} {self.worker_id} {self.what} {self.job_id}"
+
+    @classmethod
+    def of(cls, content: str) -> Look | None:
+        """Return the request in a message without its kind; None if it has another form."""
+        parts = content.split(" ", 2)
+        return cls(*parts) if len(parts) == len(cls._fields) else None
 
 
 def due_message(mark: str, *times: datetime | None) -> str:

@@ -34,8 +34,10 @@ Right: TypeAlias = Literal[
     "schedule_remove",
     "drain",
     "mute",
+    "look",
 ]
-"""A right of a user. ``task_pause``, ``schedule_pause`` and ``drain`` include resuming, ``mute`` its end."""
+"""A right of a user. ``task_pause``, ``schedule_pause`` and ``drain`` include resuming, ``mute`` its end.
+``look`` follows the log of a running job and shows its stack."""
 
 _OPERATOR: Final[frozenset[Right]] = frozenset(
     {
@@ -49,6 +51,7 @@ _OPERATOR: Final[frozenset[Right]] = frozenset(
         "backfill",
         "drain",
         "mute",
+        "look",
     }
 )
 _BY_ROLE: Final[Mapping[str, frozenset[Right]]] = {
@@ -88,7 +91,7 @@ class Access:
         actor: The user who sends the request. The pages and the audit show this name.
         role: ``"viewer"`` only reads. ``"operator"`` may cancel, retry, move and signal jobs, pause and
             resume tasks and schedules, trigger and backfill schedules, drain and resume workers, mute
-            findings and errors.
+            findings and errors, follow the log of a running job and show its stack.
             ``"admin"`` may also delete jobs, and add, change and remove schedules.
         names: The names of the jobs, schedules and tasks that are visible and can be changed, in which ``*``
             stands for any text; None for all. The audit, the metrics, and draining and resuming workers

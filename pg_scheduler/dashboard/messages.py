@@ -58,6 +58,7 @@ _TEXTS: Final[Mapping[str, str]] = {
     "job_added": "this new job was added; the other one stays as it was",
     "signal_sent": "the signal was sent",
     "sleep_ended": "the sleep has ended; the job continues",
+    "stack_requested": "the worker was requested to show the stack of the job",
     "run_started": "the run has started",
     "run_stopped": "the run stops after the batch in progress",
     "run_resumed": "the run continues",

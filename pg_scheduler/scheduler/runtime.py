@@ -30,6 +30,7 @@ from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.heartbeat import Heartbeat
 from pg_scheduler.worker.keeper import TOO_SMALL, LeaseKeeper
 from pg_scheduler.worker.lease_connection import LeaseConnection
+from pg_scheduler.worker.looks import LookWriter
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.notifications import Listener, Notifier
 from pg_scheduler.worker.overdue import DeadlineScanner, Expirer
@@ -60,6 +61,7 @@ class Runtime:
         # What a transaction had to leave undone, the deadline scanner does when this signal wakes it.
         store.consequences.on_left = node.signals.end_overlooked
         progress = ProgressWriter(node)
+        self.look_writer = LookWriter(node)
         self.completer = Completer(node, progress)
         self.executor = self.executor_class(node, self.completer, progress)
         self.unblocker = Unblocker(node, store.limits)
@@ -103,6 +105,7 @@ class Runtime:
             *([keeper] if store.connections.can_open_lease_connection else []),
             *([vacuum] if config.vacuum_enabled else []),
             progress,
+            self.look_writer,
             self.unblocker,
             self.completer,
             self.executor,

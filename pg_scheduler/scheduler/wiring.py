@@ -46,6 +46,7 @@ def wiring(to: Runtime) -> Wiring:
         (signals.schedule_was_ahead, (to.due_times.correct,)),
         (signals.subscriptions_changed, (to.relay.follow,)),
         (signals.worker_registered, (to.relay.announce_again, to.planner.declare_again)),
+        (signals.look_requested, (to.look_writer.wake,)),
         (signals.database_up, (to.supervisor.retry,)),
     )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from pg_scheduler.base.messages import Look
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.base.settings import SchedulerConfig
 from pg_scheduler.events import EventBus
@@ -29,6 +31,9 @@ from pg_scheduler.worker.waiting import ChildWaits, SuspensionPass
 
 REPORTED_S: Final = 3600.0
 """For how long a worker reports a time zone that it did not know."""
+
+MAX_LOOKS: Final = 100
+"""Requests to look at jobs that wait for the `LookWriter`; older ones are dropped."""
 
 UNKNOWN_ZONE: Final = (
     "schedule %r of the task %r is left to other nodes, because this machine does not know its time zone %r; "
@@ -82,6 +87,7 @@ class Node:
         self.routing.drain(is_draining=self.starts_draining)
         self.clock = ServerClock(self.signals.clock_stepped, self.signals.clock_set_back)
         self.audience = Audience()
+        self.looks: deque[Look] = deque(maxlen=MAX_LOOKS)
         self.unknown_zones = UnknownZones()
         self.refused_claims = RefusedClaims(self.worker_id)
         self.suspensions = SuspensionPass()

@@ -20,11 +20,13 @@ from pg_scheduler.base.messages import (
     ENDED,
     EVENTS,
     HEARTBEAT_REQUEST,
+    LOOK,
     PERIODIC,
     PROBE,
     RESULT,
     SUBSCRIPTIONS,
     TASKS,
+    Look,
     earliest_due,
 )
 from pg_scheduler.database.faults import translated
@@ -232,10 +234,19 @@ class Listener(Service):
         elif kind == SUBSCRIPTIONS and content != self._node.worker_id:
             # The next heartbeat reads the subscriptions of other workers.
             self._node.signals.heartbeat_requested()
-        elif kind == ENDED:
+        else:
+            self._received_about_job(kind, content)
+
+    def _received_about_job(self, kind: str, content: str) -> None:
+        if kind == ENDED:
             self._node.signals.end_overlooked()
         elif kind == RESULT:
             self._node.waiters.announce(content)
+        elif kind == LOOK:
+            look = Look.of(content)
+            if look is not None and look.worker_id == self._node.worker_id:
+                self._node.looks.append(look)
+                self._node.signals.look_requested()
 
     def _broken(self) -> None:
         self._node.signals.notifications_up.clear()

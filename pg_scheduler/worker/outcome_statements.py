@@ -660,6 +660,13 @@ class ProgressRepository(Repository):
                 raise
             _log_refusal(claim, error)
 
+    async def write_look(self, worker_id: str, claim: Claim, text: str | None) -> bool:
+        """Write what people see of an attempt, as JSON; None removes it.
+
+        Return whether it was written: a locked row is left as it is, as is one of another attempt.
+        """
+        return bool(await self._statements.fetch("write_look", claim.job_id, worker_id, claim.attempt, text))
+
     async def _write_own(
         self, worker_id: str, claim: Claim, progress: JobProgress, transaction: Transaction, *, in_ascii: bool
     ) -> None:

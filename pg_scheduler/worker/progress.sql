@@ -24,3 +24,26 @@ RETURNING job_id;
 -- It waits for a statement of the progress writer that holds the row. That has its connection, and waits for no lock.
 UPDATE {schema}scheduled_jobs SET progress = $4::jsonb
 WHERE job_id = $1 AND worker_id = $2 AND attempt = $3 AND status = 'running';
+
+-- name: write_look
+-- route: tuned
+-- Add what people see of an attempt ($4) to its progress, fenced by worker ($2) and attempt ($3); NULL removes it.
+--
+-- SKIP LOCKED: no look at a job waits for a lock. What is in the row of a job that has ended meanwhile is removed too.
+UPDATE {schema}scheduled_jobs AS job SET progress = (
+        SELECT CASE WHEN shown.progress <> jsonb_build_object() THEN shown.progress END
+        FROM (
+            SELECT (coalesce(CASE WHEN jsonb_typeof(job.progress) = 'object' THEN job.progress END, jsonb_build_object())
+                - 'look') || CASE WHEN $4::text IS NULL THEN jsonb_build_object()
+                ELSE jsonb_build_object('look', $4::text::jsonb) END AS progress
+        ) AS shown
+    )
+WHERE job_id = ANY (ARRAY (
+        SELECT job_id FROM {schema}scheduled_jobs
+        WHERE job_id = $1 AND worker_id = $2 AND attempt = $3
+        FOR NO KEY UPDATE SKIP LOCKED
+    ))
+  AND worker_id = $2
+  AND attempt = $3
+  AND CASE WHEN $4::text IS NULL THEN (progress -> 'look') IS NOT NULL ELSE status = 'running' END
+RETURNING job_id;

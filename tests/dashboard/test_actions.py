@@ -31,6 +31,7 @@ OPERATOR = {
     "backfill",
     "drain",
     "mute",
+    "look",
 }
 OWN = {"sec-fetch-site": "same-origin", "content-type": FORM}
 CANCEL = "/actions/jobs/cancel?id=job"

@@ -50,7 +50,15 @@ OF_OTHERS = {"error of a hidden job": "salary of ada", "name of a hidden task": 
 """What only a request sees that sees all names."""
 
 PARAMETERS: Mapping[str, tuple[str, ...]] = {
-    "/job": ("id=order", "id=report", "id=charge", "id=export", "id=closing", "id=noted"),
+    "/job": (
+        "id=order",
+        "id=report",
+        "id=charge",
+        "id=export",
+        "id=closing",
+        "id=noted",
+        "id=looked&look=log",
+    ),
     "/error": ("id={group}&since=all",),
     "/schedule": ("id=nightly",),
     "/schedule-pause": ("id=nightly",),
@@ -142,6 +150,9 @@ async def filled(scheduler: Scheduler, world: World) -> None:
         ("export", f"share:exports:{OF_ARGUMENTS['tenant of a share']}"),
     ):
         await world.job(job_id, f"shop.{job_id}", due=HOUR, blocked_on=blocked_on)
+    line = OF_ARGUMENTS["log line"]
+    look = {"attempt": 1, "log": [line], "stack": {"at": "2026-11-01T00:00:00+00:00", "text": line}}
+    await world.job("looked", "shop.order", status="running", progress={"look": look}, attempt=1)
     abandoned = {"job_id": "pay", "job_name": "payroll.pay", "attempt": 1, "reason": "cancelled"}
     health = {"abandoned": [{**abandoned, "since": "2026-11-01T00:00:00+00:00", "in_thread": True}]}
     await world.worker("w1", names=["shop.order", "shop.charge", "payroll.pay"], health=health)

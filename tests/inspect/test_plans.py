@@ -84,6 +84,7 @@ READINGS = {
     "search_unsuccessful": Reading(f"{{rows}}, {{rows}}, {ENDED}, {MIDDLE}, NULL", UNSUCCESSFUL, PAGE_ROWS),
     "search_newest": Reading(f"{{rows}}, {{rows}}, {MIDDLE}, 'job-'", KEY, PAGE_ROWS),
     "inspect_job": Reading(f"{MIDDLE}, NULL", KEY, 1, pages=5),
+    "inspect_look": Reading(MIDDLE, KEY, 1, pages=5),
     "inspect_steps": Reading(f"{MIDDLE}, NULL, 1001", KEY, 1, pages=5),
     "inspect_locks": Reading(f"{MIDDLE}, 0", KEY, 2, pages=5),
     "statuses_of": Reading(IDS, KEY, 2, pages=5),

@@ -468,6 +468,7 @@ async def use_path(store: Store) -> object:
     assert await people.inspections.waits("n") == []
     assert await people.limits.tenants(["share:a:"]) == ([("share:a:", 0, None)], False)
     assert await people.limits.in_flight() == ({}, False)
+    assert await people.inspections.look("a") is None
     assert await people.inspections.parents("n") == [("a", "pending")]
     assert [job.job_id for job in (await people.inspections.linked_jobs("n", 9))[0]] == ["a"]
     assert await people.doctor.schema_problem() is None
@@ -530,6 +531,8 @@ async def use_path(store: Store) -> object:
     assert (await store.workers.renew("w1", dict.fromkeys(claims, 1), LEASE)).lost == []
     reports = {"a": (claims["a"], JobProgress(1, 2.5, "ö"))}
     assert await store.progress.write_progress("w1", reports) == {"a"}
+    assert await store.progress.write_look("w1", claims["a"], '{"log": ["ö"]}')
+    assert await store.progress.write_look("w1", claims["a"], None)
     sleep = await store.steps.store("w1", claims["f"], "ö", SLEEP, None, version=2, delay_s=1.0)
     assert sleep == StoredStep("ö", SLEEP, None, has_ended=False, until=NOW + SECOND, left_s=1.0)
     assert await store.steps.load("f") == [sleep]

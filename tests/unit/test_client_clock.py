@@ -70,7 +70,11 @@ USES: Final = {
     "worker/lease.py": (1, "It measures by how much the clocks differ."),
     "worker/notifications.py": (1, "It tells from when on events of others may be missing."),
     "worker/attempt_runner.py": (1, LENGTH),
-    "worker/reporter.py": (1, "The model needs instants; the statement writes those of the server."),
+    "worker/looks.py": (1, SHOWN),
+    "worker/reporter.py": (
+        2,
+        "The model needs instants; the statement writes those of the server. Shown ones are corrected.",
+    ),
     "worker/runners/child.py": (1, LENGTH),
 }
 """The files that read the clock of the process, with the number of places and the reason."""

@@ -100,6 +100,7 @@ pass_results: limited steps
 take_over_results: limited steps
 write_progress: skips jobs
 write_own_progress: call jobs
+write_look: skips jobs
 lock_for_claims: limited jobs
 lock_due: skips
 quarantine_job: limited jobs

@@ -16,6 +16,7 @@ from pg_scheduler.base.meter import Meter
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
 from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.worker.due_times import DueTimeCorrector
+from pg_scheduler.worker.looks import LookWriter
 from pg_scheduler.worker.service import Service
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, holds
@@ -40,6 +41,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "rescuer": Parts.rescuer,
     "statistics_writer": lambda parts: StatisticsWriter(parts, Meter(), parts.store.statistics),
     "vacuum": Parts.vacuum,
+    "look_writer": LookWriter,
 }
 
 CALLS = 500

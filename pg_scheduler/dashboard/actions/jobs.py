@@ -6,12 +6,16 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
+from pg_scheduler.base.messages import LOG, STACK
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.actions.bulk import change_all
 from pg_scheduler.dashboard.actions.request import MAX_ROWS, ActionRequest, ConfirmPage, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
 from pg_scheduler.dashboard.messages import Undo, code_of
+from pg_scheduler.dashboard.pages.job_values import read_job
+from pg_scheduler.dashboard.pages.look import can_look
 from pg_scheduler.inspect import Progress
+from pg_scheduler.inspect.looks import request_look
 from pg_scheduler.inspect.store.bulk import BulkAction
 from pg_scheduler.inspect.workflows import read_family
 from pg_scheduler.jobs.model import Job
@@ -61,6 +65,17 @@ async def delete(request: ActionRequest) -> Redirect | ConfirmPage:
     question = f"Delete {many}? Nothing can bring them back."
     back = "/job" if request.is_one else "/jobs"
     return ConfirmPage(question, "Delete", back, rows=visible)
+
+
+async def show_stack(request: ActionRequest) -> Redirect:
+    """Request the stack of a running job of its worker; the page of the job shows it."""
+    _, job = await read_job(request.page)
+    if not request.access.sees_arguments:
+        raise RejectedError("you may not see the stack of this job: it needs access to arguments", 403)
+    if job.worker_id is None or not can_look(job, request.page):
+        raise RejectedError("the job does not run, so it has no stack", 409)
+    await request_look(request.page.inspector, job.worker_id, job.job_id, STACK)
+    return Redirect("/job", "stack_requested", {"id": job.job_id, "look": LOG})
 
 
 async def run(request: ActionRequest) -> Redirect | ConfirmPage:

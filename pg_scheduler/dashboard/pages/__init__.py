@@ -32,7 +32,7 @@ from pg_scheduler.dashboard.pages import (
 
 LIVE_PARAMETERS: Final = (
     "range", "id", "q", "after", "sort", "cols", "since", "state", "task", "name", "group", "step",
-    "stop",
+    "stop", "look",
 )  # fmt: skip
 """The parameters on which the parts of live pages depend."""
 

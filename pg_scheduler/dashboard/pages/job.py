@@ -28,6 +28,7 @@ from pg_scheduler.dashboard.pages.job_values import (
     values_of,
     waiting_signals,
 )
+from pg_scheduler.dashboard.pages.look import look_at
 from pg_scheduler.dashboard.workflow import links_of, own_steps, workflow_of
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.facts.job_state import state_of
@@ -122,6 +123,7 @@ async def build(request: PageRequest) -> View:
         siblings=await siblings_of(raw, request),
         changes=await _changes(job.job_id, request),
         workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
+        look=await look_at(raw, request),
         runs_on=await _runs_on(job, request),
         actions=list(_actions(raw, dependencies, steps, request, has_open_children=family.has_open_children)),
         _state=state_of(job, request.now),

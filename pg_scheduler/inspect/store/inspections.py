@@ -288,6 +288,11 @@ class InspectionRepository(Repository):
         """Return the unfinished jobs that each of these jobs waits for, at most ``limit`` for each."""
         return await self._rows(BlockerRow, "inspect_blockers", list(job_ids), limit)
 
+    async def look(self, job_id: str) -> str | None:
+        """Return what the worker of a running job shows of its present attempt; None if it shows nothing."""
+        rows = await self._statements.fetch("inspect_look", job_id)
+        return rows[0]["look"] if rows else None
+
     async def parents(self, job_id: str) -> list[tuple[str, JobStatus | None]]:
         """Return the unfinished jobs that a job waits for, and their statuses; None if they do not exist."""
         rows = await self._statements.fetch("inspect_parents", job_id, MAX_PARENTS)

@@ -31,6 +31,7 @@ class InspectionStore:
         self.kept_results: Final = store.kept_results
         self.pauses: Final = store.pauses
         self.identity: Final = store.identity
+        self.locks: Final = store.locks
         self.schedules: Final = store.schedules
         self.shares: Final = store.shares
         self.workers: Final = store.workers

@@ -100,6 +100,13 @@ CROSS JOIN LATERAL (
 ) AS blocker
 ORDER BY child.id, blocker.parent_id;
 
+-- name: inspect_look
+-- route: pool
+-- Return what the worker of a running job ($1) shows of its present attempt, as JSON; no row if it shows nothing.
+SELECT (progress -> 'look')::text AS look
+FROM {schema}scheduled_jobs
+WHERE job_id = $1 AND status = 'running' AND (progress -> 'look' ->> 'attempt') = attempt::text;
+
 -- name: inspect_parents
 -- route: pool
 -- Return $2 jobs that a job ($1) waits for, and their statuses; NULL for one that does not exist.

@@ -1,0 +1,210 @@
+"""Show people a running attempt: its last log lines while they look, and its stack on request.
+
+Pages of people notify the worker of a job. A request lasts a minute, and a page that is open renews it. While
+it lasts, the worker writes what the attempt has logged into the row of the job, at most once a second and
+only if it has changed. It removes that again afterwards. A worker without requests executes no statement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar, Final, TypeAlias
+
+from pg_scheduler.base.messages import STACK
+from pg_scheduler.base.sqltext import storable
+from pg_scheduler.database.faults import REFUSALS, UnstorableTextError, is_refusal
+from pg_scheduler.jobs.history import kept_lines, to_ascii
+from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.worker.in_flight import Attempt
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.service import NEVER, Service
+
+LOOK_S: Final = 60.0
+"""Seconds for which a request lasts."""
+
+GAP_S: Final = 1.0
+"""Seconds between two looks at an attempt."""
+
+MAX_LOOKS: Final = 5
+"""Jobs of a worker at which people look at once; further requests have no effect."""
+
+MAX_FRAMES: Final = 100
+MAX_STACK_LENGTH: Final = 8000
+"""Characters at the end of a stack that are written."""
+
+LIBRARY: Final = str(Path(__file__).parents[1])
+
+Place: TypeAlias = tuple[str, int, str]
+"""A frame: its file, its line and its function."""
+
+
+@dataclass(slots=True)
+class _Looked:
+    """A job at which people look.
+
+    Attributes:
+        until: When the last request ends, by the monotonic clock.
+        wants_stack: Whether the stack was requested since the last look.
+        stack: The last stack that was taken, and when.
+        claim: The claim for which something is in the row; None if nothing is.
+        written: What is in the row.
+    """
+
+    until: float
+    wants_stack: bool = False
+    stack: dict[str, str] = field(default_factory=dict)
+    claim: Claim | None = None
+    written: dict[str, Any] | None = None
+
+
+class LookWriter(Service):
+    """Write what people look at."""
+
+    name: ClassVar[str] = "look_writer"
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node.events)
+        self._progress = node.store.progress
+        self._in_flight = node.in_flight
+        self._worker_id = node.worker_id
+        self._looks = node.looks
+        self._jobs: dict[str, _Looked] = {}
+
+    async def run_once(self) -> float:
+        """Write what has changed of the attempts at which people look; remove that of others."""
+        self._take_requests()
+        now = time.monotonic()
+        for job_id, looked in list(self._jobs.items()):
+            attempt = self._in_flight.attempts.get(job_id)
+            if attempt is None or now >= looked.until or attempt.revocation is not None:
+                del self._jobs[job_id]
+                await self._write(looked, looked.claim, None)
+                continue
+            if looked.claim is not None and looked.claim.attempt != attempt.claim.attempt:
+                looked.stack.clear()
+            content = await self._content_of(attempt, looked)
+            if content != looked.written or attempt.claim is not looked.claim:
+                await self._write(looked, attempt.claim, content)
+        return GAP_S if self._jobs else NEVER
+
+    async def drain(self) -> None:
+        """Remove what is in the rows."""
+        jobs, self._jobs = self._jobs, {}
+        for looked in jobs.values():
+            await self._write(looked, looked.claim, None)
+
+    def _take_requests(self) -> None:
+        """Begin or continue to look at the jobs that were requested since the last pass."""
+        until = time.monotonic() + LOOK_S
+        while self._looks:
+            look = self._looks.popleft()
+            if look.job_id not in self._jobs and len(self._jobs) >= MAX_LOOKS:
+                continue
+            looked = self._jobs.setdefault(look.job_id, _Looked(until))
+            looked.until = until
+            looked.wants_stack |= look.what == STACK
+
+    async def _content_of(self, attempt: Attempt, looked: _Looked) -> dict[str, Any]:
+        """Return what people see of an attempt."""
+        content: dict[str, Any] = {"attempt": attempt.claim.attempt}
+        if attempt.log is not None:
+            content["log"] = [storable(line) for line in kept_lines(attempt.log)]
+        if looked.wants_stack:
+            looked.wants_stack = False
+            frames = frames_of(attempt)
+            # The lines of source files are read now, and a disk may be slow.
+            text = None if frames is None else await asyncio.to_thread(stack_text, frames)
+            looked.stack = {"at": datetime.now(UTC).isoformat()}
+            if text is not None:
+                looked.stack["text"] = text
+        if looked.stack:
+            content["stack"] = looked.stack.copy()
+        return content
+
+    async def _write(self, looked: _Looked, claim: Claim | None, content: dict[str, Any] | None) -> None:
+        """Write what people see of an attempt; None removes it. What the table refuses is left out."""
+        if claim is None:
+            return
+        write, text = self._progress.write_look, None if content is None else json.dumps(content)
+        try:
+            is_written = await write(self._worker_id, claim, text)
+        except UnstorableTextError:
+            is_written = await write(self._worker_id, claim, json.dumps(_in_ascii(content)))
+        except REFUSALS as error:
+            if not is_refusal(error):
+                raise
+            is_written = True
+        # A row that another session has locked is written by the next pass.
+        if is_written:
+            looked.claim, looked.written = claim, content
+
+
+def _in_ascii(value: Any) -> Any:
+    """Return JSON values with texts that every encoding has."""
+    if isinstance(value, dict):
+        return {name: _in_ascii(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_in_ascii(part) for part in value]
+    return to_ascii(value) if isinstance(value, str) else value
+
+
+def frames_of(attempt: Attempt) -> list[Place] | None:
+    """Return file, line and function of the frames of an attempt, the outermost first.
+
+    None if its code does not run in this process, or in a thread that its executor does not name. The frames
+    of this library at the begin are left out.
+    """
+    if not attempt.runs_in_executor:
+        found = None if attempt.task is None else list(_frames_of_task(attempt.task))
+    else:
+        found = _frames_of_thread(attempt)
+    if found is None:
+        return None
+    places = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in found]
+    own = next((number for number, place in enumerate(places) if not _is_library(place[0])), len(places))
+    return places[own:][-MAX_FRAMES:]
+
+
+def stack_text(places: Sequence[Place]) -> str:
+    """Return frames as a traceback shows them."""
+    summary = traceback.StackSummary.from_list([(*place, None) for place in places])
+    return storable("".join(summary.format())[-MAX_STACK_LENGTH:])
+
+
+def _frames_of_task(task: asyncio.Task[Any]) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames of a suspended task: its coroutine, and what that awaits, one after the other."""
+    awaited: Any = task.get_coro()
+    for _ in range(10 * MAX_FRAMES):
+        for prefix, waits in (("cr", "cr_await"), ("gi", "gi_yieldfrom"), ("ag", "ag_await")):
+            frame = getattr(awaited, f"{prefix}_frame", None)
+            if isinstance(frame, FrameType):
+                yield frame, frame.f_lineno or 0
+                awaited = getattr(awaited, waits, None)
+                break
+        else:
+            return
+
+
+def _frames_of_thread(attempt: Attempt) -> list[tuple[FrameType, int]] | None:
+    call = attempt.call
+    if call is None or call.thread is None or call.thread.ident is None:
+        return None
+    frame = sys._current_frames().get(call.thread.ident)
+    # The thread may have begun the next attempt meanwhile.
+    if frame is None or not call.is_unstoppable:
+        return None
+    return [(caller, line or 0) for caller, line in traceback.walk_stack(frame)][::-1]
+
+
+def _is_library(filename: str) -> bool:
+    return filename.startswith(LIBRARY) or filename == threading.__file__
