@@ -17,7 +17,7 @@ from pg_scheduler.base.text.values import copy_fields
 from pg_scheduler.inspect import ChangeOutcome, ErrorGroup, Inspector, JobChange, Progress
 from pg_scheduler.inspect.bulk import RULES
 from pg_scheduler.inspect.store.bulk import BulkAction
-from pg_scheduler.inspect.texts import counted
+from pg_scheduler.inspect.texts import counted, term
 
 from .commands import Command, confirm, reject_empty
 from .errors import ExitCode, NotFoundError, UsageError
@@ -85,7 +85,6 @@ _FOUND: Final = Shape(
     (Column("job_id", "ID", is_id=True), Column("job_name", "NAME"), Column("status")),
 )
 MAX_SHOWN: Final = 10
-MAX_GROUPS: Final = 1000
 
 _RESULTS: Final[Mapping[BulkAction, tuple[ChangeResult, ChangeResult]]] = {
     "cancel": ("cancelled", "would be cancelled"),
@@ -190,13 +189,19 @@ async def move(command: Command, options: BulkOptions, *, to: To) -> ExitCode:
 
 async def _find_group(inspector: Inspector, fingerprint: str, since: datetime | None) -> ErrorGroup:
     """Return the group of errors with a fingerprint, of jobs that ended since an instant; None for all."""
-    groups = await inspector.error_groups(since=since, limit=MAX_GROUPS)
-    for group in groups.items:
-        if group.fingerprint == fingerprint:
-            return group
-    raise NotFoundError(
-        f"no group of errors {fingerprint!r}: {groups.summary}; pg-scheduler jobs errors lists them"
-    )
+    group = await inspector.error_group(fingerprint, since=since)
+    if group is None or (since is not None and group.last_at < since):
+        period = "" if since is None else " in this period"
+        raise NotFoundError(
+            f"no group of errors {fingerprint!r}{period}; pg-scheduler jobs errors lists them"
+        )
+    if group.is_mixed:
+        where = f"status:failed {term('name', group.job_name)}"
+        raise UsageError(
+            f"the group {fingerprint} has different errors, which are counted together; "
+            f"name its jobs by a search: --where {shlex.quote(where)}"
+        )
+    return group
 
 
 async def _change(

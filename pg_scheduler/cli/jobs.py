@@ -115,7 +115,8 @@ GROUP: Final = Shape(
         Column("job_name", "NAME"),
         Column("text", "ERROR"),
         Column("last_at", "LATEST", is_wide=True),
-        Column("first_at", is_wide=True),
+        Column("first_at", "FIRST", is_wide=True),
+        Column("first_release", "FIRST IN", is_wide=True),
         Column("last_job_id", "LATEST JOB", is_wide=True),
     ),
 )
@@ -129,14 +130,12 @@ async def errors(
     ] = None,
     limit: Annotated[int, typer.Option(help="Groups, up to 1000.")] = 50,
 ) -> None:
-    """Print the errors of failed, expired and cancelled jobs, grouped apart from numbers and ids."""
+    """Print the errors of failed and expired jobs, grouped apart from numbers and ids."""
     start = None if since is None else read_since("--since", since, command.output.zone)
     async with command.inspector() as inspector:
         groups = await inspector.error_groups(since=start, limit=limit)
-    command.output.write_list(GROUP, groups.items, summary=groups.summary, missing_index=groups.missing_index)
+    command.output.write_list(GROUP, groups.items, summary=groups.summary)
     command.output.say(groups.summary)
-    if groups.missing_index is not None:
-        command.output.say("build it while jobs run: pg-scheduler migrate indexes")
     if groups.items and command.output.is_table:
         span = "" if since is None else f" --since {quote(since)}"
         command.output.say(f"run the jobs of a group again: pg-scheduler jobs retry --group GROUP{span}")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, NamedTuple
 
-from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.findings import DIAGNOSIS_AGE_S, read_diagnosis, visible_problems
@@ -79,11 +78,7 @@ async def _read(request: PageRequest) -> NavigationData:
     tasks = () if task_list is None else task_list.items
     return NavigationData(
         jobs=(await inspector.totals()).jobs,
-        errors=[
-            group
-            for group in groups
-            if group.status is not JobStatus.CANCELLED and group.fingerprint not in muted
-        ],
+        errors=[group for group in groups if group.fingerprint not in muted],
         schedules={schedule.schedule_id: schedule.task for schedule in schedules},
         tasks=[task.name for task in tasks],
         workers={

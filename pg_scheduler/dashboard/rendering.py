@@ -71,7 +71,7 @@ OF_REQUEST: Final = (
 FILTERS: Final = (
     texts.ago, texts.initials, texts.json_text, texts.linked, texts.sentence, texts.short, texts.timed,
     texts.took, texts.utc, count, counted, describe_waiting, rounded, share_done, small_bars, small_line,
-    needs_attention, audit.verb_of, errors.error_text, errors.release_at, errors.retrying, limit_counts,
+    needs_attention, audit.verb_of, errors.error_text, errors.retrying, errors.title_of, limit_counts,
     use_count, workers.grouped,
 )  # fmt: skip
 """Functions that templates apply under their names."""

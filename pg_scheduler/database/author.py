@@ -81,13 +81,20 @@ async def with_record(subject: str, write: Callable[[], Awaitable[T]]) -> T:
     try:
         return await write()
     except RECORD_REFUSALS as refusal:
-        token = _records.set(False)
-        try:
+        with without_records():
             result = await write()  # raises the error again if the record is not its cause
-        finally:
-            _records.reset(token)
         report_refused(subject, refusal)
         return result
+
+
+@contextmanager
+def without_records() -> Iterator[None]:
+    """Let the statements of the block write no records."""
+    token = _records.set(False)
+    try:
+        yield
+    finally:
+        _records.reset(token)
 
 
 @contextmanager

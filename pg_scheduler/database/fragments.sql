@@ -266,6 +266,34 @@ concat_ws(
 -- fragment: unexplained_expiry
 'not started within its misfire grace time'
 
+-- Counts the jobs that a statement has just failed or expired, in the same statement: "ended" has their rows, with the
+-- "text" of the error, NULL for jobs that do not count. One row for each error, which no other statement writes, so that
+-- no worker waits for another one. It is left out where the server refuses records. A longer name is too long for an index.
+
+-- fragment: counted_failures
+,
+counted AS (
+    INSERT INTO {schema}scheduler_failures (fingerprint, job_name, text, status, jobs, at, release, job_id)
+    SELECT {fingerprint}, error.job_name, error.text, error.status, error.jobs, error.at, (
+        SELECT CASE WHEN worker.metadata ->> 'release' <> '' THEN left(worker.metadata ->> 'release', 200) END
+        FROM {schema}scheduler_workers AS worker
+        WHERE worker.worker_id = error.worker_id
+    ), error.job_id
+    FROM (
+        SELECT CASE WHEN length(ended.job_name) > 500 THEN '(other)' ELSE ended.job_name END AS job_name,
+            ended.text, ended.status, ended.worker_id,
+            count(*) AS jobs, max(ended.finished_at) AS at, max(ended.job_id) AS job_id
+        FROM ended
+        WHERE ended.text IS NOT NULL
+        GROUP BY 1, 2, 3, 4
+    ) AS error
+)
+
+-- The fingerprint of an error; as fingerprint_of() in jobs/error_text.py.
+
+-- fragment: fingerprint
+left(md5(convert_to(error.job_name || chr(10) || error.text, 'UTF8')), 12)
+
 -- The history of a job's attempts without those that a new entry displaces, and the part of a new entry that is in
 -- the row. A value written by hand that is no array becomes an element.
 

@@ -107,7 +107,7 @@ _MARK: Final = re.compile(r"^-- (name|fragment): (\w+)\n", re.MULTILINE)
 _DECLARATION: Final = re.compile(r"-- (route|timeout): (.*)\n")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
 _PLACEHOLDER: Final = re.compile(r"\{(?!schema\})(\w+)\}")
-_OF_RECORDS: Final = ("into_audit", "once_per_release")
+_OF_RECORDS: Final = ("into_audit", "once_per_release", "counted_failures")
 LEFT_OUT: Final = {
     "exchange_jobs": " AND job_id <> ALL ($16::text[])",
     "expire_jobs": " AND coalesce(function, job_name) <> ALL ($7::text[])",
@@ -248,7 +248,8 @@ def _query(name: str, text: str, fragments: Mapping[str, str]) -> Query:
     if "route" not in declared:
         raise LookupError(f"statement {name!r} declares no route; write '-- route: ...' below its name")
     routes = declared["route"].removeprefix("shared, ")
-    is_recorded, limits_wait = "{into_audit}" in text, "{within_lock_limit}" in text
+    is_recorded = "{into_audit}" in text or "{counted_failures}" in text
+    limits_wait = "{within_lock_limit}" in text
     try:
         text = _expand(text, fragments).strip()
     except KeyError as error:

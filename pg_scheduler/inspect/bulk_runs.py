@@ -21,10 +21,11 @@ from pg_scheduler.errors import SchedulerError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect.base import tables_of
 from pg_scheduler.inspect.bulk import Progress
-from pg_scheduler.inspect.errors import ErrorGroup, fingerprint_of
+from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.inspector import Inspector
 from pg_scheduler.inspect.store.bulk import BulkAction, StaleRunError
 from pg_scheduler.inspect.store.bulk_runs import RESUME, START, BulkRunRow
+from pg_scheduler.jobs.error_text import fingerprint_of
 from pg_scheduler.jobs.validation import check_text
 from pg_scheduler.queue.prepare import new_job_id
 

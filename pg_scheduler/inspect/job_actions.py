@@ -187,8 +187,8 @@ class JobActions(InspectorBase):
         meanwhile are not retried twice. The other parameters are those of `cancel_jobs()`.
 
         Args:
-            group: Only jobs of this group of errors that ended from its ``first_at`` to its ``last_at``. So
-                no job is retried that `error_groups()` did not count. ``where`` can be omitted then.
+            group: Only jobs of this group of errors that ended in its period, and at its ``last_at`` at the
+                latest. So no job is retried that `error_groups()` did not count. ``where`` can be omitted.
             from_step: Only jobs that have stored this step. The step and the steps after it are deleted, as
                 by `retry_job()`. Other jobs are refused. None to keep all steps.
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.errors import JobNotFoundError, JobResult
 from pg_scheduler.inspect.base import InspectorBase, tables_of
-from pg_scheduler.inspect.errors import ErrorGroups, group_errors, group_errors_by_id
+from pg_scheduler.inspect.errors import ErrorGroup, ErrorGroups, Period
 from pg_scheduler.inspect.explain import explain
 from pg_scheduler.inspect.job_facts import collect_job_facts
 from pg_scheduler.inspect.pages import Bounds, SearchPage, Wanted, find_page
@@ -209,16 +209,20 @@ class JobReads(InspectorBase):
         """Return about how many jobs there are, without counting them."""
         return totals_of((await self._reads.searches.sizes()).estimates)
 
-    async def error_groups(self, *, since: datetime | None = None, limit: int = 100) -> ErrorGroups:
-        """Group the newest unsuccessful jobs by name and error, apart from numbers and ids.
+    async def error_groups(
+        self, *, since: datetime | None = None, limit: int = 100, names: Iterable[str] | None = None
+    ) -> ErrorGroups:
+        """Return the failed and expired jobs by name and error, apart from numbers and ids.
 
-        Jobs are examined within the `Bounds`, 20,000 and 250 ms by default. While the index of unsuccessful
-        jobs is missing, these are jobs of any status in the descending order of their ids; the summary states
-        it.
+        Each job is counted when it fails, so the numbers are exact, whatever became of the job. A period
+        begins with the full minute, hour or day that contains ``since``: minutes for periods of up to two
+        hours, hours for up to two days. Jobs that failed before the tables were upgraded are not counted, nor
+        are those whose status was set by SQL or by ``update_job_status()``.
 
         Args:
-            since: Only jobs that ended at or after this time; None for any.
+            since: Only jobs that failed at or after this time; None for any.
             limit: The number of groups, 1 to 1,000.
+            names: Only jobs of these names; None for all.
 
         Raises:
             ValueError: ``since`` is naive, or ``limit`` is out of range.
@@ -226,18 +230,33 @@ class JobReads(InspectorBase):
         Example::
 
             for group in (await inspector.error_groups()).items:
-                print(group.count, group.job_name, group.text, group.last_at)
+                print(group.count, group.job_name, group.text, group.first_release)
         """
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
+        period = await self._period(since)
+        job_names = None if names is None else check_list("names", names)
+        page = await self._reads.errors.list(period.span_s, period.read_from, limit + 1, job_names)
+        groups = [period.group_of(row, page.now) for row in page.rows]
+        return ErrorGroups(groups[:limit], period.since, len(groups) > limit, page.counted_since)
+
+    async def error_group(self, fingerprint: str, *, since: datetime | None = None) -> ErrorGroup | None:
+        """Return one group of errors; None if no job has failed with it, or if the last one is 90 days old.
+
+        Args:
+            fingerprint: The fingerprint of the group.
+            since: The start of the period of ``count`` and ``history``; None for any time.
+
+        Raises:
+            ValueError: ``since`` is naive.
+        """
+        period = await self._period(since)
+        page = await self._reads.errors.read(period.span_s, period.read_from, fingerprint)
+        return period.group_of(page.rows[0], page.now) if page.rows else None
+
+    async def _period(self, since: datetime | None) -> Period:
         if since is not None:
             since = check_execution_time(since, name="since")
-        async with self._reads.searches.transaction() as connection:
-            sizes = await self._reads.searches.sizes(on=connection)
-            if UNSUCCESSFUL_INDEX not in sizes.estimates:
-                searches, bounds = self._reads.searches, self._bounds
-                return await group_errors_by_id(searches, sizes, since, limit, connection, bounds=bounds)
-            inspections, now = self._reads.inspections, sizes.now
-            return await group_errors(inspections, since, limit, connection, bounds=self._bounds, now=now)
+        return Period.of(since, self._reads.statements.local_now)
 
     async def _search(self, query: Wanted, limit: int, after: str | None) -> SearchPage:
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)

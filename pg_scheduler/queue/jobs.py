@@ -8,9 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.author import with_record
 from pg_scheduler.database.faults import REFUSALS, REFUSED_PAUSE_S, SuppressedChangeError, is_refusal
 from pg_scheduler.database.records import job_from
 from pg_scheduler.database.session import Connection, Record
@@ -29,6 +30,9 @@ MAX_CANCELLED_JOBS: Final = 1000
 """The maximum number of jobs that one statement cancels."""
 
 SET_BY_CALLER: Final = "status set by a caller"
+
+COUNT_OF_EXPIRED: Final = "the count of expired jobs"
+"""What a statement writes besides, for the log."""
 
 
 class JobFilters(NamedTuple):
@@ -348,15 +352,19 @@ class JobRepository(Repository):
         self._refused = {job_id: until for job_id, until in self._refused.items() if until > now}
         args = worker_id, names, limit, self._statements.now
         try:
-            rows = await self._statements.fetch(
-                "expire_jobs", *args, None, list(self._refused), left_out=unexpiring
-            )
+            rows = await self._expire(*args, None, list(self._refused), left_out=unexpiring)
         except REFUSALS as error:
             if not is_refusal(error):
                 raise
             rows = await self._expire_accepted(*args, unexpiring)
         await self._consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
         return [ExpiredJob(row["job_id"], row["job_name"], row["attempt"]) for row in rows]
+
+    async def _expire(self, *args: Any, left_out: Collection[str] = ()) -> list[Record]:
+        """Expire jobs, and count them unless the server refuses that."""
+        return await with_record(
+            COUNT_OF_EXPIRED, lambda: self._statements.fetch("expire_jobs", *args, left_out=left_out)
+        )
 
     async def _expire_accepted(
         self,
@@ -377,7 +385,7 @@ class JobRepository(Repository):
         while parts:
             part = parts.popleft()
             try:
-                expired += await self._statements.fetch("expire_jobs", worker_id, names, limit, now, part, [])
+                expired += await self._expire(worker_id, names, limit, now, part, [])
             except REFUSALS as error:
                 if not is_refusal(error):
                     raise

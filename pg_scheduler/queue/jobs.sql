@@ -303,28 +303,32 @@ LIMIT $1;
 -- Expire at most $3 pending jobs past their misfire grace time that no worker could claim, only $5 unless NULL, without $6.
 --
 -- While pauses suspend expiry, the fragment left_out excludes the names of their tasks.
-UPDATE {schema}scheduled_jobs SET
-    status        = 'expired',
-    finished_at   = coalesce($4, {now}),
-    error_message = {expiry_reason},
-    on_end        = {on_end_with_result}
-WHERE ctid = ANY (ARRAY (
-    SELECT late.ctid
-    FROM {levels}
-    CROSS JOIN LATERAL (
-        SELECT ctid
-        FROM {schema}scheduled_jobs
-        WHERE finished_at IS NULL
-          AND blocked_on IS NULL
-          AND priority = level.priority
-          AND execution_time <= coalesce($4, {now})
-          AND status = 'pending'
-          AND expires_at < coalesce($4, {now})
-          AND ($5::text[] IS NULL OR job_id = ANY ($5))
-          AND job_id <> ALL ($6::text[]){left_out}
+WITH ended AS (
+    UPDATE {schema}scheduled_jobs SET
+        status        = 'expired',
+        finished_at   = coalesce($4, {now}),
+        error_message = {expiry_reason},
+        on_end        = {on_end_with_result}
+    WHERE ctid = ANY (ARRAY (
+        SELECT late.ctid
+        FROM {levels}
+        CROSS JOIN LATERAL (
+            SELECT ctid
+            FROM {schema}scheduled_jobs
+            WHERE finished_at IS NULL
+              AND blocked_on IS NULL
+              AND priority = level.priority
+              AND execution_time <= coalesce($4, {now})
+              AND status = 'pending'
+              AND expires_at < coalesce($4, {now})
+              AND ($5::text[] IS NULL OR job_id = ANY ($5))
+              AND job_id <> ALL ($6::text[]){left_out}
+            LIMIT $3
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS late
         LIMIT $3
-        FOR NO KEY UPDATE SKIP LOCKED
-    ) AS late
-    LIMIT $3
-))
-RETURNING job_id, {named}, attempt, on_end IS NOT NULL AS has_consequences;
+    ))
+    RETURNING job_id, {named}, attempt, status, NULL::text AS worker_id, finished_at, {unexplained_expiry}::text AS text,
+        on_end IS NOT NULL AS has_consequences
+){counted_failures}
+SELECT job_id, job_name, attempt, has_consequences FROM ended;

@@ -21,6 +21,7 @@ from pg_scheduler.scheduler.store import Store
 from pg_scheduler.schedules.declarations import DeclaredSchedules
 from pg_scheduler.schedules.job_builder import JobBuilders
 from pg_scheduler.schedules.planner import Planner
+from pg_scheduler.statistics.errors import ErrorCounter
 from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.worker.claimer import Claimer
 from pg_scheduler.worker.completer import Completer
@@ -93,6 +94,7 @@ class Runtime:
             node.worker_id,
             schedules=store.schedules,
             statistics=store.statistics,
+            errors=store.errors,
             deleted=deleted,
         )
         # The parts are in the order of their start. They stop in reverse order: claims end first, heartbeats
@@ -104,6 +106,8 @@ class Runtime:
             self.relay,
             *([keeper] if store.connections.can_open_lease_connection else []),
             *([vacuum] if config.vacuum_enabled else []),
+            # It stops after all that write failures.
+            ErrorCounter(node, store.errors),
             progress,
             self.look_writer,
             self.unblocker,

@@ -23,6 +23,7 @@ from pg_scheduler.errors import SchemaForbiddenError, SchemaMissingError
 from pg_scheduler.jobs.codec import PayloadCodec
 from pg_scheduler.migrate import migrate, verify
 from pg_scheduler.schedules.statements import ScheduleRepository
+from pg_scheduler.statistics.errors import ErrorRepository
 from pg_scheduler.statistics.statements import StatisticsRepository
 from pg_scheduler.steps.signals import SignalRepository
 from pg_scheduler.steps.statements import StepRepository
@@ -58,6 +59,7 @@ class Store(WorkerStore):
         self.limits: Final = LimitRepository(self.statements)
         self.shares: Final = ShareRepository(self.statements)
         self.statistics: Final = StatisticsRepository(self.statements)
+        self.errors: Final = ErrorRepository(self.statements)
 
     async def migrate(self, mode: Literal["apply", "verify"] = "apply") -> None:
         """Verify the tables; upgrade them to this version unless the mode is "verify"."""

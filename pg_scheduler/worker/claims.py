@@ -12,14 +12,17 @@ from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from pg_scheduler.base.sqltext import qualify
+from pg_scheduler.database.author import with_record
 from pg_scheduler.database.faults import REFUSALS, ROW_ERRORS, is_lock_timeout, is_locked_out, is_refusal
 from pg_scheduler.database.options import DIVIDED_LOCK_TIMEOUT_MS, LOCK_TIMEOUT_MS
 from pg_scheduler.database.session import Connection, transact
 from pg_scheduler.database.statements import Statements, Transaction
 from pg_scheduler.errors import DatabaseUnavailableError, PayloadError
+from pg_scheduler.jobs.error_text import normalized
 from pg_scheduler.jobs.model import JobPriority
 from pg_scheduler.jobs.outcome import RELEASE, describe
 from pg_scheduler.jobs.rows import Claim
+from pg_scheduler.queue.jobs import COUNT_OF_EXPIRED
 from pg_scheduler.worker.outcome_statements import ResultRepository
 
 PRIORITY_LEVELS: Final = {priority.db_value: level for level, priority in enumerate(JobPriority)}
@@ -307,7 +310,8 @@ class ClaimRepository:
             expired: The jobs.
         """
         ids = [claim.job_id for claim in expired]
-        rows = await self._statements.fetch("explain_expiry", worker_id, names, ids, self._statements.now)
+        args = worker_id, names, ids, self._statements.now
+        rows = await with_record(COUNT_OF_EXPIRED, lambda: self._statements.fetch("explain_expiry", *args))
         await self._results.consequences.apply([row["job_id"] for row in rows if row["has_consequences"]])
 
     async def complete(self, worker_id: str, completed: Sequence[Claim], *, keep: bool) -> set[str]:
@@ -448,7 +452,12 @@ class ClaimRepository:
     ) -> list[UnreadableJob]:
         reason = UNREADABLE.format(describe(error))
         rows = await self._statements.fetch(
-            "quarantine_job", job_id, reason, self._statements.now, on=transaction.connection
+            "quarantine_job",
+            job_id,
+            reason,
+            self._statements.now,
+            normalized(reason),
+            on=transaction.connection,
         )
         return [UnreadableJob(row["job_id"], row["job_name"], row["attempt"], reason, error) for row in rows]
 

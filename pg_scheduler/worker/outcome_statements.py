@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from pg_scheduler.base.messages import due_message
 from pg_scheduler.base.status import JobStatus
+from pg_scheduler.database.author import without_records
 from pg_scheduler.database.blockers import Blocker
 from pg_scheduler.database.faults import (
     INVALID_VALUES,
@@ -31,6 +33,7 @@ from pg_scheduler.database.session import Connection, Record, can_set_savepoints
 from pg_scheduler.database.statements import Repository, Statements, Transaction
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.jobs.error_text import normalized
 from pg_scheduler.jobs.history import entry_in_ascii, history_entry, to_ascii
 from pg_scheduler.jobs.outcome import Outcome, RowChange, describe
 from pg_scheduler.jobs.progress import JobProgress, progress_text
@@ -48,6 +51,10 @@ Changes: TypeAlias = Mapping[tuple[str, int], RowChange]
 
 REPORT_TIMEOUT_MS: Final = 500
 """Longest wait of an outcome for a lock whose holder is looked up meanwhile."""
+
+
+MAX_UNCOUNTED: Final = 10_000
+"""Failures that are kept while they cannot be counted."""
 
 
 class Settled(NamedTuple):
@@ -83,6 +90,7 @@ class ResultRepository:
         self._dependencies = dependencies
         self._kept_results = kept_results
         self._passed_results = passed_results
+        self._uncounted: dict[str, str] = {}
         self.consequences: Final = consequences
 
     async def count_crashes(self, outcomes: Sequence[tuple[Claim, Outcome]]) -> list[tuple[Claim, Outcome]]:
@@ -138,13 +146,22 @@ class ResultRepository:
         """
         changes = _changes_of(outcomes)
         try:
-            return await self._write_unlocked(
-                changes, worker_id, deleted, with_consequences=with_consequences
-            )
+            return await self._write_counted(changes, worker_id, deleted, with_consequences=with_consequences)
         except UnstorableTextError:
-            return await self._write_unlocked(
+            return await self._write_counted(
                 _in_ascii(changes), worker_id, deleted, with_consequences=with_consequences
             )
+
+    async def count_missed(self) -> int:
+        """Count failures that could not be counted when they were written; return how many there were."""
+        missed = dict(self._uncounted)
+        if not missed:
+            return 0
+        job_ids, texts = list(missed), list(missed.values())
+        counted_count = await self._statements.number("count_failures", job_ids, texts)
+        for job_id in job_ids:
+            self._uncounted.pop(job_id, None)
+        return counted_count
 
     async def find_blockers(self, worker_id: str, claim: Claim, outcome: Outcome) -> list[Blocker]:
         """Return the sessions for whose locks an outcome waits, and write nothing."""
@@ -228,6 +245,35 @@ class ResultRepository:
         if deleted is not None:
             deleted[JobStatus.COMPLETED] += deleted_count
         return accepted
+
+    async def _write_counted(
+        self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, with_consequences: bool
+    ) -> Settled:
+        """Call ``_write_unlocked()``, and once more without counting failures if that is what fails.
+
+        The table of failures may be locked, or refuse the row. No outcome waits for it: the failures are
+        counted later.
+        """
+        write = partial(
+            self._write_unlocked, changes, worker_id, deleted, with_consequences=with_consequences
+        )
+        try:
+            return await write()
+        except UnstorableTextError:
+            raise
+        except (DatabaseUnavailableError, *REFUSALS) as error:
+            if not _failures(changes) or not (is_locked_out(error) or is_refusal(error)):
+                raise
+            with without_records():
+                settled = await write()
+        self._note_uncounted(changes, settled.accepted)
+        return settled
+
+    def _note_uncounted(self, changes: Changes, accepted: Collection[str]) -> None:
+        """Keep failures that were not counted for ``count_missed()``."""
+        room = MAX_UNCOUNTED - len(self._uncounted)
+        failures = [(job_id, text) for job_id, text in _failures(changes).items() if job_id in accepted]
+        self._uncounted.update(failures[:room])
 
     async def _write_unlocked(
         self, changes: Changes, worker_id: str, deleted: Counter[JobStatus] | None, *, with_consequences: bool
@@ -322,7 +368,8 @@ class ResultRepository:
     async def settle_divided(self, changes: Changes, worker_id: str, transaction: Transaction) -> set[str]:
         """Write changes as ``settle_within()``, but leave out what meets a lock or what the table refuses.
 
-        Before a change is left out, it is tried without its consequences, which a scan applies then.
+        Before a change is left out, it is tried without its consequences, which a scan applies then, and
+        without being counted as a failure, which follows later.
         """
         try:
             async with self._statements.transaction(within=transaction) as savepoint:
@@ -332,19 +379,18 @@ class ResultRepository:
                 raise
         accepted: set[str] = set()
         for (job_id, attempt), change in changes.items():
-            for with_consequences in (True, False):
+            alone = {(job_id, attempt): change}
+            for with_consequences, is_counted in ((True, True), (False, True), (False, False)):
                 try:
                     async with self._statements.transaction(within=transaction) as savepoint:
-                        accepted |= await self.settle_within(
-                            {(job_id, attempt): change},
-                            worker_id,
-                            savepoint,
-                            with_consequences=with_consequences,
-                        )
+                        with nullcontext() if is_counted else without_records():
+                            settled = await self.settle_within(
+                                alone, worker_id, savepoint, with_consequences=with_consequences
+                            )
                 except (DatabaseUnavailableError, *REFUSALS) as error:
                     if not (is_locked_out(error) or is_refusal(error)):
                         raise
-                    if not with_consequences:
+                    if not is_counted:
                         logger.warning(
                             "job %s of worker %s not reclaimed yet: %s",
                             job_id,
@@ -353,6 +399,9 @@ class ResultRepository:
                             extra=record_fields(job_id=job_id, attempt=attempt),
                         )
                 else:
+                    accepted |= settled
+                    if not is_counted:
+                        self._note_uncounted(alone, settled)
                     break
         return accepted
 
@@ -419,8 +468,7 @@ class ResultRepository:
     async def _settle_others(self, changes: Changes, worker_id: str, connection: Connection) -> list[Record]:
         """Write the rows of attempts that suspend no job."""
         row_changes = changes.values()
-        return await self._statements.fetch(
-            "settle_jobs",
+        args = (
             *_arrays(changes),
             [change.status for change in row_changes],
             [change.error for change in row_changes],
@@ -430,8 +478,11 @@ class ResultRepository:
             worker_id,
             self._statements.now,
             [change.entry for change in row_changes],
-            on=connection,
         )
+        texts = [_counted_text(change) for change in row_changes]
+        if any(text is not None for text in texts):
+            return await self._statements.fetch("settle_failed", *args, texts, on=connection)
+        return await self._statements.fetch("settle_jobs", *args, on=connection)
 
     async def _suspend(self, changes: Changes, worker_id: str, connection: Connection) -> set[str]:
         """Write the rows of suspended jobs, and mark them by the names of the steps that they wait for."""
@@ -502,6 +553,7 @@ class ResultRepository:
                 reason,
                 now,
                 history_entry("error", message=reason),
+                normalized(reason),
                 on=connection,
             )
             await self.consequences.run([row["job_id"] for row in rows], transaction)
@@ -550,6 +602,18 @@ def _in_ascii(changes: Changes) -> Changes:
         )
         for key, change in changes.items()
     }
+
+
+def _failures(changes: Changes) -> dict[str, str]:
+    """Return the jobs that the changes fail, with the texts by which they count."""
+    return {
+        job_id: text for (job_id, _), change in changes.items() if (text := _counted_text(change)) is not None
+    }
+
+
+def _counted_text(change: RowChange) -> str | None:
+    """Return the text by which a change counts as a failure; None for any other change."""
+    return normalized(change.error or "") if change.status is JobStatus.FAILED else None
 
 
 def _waits(changes: Changes, settled: Collection[str]) -> list[tuple[str, str]]:

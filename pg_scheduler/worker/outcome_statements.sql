@@ -15,6 +15,10 @@ SELECT job_id, crash_count FROM {schema}scheduled_jobs WHERE job_id = ANY ($1);
 -- become a scan under a plan that was made for an empty table; a join by ctid would miss a row that a
 -- heartbeat has just moved. OFFSET 0 keeps the planner from repeating the lookup for each column.
 WITH place AS MATERIALIZED ({places})
+{settled_rows}
+RETURNING job_id, {has_consequences_now};
+
+-- fragment: settled_rows
 UPDATE {schema}scheduled_jobs AS job SET (
     status, error_message, retry_count, crash_count, execution_time, expires_at,
     finished_at, worker_id, started_at, last_heartbeat, lease_until, on_end, errors
@@ -53,7 +57,32 @@ WHERE job_id = ANY ($1)
   AND worker_id = $8
   AND attempt = ($2::integer[])[{place}]
   AND (on_end -> 'replacement') IS NULL
-RETURNING job_id, on_end IS NOT NULL AND finished_at IS NOT NULL AS has_consequences;
+
+-- fragment: has_consequences_now
+on_end IS NOT NULL AND finished_at IS NOT NULL AS has_consequences
+
+-- name: settle_failed
+-- route: caller
+-- Write row changes as settle_jobs does, some of which are failures; $11 has the texts by which these count.
+WITH place AS MATERIALIZED ({places}),
+ended AS (
+    {settled_rows}
+    RETURNING job_id, {named}, status, worker_id, finished_at, ($11::text[])[{place}] AS text, {has_consequences_now}
+){counted_failures}
+SELECT job_id, has_consequences FROM ended;
+
+-- name: count_failures
+-- route: pool
+-- Count failures of jobs $1, with the texts $2, that were written without being counted, as settle_failed does.
+--
+-- The count was refused, or had to wait for a lock. A job that was retried meanwhile is not counted.
+WITH place AS MATERIALIZED ({places}),
+ended AS MATERIALIZED (
+    SELECT job_id, {named}, status, worker_id, finished_at, ($2::text[])[{place}] AS text
+    FROM {schema}scheduled_jobs
+    WHERE job_id = ANY ($1) AND status = 'failed'
+){counted_failures}
+SELECT count(*) FROM ended;
 
 -- name: settle_suspended
 -- route: caller
@@ -265,21 +294,25 @@ RETURNING job_id, {bounded_due}, coalesce(blocked_on, '') = 'after' AS waits, er
 
 -- name: refuse_replacement
 -- route: caller
--- Fail a job whose new definition no row can hold: it was written by hand. $6 is the entry of the history.
-UPDATE {schema}scheduled_jobs AS job SET
-    status        = 'failed',
-    error_message = $4,
-    errors        = {kept_errors} || jsonb_build_array($6::text::jsonb || {entry_of_attempt}
-        || jsonb_build_object('ended_at', coalesce($5, {now}))),
-    finished_at   = coalesce($5, {now}),
-    lease_until   = NULL,
-    on_end        = {on_end_with_result} - 'replacement'
-WHERE job_id = $1
-  AND status = 'running'
-  AND worker_id = $2
-  AND attempt = $3
-  AND (on_end -> 'replacement') IS NOT NULL
-RETURNING job_id;
+-- Fail a job whose new definition no row can hold: it was written by hand. $6 is the entry of the history, $7 the text
+-- by which the failure counts.
+WITH ended AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        status        = 'failed',
+        error_message = $4,
+        errors        = {kept_errors} || jsonb_build_array($6::text::jsonb || {entry_of_attempt}
+            || jsonb_build_object('ended_at', coalesce($5, {now}))),
+        finished_at   = coalesce($5, {now}),
+        lease_until   = NULL,
+        on_end        = {on_end_with_result} - 'replacement'
+    WHERE job_id = $1
+      AND status = 'running'
+      AND worker_id = $2
+      AND attempt = $3
+      AND (on_end -> 'replacement') IS NOT NULL
+    RETURNING job_id, {named}, status, worker_id, finished_at, $7::text AS text
+){counted_failures}
+SELECT job_id FROM ended;
 
 -- name: complete_own
 -- route: caller

@@ -92,15 +92,19 @@ SET CONSTRAINTS ALL IMMEDIATE;
 
 -- name: quarantine_job
 -- route: caller
--- Fail a pending job whose row cannot be read. Its arguments are not read.
-UPDATE {schema}scheduled_jobs AS job SET
-    status        = 'failed',
-    finished_at   = coalesce($3, {now}),
-    error_message = $2,
-    attempt       = attempt % 2147483647 + 1,
-    on_end        = {on_end_with_result},
-    errors        = {kept_errors} || jsonb_build_array(jsonb_build_object(
-        'attempt', attempt % 2147483647 + 1, 'outcome', 'error', 'message', $2::text,
-        'ended_at', coalesce($3, {now})))
-WHERE job_id = $1 AND status = 'pending'
-RETURNING job_id, {named}, attempt, on_end IS NOT NULL AS has_consequences;
+-- Fail a pending job whose row cannot be read. Its arguments are not read. $4 is the text by which the failure counts.
+WITH ended AS (
+    UPDATE {schema}scheduled_jobs AS job SET
+        status        = 'failed',
+        finished_at   = coalesce($3, {now}),
+        error_message = $2,
+        attempt       = attempt % 2147483647 + 1,
+        on_end        = {on_end_with_result},
+        errors        = {kept_errors} || jsonb_build_array(jsonb_build_object(
+            'attempt', attempt % 2147483647 + 1, 'outcome', 'error', 'message', $2::text,
+            'ended_at', coalesce($3, {now})))
+    WHERE job_id = $1 AND status = 'pending'
+    RETURNING job_id, {named}, attempt, status, NULL::text AS worker_id, finished_at, $4::text AS text,
+        on_end IS NOT NULL AS has_consequences
+){counted_failures}
+SELECT job_id, job_name, attempt, has_consequences FROM ended;

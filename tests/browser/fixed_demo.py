@@ -21,6 +21,7 @@ from pg_scheduler.clock import FakeClock
 from pg_scheduler.jobs.outcome import quarantine_error
 from pg_scheduler.schedules.timing import fire_time_job_id
 from pg_scheduler.triggers import Cron, Every
+from tests.support.errors import count_errors
 
 __all__ = ["NOW", "open_fixed_demo"]
 
@@ -80,6 +81,8 @@ async def open_fixed_demo(pool: asyncpg.Pool) -> Scheduler:
     await pool.execute(INSERT_JOBS, json.dumps([*_jobs(), *fires]))
     await pool.execute(INSERT_STARTS, NOW - SECOND)
     await pool.execute(INSERT_RELEASE, NOW - 34 * MINUTE)
+    await count_errors(pool)
+    await pool.execute("UPDATE scheduler_migrations SET applied_at = $1", NOW - timedelta(days=30))
     await pool.execute("VACUUM ANALYZE scheduled_jobs")
     return scheduler
 

@@ -8,7 +8,7 @@ from playwright.async_api import Page, expect
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard.pages import PAGES
-from pg_scheduler.inspect.errors import fingerprint_of
+from pg_scheduler.jobs.error_text import fingerprint_of
 from tests.browser.conftest import Open
 from tests.browser.shop import Shop
 from tests.browser.site import Site

@@ -14,7 +14,7 @@ from playwright.async_api import Page, expect
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard.pages import PAGES
-from pg_scheduler.inspect.errors import fingerprint_of
+from pg_scheduler.jobs.error_text import fingerprint_of
 from tests.browser.conftest import Open
 from tests.browser.fixed_demo import NOW, WORKERS, open_fixed_demo
 from tests.browser.pictures import PICTURES, write_pictures

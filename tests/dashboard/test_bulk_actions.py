@@ -13,9 +13,10 @@ import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
-from pg_scheduler.inspect import Bounds
+from pg_scheduler.jobs.error_text import OTHER_ERRORS, fingerprint_of
 from tests.dashboard.client import JSON, App, Page, request, send, stream
 from tests.dashboard.test_live import url_of
+from tests.support.errors import recount_errors
 from tests.support.worker import PATIENCE
 from tests.support.world import DAY, SECOND, World
 
@@ -615,43 +616,73 @@ async def test_row_that_was_written_by_hand_is_no_run(
 # -- groups of errors ----------------------------------------------------------------------------------
 
 
-async def test_retry_of_a_group_changes_the_jobs_that_the_page_has_counted(
+async def test_retry_of_a_group_leaves_jobs_that_failed_after_the_page_was_read(
     create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
     await fill(world, 9, "failed")
     await pool.execute("UPDATE scheduled_jobs SET finished_at = '2026-01-01Z' WHERE job_id < 'j00004'")
+    await recount_errors(pool)
     app = create()
     page = Page((await request(app, "/errors?since=1h")).text)
     (form,) = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
     span = {str(each["name"]): str(each["value"]) for each in page.all("input") if each["type"] == "hidden"}
-    assert set(span) == {"back", "first", "last"}, "the menu of the user has the first"
+    assert set(span) == {"back", "last"}, "the menu of the user has the first"
     await pool.execute("UPDATE scheduled_jobs SET finished_at = now() WHERE job_id = 'j00009'")
     asked = Page((await send(app, form, span)).text)
-    assert "5 jobs found" in asked.text
+    assert "8 jobs found: 5 of the last day, 3 older." in asked.text
     fields = {str(each["name"]): each["value"] for each in asked.all("input")}
-    answer = await send(app, form, fields)
+    answer = await send(app, form, {**fields, "take": "day"})
     await runs(app).wait()
     assert (await count(pool, "pending"), await count(pool, "failed")) == (5, 4)
     run = run_id(answer.headers["location"])
     assert "bulk.mail: BulkError: no answer after # s" in (await request(app, f"/run?id={run}")).text
-    without_span = Page((await send(app, form)).text)
-    assert "1 job found" in without_span.text
-    wrong = await send(app, form, {"first": "soon"})
-    assert (wrong.status, "First must be a time" in wrong.text) == (400, True)
-    for name, text in (("last", "9999-12-31T23:59:59.999999"), ("first", "0001-01-01T00:00+14:00")):
-        wrong = await send(app, form, {name: text})
-        assert (wrong.status, f"{name.capitalize()} must be between" in wrong.text) == (400, True)
+    again = Page((await send(app, form, span)).text)
+    assert "3 jobs found, all older than a day." in again.text
+    wrong = await send(app, form, {"last": "soon"})
+    assert (wrong.status, "Last must be a time" in wrong.text) == (400, True)
+    for text in ("9999-12-31T23:59:59.999999", "0001-01-01T00:00+14:00"):
+        wrong = await send(app, form, {"last": text})
+        assert (wrong.status, "Last must be between" in wrong.text) == (400, True)
 
 
-async def test_retry_of_a_group_finds_the_groups_of_the_page(
+@pytest.mark.parametrize("take", ["all", "day"])
+async def test_question_of_a_retry_says_what_it_takes_and_what_it_leaves(
+    create: Callable[..., App], pool: asyncpg.Pool, world: World, take: str
+) -> None:
+    await fill(world, 400, "failed")
+    await pool.execute(
+        "UPDATE scheduled_jobs SET finished_at = now() - interval '30 h' WHERE job_id <= 'j00035'"
+    )
+    await recount_errors(pool)
+    # A burst of another cause, in which the jobs of the group are few of those that failed last.
+    await world.jobs(3000, "burst", status="failed", error_message="UpstreamError: 502 from host {}".format)
+    app = create()
+    page = Page((await request(app, "/errors?since=1d")).text)
+    forms = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
+    texts = {form: Page((await send(app, form)).text) for form in forms}
+    ((form, asked),) = [(form, page) for form, page in texts.items() if "bulk.mail" in page.text]
+    assert "400 jobs found: 365 of the last day, 35 older." in asked.text
+    radios = [each["value"] for each in asked.all("input") if each.get("type") == "radio"]
+    assert radios == ["all", "day"]
+    assert "all 400 365 of the last day; 35 older" in " ".join(asked.text.split())
+    fields = {str(each["name"]): each["value"] for each in asked.all("input") if each.get("type") == "hidden"}
+    answer = await send(app, form, {**fields, "take": take})
+    assert answer.status == 303, answer.text
+    await runs(app).wait()
+    assert await count(pool, "pending") == {"all": 400, "day": 365}[take]
+
+
+async def test_errors_that_are_counted_together_are_not_retried_together(
     create: Callable[..., App], pool: asyncpg.Pool, world: World
 ) -> None:
     await fill(world, 2, "failed")
-    await pool.execute("UPDATE scheduled_jobs SET error_message = 'Other: \"x\"' WHERE job_id = 'j00002'")
-    page = Page((await request(create(), "/errors?since=all")).text)
-    forms = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
-    narrow = create(bounds=Bounds(rows=1))
-    assert sorted([(await send(narrow, form)).status for form in forms]) == [200, 404]
+    other = fingerprint_of("bulk.mail", OTHER_ERRORS)
+    await pool.execute("UPDATE scheduler_error_groups SET text = $1, fingerprint = $2", OTHER_ERRORS, other)
+    app = create()
+    page = Page((await request(app, f"/error?id={other}")).text)
+    assert not [each for each in page.all("button") if str(each.get("id")).startswith("retry-")]
+    answer = await send(app, f"/actions/errors/retry?group={other}")
+    assert (answer.status, "search its jobs" in answer.text) == (409, True)
 
 
 async def test_group_of_errors_is_retried_and_its_retries_cancelled(
@@ -659,6 +690,7 @@ async def test_group_of_errors_is_retried_and_its_retries_cancelled(
 ) -> None:
     await fill(world, 5, "failed")
     await pool.execute("UPDATE scheduled_jobs SET error_message = 'Other: \"x\"' WHERE job_id = 'j00005'")
+    await recount_errors(pool)
     app = create()
     page = Page((await request(app, "/errors?since=all")).text)
     forms = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
@@ -666,10 +698,8 @@ async def test_group_of_errors_is_retried_and_its_retries_cancelled(
     form = forms[0]
     assert (await send(create("eve", names=("x",)), form)).status == 404
     asked = Page((await send(app, form, {"rate": "500"})).text)
-    assert (
-        "Retry all jobs of bulk.mail with the error 'BulkError: no answer after # s'? 4 jobs found."
-        in asked.text
-    )
+    question = "Retry all jobs of bulk.mail with the error 'BulkError: no answer after # s'? 4 jobs found,"
+    assert f"{question} all of the last day." in asked.text
     answer = await send(app, form, {"rate": "500", "confirm": "yes"})
     assert answer.status == 303, answer.text
     await runs(app).wait()
@@ -685,5 +715,7 @@ async def test_group_of_errors_is_retried_and_its_retries_cancelled(
     assert (await send(app, cancel, {"confirm": "yes"})).status == 303
     await runs(app).wait()
     assert (await count(pool, "cancelled"), await count(pool, "failed")) == (4, 1)
-    gone = await send(app, form, {"confirm": "yes"})
-    assert gone.status == 404
+    gone = await send(app, form)
+    assert "0 jobs found" in gone.text
+    await pool.execute("TRUNCATE scheduler_error_groups")
+    assert (await send(app, form, {"confirm": "yes"})).status == 404

@@ -14,7 +14,8 @@ from pg_scheduler.dashboard import Access
 from pg_scheduler.dashboard.pages.errors import error_text
 from tests.dashboard.client import JSON, App, Page, request
 from tests.dashboard.test_hostile import HOSTILE, check, insert
-from tests.support.world import HOUR, MINUTE, SECOND, World
+from tests.support.errors import count_since
+from tests.support.world import DAY, HOUR, MINUTE, SECOND, World
 
 GATEWAY = "UpstreamError: 502 Bad Gateway in 31 ms"
 TRACEBACK = 'Traceback (most recent call last):\n  File "app/web.py", line 7, in call\n' + GATEWAY
@@ -44,15 +45,16 @@ async def test_groups_have_tabs_by_state(world: World, app: App) -> None:
     for state, text in (
         ("failed", "UpstreamError: 502 Bad Gateway in # ms"),
         ("quarantined", "quarantined: # workers died while they ran this job."),
-        ("expired", "not started in time"),
-        ("cancelled", "cancelled by ada"),
+        ("expired", "not started within its misfire grace time"),
     ):
         data = (await request(app, f"/errors?state={state}", headers=JSON)).data
         assert [each["text"] for each in data["items"]] == [text]
-        states = ("failed", "expired", "quarantined", "cancelled")
+        states = ("failed", "expired", "quarantined")
         assert data["counts"] == dict.fromkeys(states, 1) | {"muted": 0}
     default = (await request(app, "/errors", headers=JSON)).data
-    assert default["state"] == "failed", "what a person cancelled is no error"
+    assert default["state"] == "failed"
+    assert default["total"] == "3 groups, 3 jobs", "what a person cancelled is no error"
+    assert (await request(app, "/errors?state=cancelled")).status == 400
     page = Page((await request(app, "/errors")).text)
     assert {"/errors?state=quarantined&since=1d&sort=jobs"} <= set(page.links())
     assert (await request(app, "/errors?state=lost")).status == 400
@@ -95,12 +97,17 @@ async def test_trend_of_a_day_ends_now(world: World, app: App) -> None:
     await add_job(world, "a", GATEWAY, minutes=90)
     await add_job(world, "b", GATEWAY, minutes=12 * 60 + 1)
     (group,) = (await request(app, "/errors?since=1d", headers=JSON)).data["items"]
-    assert [place for place, count in enumerate(group["history"]) if count] == [11, 22], "parts of an hour"
+    now = await world.pool.fetchval("SELECT now()")
+    hours = [
+        int(now.timestamp() // 3600 - (now - age).timestamp() // 3600)
+        for age in (12 * HOUR + MINUTE, 90 * MINUTE)
+    ]
+    assert [place for place, count in enumerate(group["history"]) if count] == [24 - hour for hour in hours]
 
 
 async def test_errors_without_groups_say_so(app: App) -> None:
     text = Page((await request(app, "/errors")).text).text
-    assert "No job failed, expired or was cancelled in this period." in text
+    assert "No job failed or expired in this period." in text
     assert "pg-scheduler jobs errors" in text
     assert "0 groups, 0 jobs" in text
 
@@ -169,6 +176,8 @@ async def add_group(world: World) -> None:
             task_data=data,
             errors=[error],
         )
+    await count_since(world.pool)
+    await world.pool.execute("UPDATE scheduler_error_groups SET first_release = 'v2'")
     await add_job(world, "other", "UpstreamError: 404 Not Found in 7 ms")
 
 
@@ -180,7 +189,7 @@ async def test_page_of_a_group_has_its_traceback_and_what_its_jobs_share(
     url = f"/error?id={await fingerprint_of(app, '502')}"
     data = (await request(app, url, headers=JSON)).data
     assert (data["kind"], data["message"]) == ("UpstreamError", "502 Bad Gateway in # ms")
-    assert (data["sampled"], data["traceback"], data["began_in"]) == (3, TRACEBACK, "v2")
+    assert (data["sampled"], data["traceback"], data["new_in"]) == (3, TRACEBACK, "v2")
     assert data["releases"] == [{"label": "v2", "jobs": 3, "worker_id": None}]
     assert data["workers"] == [
         {"label": "node-1", "jobs": 2, "worker_id": "w1"},
@@ -223,8 +232,8 @@ async def test_page_of_a_group_retries_the_jobs_that_it_counted(
     page = Page((await request(app, f"/error?id={await fingerprint_of(app, '502')}")).text)
     (form,) = [str(each["action"]) for each in page.all("form") if "errors/retry" in str(each["action"])]
     assert "group=" in form
-    names = [each["name"] for each in page.all("input") if each.get("name") in {"first", "last", "rate"}]
-    assert names == ["first", "last", "rate"]
+    names = [each["name"] for each in page.all("input") if each.get("name") in {"last", "rate"}]
+    assert names == ["last", "rate"]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -236,3 +245,52 @@ async def test_page_of_a_hostile_group_shows_text(text: str, app: App, world: Wo
     check(answer.text)
     data = (await request(app, f"/error?id={group['fingerprint']}", headers=JSON)).data
     assert data["traceback"] == text
+
+
+# -- releases ------------------------------------------------------------------------------------------
+
+
+async def test_error_of_before_a_release_is_not_new_in_it_in_any_period(world: World, app: App) -> None:
+    """The error has occurred for five days, the release for two."""
+    await count_since(world.pool)
+    for release, days in (("v1", 6), ("v2", 2)):
+        await world.audit("start_release", release, at=-days * DAY, actor="w", via="worker")
+    for number, (release, age) in enumerate((("v1", 5 * DAY), ("v2", 20 * MINUTE))):
+        await world.worker(f"w{number}", metadata={"release": release})
+        await add_job(world, f"old-{number}", GATEWAY, int(age / MINUTE), worker_id=f"w{number}")
+    await add_job(world, "new", "Late: x", 30, worker_id="w1", name="errors.late")
+    for since in ("1h", "1d", "7d", "all"):
+        data = (await request(app, f"/errors?since={since}", headers=JSON)).data
+        groups = {group["job_name"]: group for group in data["items"]}
+        assert data["new_in"].get(groups["errors.late"]["fingerprint"]) == "v2", since
+        old = groups["errors.call"]
+        is_first_within = since == "7d"
+        assert data["new_in"].get(old["fingerprint"]) == ("v1" if is_first_within else None), since
+        assert (old["first_release"], old["count"]) == ("v1", 2 if since in {"7d", "all"} else 1)
+        page = (await request(app, f"/error?id={old['fingerprint']}&since={since}", headers=JSON)).data
+        assert page["new_in"] == ("v1" if is_first_within else None), since
+
+
+async def test_release_that_ran_before_errors_were_counted_has_no_new_errors(world: World, app: App) -> None:
+    """The error may be older than the counts."""
+    await world.audit("start_release", "v2", at=-HOUR, actor="w", via="worker")
+    await world.worker("w1", metadata={"release": "v2"})
+    await add_job(world, "a", GATEWAY, worker_id="w1")
+    data = (await request(app, "/errors", headers=JSON)).data
+    assert (data["items"][0]["first_release"], data["new_in"]) == ("v2", {})
+    assert data["counted_since"] is not None
+    assert "errors are counted since" in (await request(app, "/errors")).text
+
+
+# -- bounds --------------------------------------------------------------------------------------------
+
+
+async def test_numbers_of_a_list_that_is_cut_have_a_plus(
+    world: World, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pg_scheduler.dashboard.pages.errors.MAX_GROUPS", 2)
+    for number in range(3):
+        await add_job(world, f"job-{number}", f"Error{chr(65 + number)}: x", number + 1)
+    data = (await request(app, "/errors", headers=JSON)).data
+    assert (data["total"], data["is_capped"]) == ("2+ groups, 2+ jobs", True)
+    assert "Failed 2+" in " ".join(Page((await request(app, "/errors")).text).text.split())

@@ -25,6 +25,7 @@ from tests.dashboard.test_jobs import SECRET, add
 from tests.dashboard.test_limits import declare
 from tests.dashboard.test_schedule import add_nightly
 from tests.support.codecs import KeyedCodec
+from tests.support.errors import count_errors
 from tests.support.world import SECOND, World
 
 INSERT = """
@@ -164,6 +165,7 @@ async def test_other_jobs_with_the_same_error_are_counted(
         error = f"acme.Declined: card of account {number} declined"
         await insert_failed(pool, f"pay:{number}", finished_at=ended, error_message=error)
     await insert_failed(pool, "other", job_name="payroll.run", finished_at=ended)
+    await count_errors(pool)
     app = build(authorize=lambda _: Access("bob", names=("board.*",)))
     page = await read_page(app, "/job?id=pay:1")
     assert "2 other jobs of this task ended the same way" in page.text

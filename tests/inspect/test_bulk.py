@@ -20,6 +20,7 @@ from pg_scheduler.inspect import ChangeOutcome, Inspector, Progress, SearchError
 from pg_scheduler.inspect.job_actions import BulkOptions
 from pg_scheduler.inspect.store.bulk import MAX_RECORDED_BYTES
 from tests.support.cases import each_case
+from tests.support.errors import recount_errors
 from tests.support.worker import PATIENCE
 from tests.support.world import HOUR, SECOND, World
 
@@ -229,6 +230,7 @@ async def test_retry_of_a_group_of_errors_leaves_other_errors(
         "UPDATE scheduled_jobs SET error_message = 'BulkError: no answer after 3 s, 100% \\_#' "
         "WHERE job_id < 'j00005'"
     )
+    await recount_errors(pool)
     groups = (await inspector.error_groups()).items
     group = next(each for each in groups if "100%" in each.example or each.text.endswith("_#"))
     step = await last_of(inspector.retry_jobs(group=group))
@@ -246,6 +248,7 @@ async def test_retry_of_a_group_of_errors_leaves_jobs_that_ended_before_or_after
     await fill(world, 8)
     await pool.execute("UPDATE scheduled_jobs SET job_name = 'bulk.span'")
     await pool.execute("UPDATE scheduled_jobs SET finished_at = '2026-01-01Z' WHERE job_id < 'j00004'")
+    await recount_errors(pool)
     groups = await inspector.error_groups(since=datetime(2026, 1, 2, tzinfo=UTC))
     (group,) = groups.items
     assert group.count == 5

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import asyncpg
 import pytest
 
 from pg_scheduler import Scheduler
 from pg_scheduler.database.pool import Connections
-from pg_scheduler.inspect import Bounds, Inspector
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.cluster import read_cluster
-from pg_scheduler.inspect.errors import fingerprint_of, group_errors, normalized
 from pg_scheduler.inspect.store.store import InspectionStore
 from pg_scheduler.inspect.texts import rounded
+from pg_scheduler.jobs.error_text import EXPIRED, fingerprint_of, normalized
 from pg_scheduler.scheduler.store import Store
 from tests.support.cases import each_case
 from tests.support.catalogues import clear_registrations
+from tests.support.errors import add_to_groups
 from tests.support.world import HOUR, MINUTE, World
 
 NAMES = "pg_scheduler.inspect.store.inspections"
@@ -184,42 +184,78 @@ async def test_error_groups_ignore_numbers_and_ids(inspector: Inspector, world: 
     assert [(group.job_name, group.text, group.count) for group in groups.items] == [
         ("report", "TimeoutError: after # s", 1),
         ("mail", "TimeoutError: after # s", 30),
-        ("mail", "not started", 2),
+        ("mail", EXPIRED, 2),
     ]
     group = groups.items[1]
     assert group.last_at - group.first_at == timedelta(minutes=29)
     assert group.example == "TimeoutError: after 1 s"
-    assert (len(group.history), sum(group.history)) == (24, group.count)
+    assert (len(group.history), sum(group.history)) == (23, group.count), "parts of four days"
     assert group.history[-1] > 0, "the newest ones are in the last part"
     assert (await inspector.get_job(group.last_job_id)) is not None
     assert group.fingerprint == fingerprint_of("mail", "TimeoutError: after # s")
-    assert groups.summary == "searched all of 33 unsuccessful jobs, 3 groups found"
+    assert groups.summary.startswith("3 groups, 33 jobs since ")
     since = datetime.now(UTC) - timedelta(hours=1)
     recent = await inspector.error_groups(since=since, limit=1)
     assert [each.job_name for each in recent.items] == ["report"]
-    assert (recent.searched, recent.since, recent.is_complete) == (31, since, True)
+    assert (recent.is_capped, recent.since) == (True, since.replace(second=0, microsecond=0))
+    assert recent.summary.startswith("1+ groups, 1+ jobs since ")
+    one = await inspector.error_group(group.fingerprint, since=since)
+    assert one is not None
+    assert (one.count, one.total, len(one.history)) == (30, 30, 21)
+    assert await inspector.error_group("unknown") is None
+    of_names = await inspector.error_groups(names=["report", "other"])
+    assert [each.job_name for each in of_names.items] == ["report"]
 
 
-async def test_error_groups_state_their_bounds(
-    pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
+async def test_error_groups_count_what_no_worker_has_added_yet(
+    inspector: Inspector, pool: asyncpg.Pool, world: World
 ) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.errors.CHUNK_ROWS", 10)
-    await world.jobs(35, "mail", status="failed", ended=lambda n: -n * MINUTE)
-    store = InspectionStore(Store(Connections(pool)))
+    await add_errors(world)
+    before = (await inspector.error_groups()).items
+    await pool.execute(
+        "INSERT INTO scheduler_failures (fingerprint, job_name, text, status, jobs, at, release, job_id)"
+        " SELECT fingerprint, job_name, text, status, 5, now(), 'v9', 'new' FROM scheduler_error_groups"
+        " UNION ALL SELECT 'f', 'fresh', 'e', 'failed', 1, now() - interval '2 h', NULL, 'fresh'"
+    )
+    after = {group.fingerprint: group for group in (await inspector.error_groups()).items}
+    assert after.pop("f").count == 1
+    for group in before:
+        assert after[group.fingerprint].count == group.count + 5
+        assert after[group.fingerprint].first_at == group.first_at
+        assert (after[group.fingerprint].last_job_id, after[group.fingerprint].last_release) == ("new", "v9")
+    since = datetime.now(UTC) - timedelta(hours=1)
+    recent = {group.fingerprint: group.count for group in (await inspector.error_groups(since=since)).items}
+    assert sorted(recent.values()) == [5, 35]
+    await add_to_groups(pool)
+    assert {
+        group.fingerprint: group for group in (await inspector.error_groups()).items if group.text != "e"
+    } == after
 
-    async def groups(*times: float, rows: int = 20_000) -> Any:
-        clock, bounds = iter(times).__next__, Bounds(rows=rows)
-        async with store.searches.transaction() as connection:
-            return await group_errors(store.inspections, None, 9, connection, bounds=bounds, clock=clock)
 
-    found = await groups(0.0, 0.1, 0.3)
-    assert (found.searched, found.is_complete, found.items[0].count) == (20, False, 20)
-    assert found.since == found.items[0].first_at
-    assert found.summary == "searched the newest 20 unsuccessful jobs, 1 group found"
-    for rows in (3, 30, 34, 35):
-        found = await groups(*[0.0] * 9, rows=rows)
-        assert (found.searched, found.is_complete) == (rows, False)
-    assert (await groups(*[0.0] * 9, rows=36)).is_complete
+@pytest.mark.parametrize("is_added", [True, False])
+async def test_burst_of_one_cause_changes_no_other_group(
+    inspector: Inspector, pool: asyncpg.Pool, world: World, is_added: bool
+) -> None:
+    await world.jobs(
+        400,
+        "billing.charge",
+        status="failed",
+        ended=lambda n: -20 * HOUR + (n - 1) * 2 * MINUTE,
+        error_message="CardDeclined: card of account {} declined".format,
+    )
+    await pool.execute(
+        "INSERT INTO scheduler_failures (fingerprint, job_name, text, status, jobs, at, job_id)"
+        " SELECT 'burst', 'webhook', 'UpstreamError: 502 from host #', 'failed', 20, now(), n::text"
+        " FROM generate_series(1, 1500) AS n"
+    )
+    if is_added:
+        await add_to_groups(pool)
+    groups = await inspector.error_groups(since=datetime.now(UTC) - timedelta(days=1))
+    counts = {group.job_name: group for group in groups.items}
+    assert (counts["webhook"].count, counts["billing.charge"].count) == (30_000, 400)
+    age = datetime.now(UTC) - counts["billing.charge"].first_at
+    assert timedelta(hours=20) <= age < timedelta(hours=20, minutes=5)
+    assert not groups.is_capped
 
 
 async def test_error_groups_reject_mistakes(inspector: Inspector, pool: asyncpg.Pool) -> None:
@@ -227,30 +263,6 @@ async def test_error_groups_reject_mistakes(inspector: Inspector, pool: asyncpg.
         await inspector.error_groups(limit=0)
     with pytest.raises(ValueError, match="since"):
         await inspector.error_groups(since=datetime(2026, 11, 21))  # noqa: DTZ001 - the mistake
-
-
-async def test_error_groups_are_found_by_id_without_their_index(
-    inspector: Inspector, pool: asyncpg.Pool, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pg_scheduler.inspect.errors.CHUNK_ROWS", 10)
-    await add_errors(world)
-    await world.jobs(5, "mail", status="completed")
-    by_index = await inspector.error_groups()
-    since = datetime.now(UTC) - timedelta(hours=1)
-    recent = await inspector.error_groups(since=since)
-    await pool.execute("DROP INDEX scheduled_jobs_unsuccessful")
-    by_id = await inspector.error_groups()
-    assert by_id.items == by_index.items
-    note = "jobs were examined by id, since the index scheduled_jobs_unsuccessful is missing"
-    assert by_id.summary == f"searched all of 37 jobs, 2 groups found; {note}"
-    assert by_id.missing_index == "scheduled_jobs_unsuccessful"
-    assert (await inspector.error_groups(since=since)).items == recent.items
-    await pool.execute("ANALYZE scheduled_jobs")
-    some = await Inspector(pool, bounds=Bounds(rows=20, milliseconds=60_000)).error_groups()
-    assert some.summary.startswith("searched 20 of about 37 jobs, ")
-    assert not some.is_complete
-    steps = [step async for step in inspector.retry_jobs(group=by_id.items[0])]
-    assert steps[-1].done == 30
 
 
 @each_case(

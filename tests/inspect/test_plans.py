@@ -107,7 +107,6 @@ READINGS = {
     ),
     "inspect_blocked_names": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),
     "inspect_blocked": Reading("{rows}, 100", BLOCKED, MAX_BLOCKED_ROWS),
-    "inspect_errors": Reading(f"{{rows}}, {ENDED}, {MIDDLE}, NULL", UNSUCCESSFUL, PAGE_ROWS),
     "inspect_unfinished": Reading(
         f"{{rows}}, {INSTANT}", CLAIM | BLOCKED, MAX_UNFINISHED_ROWS, 2 * LEVELS + 1
     ),

@@ -74,7 +74,7 @@ async def test_every_read_of_an_inspector_works_within_the_settings(pool: asyncp
         assert (await inspector.explain_job("job")).reasons
         assert (await inspector.backlog()).due == 1
         assert [each.name for each in (await inspector.tasks()).items] == ["work.read"]
-        assert (await inspector.error_groups()).searched == 0
+        assert not (await inspector.error_groups()).items
         assert (await inspector.totals()).jobs is None
         assert await inspector.workers() == []
 
@@ -91,6 +91,6 @@ async def test_select_is_the_only_privilege_that_reads_need(pool: asyncpg.Pool, 
             assert (await inspector.get_result("job")) is None
             assert (await inspector.backlog()).due == 1
             assert len((await inspector.tasks()).items) == 1
-            assert (await inspector.error_groups()).searched == 0
+            assert not (await inspector.error_groups()).items
     finally:
         await pool.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

@@ -51,6 +51,11 @@ TYPES = {
     "passed_results": "text, text[]",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
     "delete_statistics": "integer, double precision, integer, timestamptz",
+    "fold_failures": "integer, integer, text",
+    "delete_errors": "double precision, double precision, double precision, integer, timestamptz",
+    "delete_error_groups": "double precision, integer, timestamptz",
+    "inspect_error_groups": "integer, timestamptz, integer, integer, text[], timestamptz",
+    "inspect_error_group": "integer, timestamptz, integer, integer, text, timestamptz",
     "read_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz",
     "sum_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz,"
     " double precision",
@@ -85,9 +90,21 @@ VALUES = {
     "passed_results": f"'job-2', {LAST_JOBS}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
     "delete_statistics": f"60, 21600, 500, {INSTANT}",
+    "fold_failures": "1000, 1000, 'other'",
+    "delete_errors": f"7200, 691200, 7776000, 500, {INSTANT}",
+    "delete_error_groups": f"7776000, 500, {INSTANT}",
+    "inspect_error_groups": f"60, timestamptz {INSTANT} - interval '1 hour', 2000, 101, NULL, {INSTANT}",
+    "inspect_error_group": f"3600, timestamptz {INSTANT} - interval '1 day', 2000, 1, 'f7', {INSTANT}",
     "read_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 250, {INSTANT}",
     "sum_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 2000, {INSTANT}, 3600",
     "read_starts": f"900, {INSTANT}",
+}
+READ_GROUPS = {
+    ("Index Scan", "scheduled_jobs_pkey"),
+    ("Index Scan", "scheduler_error_counts_pkey"),
+    ("Index Scan", "scheduler_error_groups_pkey"),
+    ("Index Scan", "scheduler_migrations_pkey"),
+    ("Seq Scan", None),  # of the failures that are not counted yet, up to the limit
 }
 EXPECTED = {
     "due_schedules": {("Index Scan", "scheduler_schedules_due")},
@@ -158,6 +175,16 @@ EXPECTED = {
     "passed_results": {("Index Scan", "scheduler_steps_pkey")},
     "fold_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
     "delete_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
+    "fold_failures": {
+        ("Index Only Scan", "scheduler_error_groups_job"),
+        ("Index Only Scan", "scheduler_error_groups_pkey"),
+        ("Seq Scan", None),  # of the failures that are not counted yet, up to the limit
+        ("Tid Scan", None),
+    },
+    "delete_errors": {("Index Scan", "scheduler_error_counts_age"), ("Tid Scan", None)},
+    "delete_error_groups": {("Index Scan", "scheduler_error_groups_last"), ("Tid Scan", None)},
+    "inspect_error_groups": READ_GROUPS | {("Index Scan", "scheduler_error_groups_last")},
+    "inspect_error_group": READ_GROUPS,
     "read_statistics": {("Index Scan", "scheduler_stats_pkey")},
     "sum_statistics": {("Index Scan", "scheduler_stats_pkey")},
     "read_starts": {("Index Scan", "scheduler_stats_pkey")},
@@ -191,6 +218,11 @@ READ_AT_MOST = {
     "passed_results": 500,
     "fold_statistics": 1000,
     "delete_statistics": 1000,
+    "fold_failures": 5000,
+    "delete_errors": 1000,
+    "delete_error_groups": 1000,
+    "inspect_error_groups": 14_000,  # with 2,000 failures of 500 groups that are not counted yet
+    "inspect_error_group": 2100,
     "read_statistics": 250,
     "sum_statistics": 2000,
     "read_starts": 800,
@@ -213,6 +245,19 @@ FILL = f"""
     INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)
     SELECT timestamptz {INSTANT} - n * interval '2 minutes', 60, 'work' || name, one, one, one, one
     FROM generate_series(1, 500) AS n, generate_series(1, 100) AS name, (SELECT ARRAY[1] AS one) AS row;
+    INSERT INTO scheduler_failures (fingerprint, job_name, text, status, jobs, at, job_id)
+    SELECT 'f' || n % 500, 'work', 'e' || n % 500, 'failed', 1, timestamptz {INSTANT}, 'job-' || n
+    FROM generate_series(1, 2000) AS n;
+    INSERT INTO scheduler_error_groups (
+        fingerprint, job_name, text, status, jobs, first_at, last_at, last_job_id
+    )
+    SELECT 'f' || n, 'work' || n % 100, 'e' || n, 'failed', 1, at, at, 'job-' || n
+    FROM generate_series(1, {ROWS}) AS n,
+        LATERAL (SELECT timestamptz {INSTANT} - n * interval '1 hour' AS at) AS ended;
+    INSERT INTO scheduler_error_counts (fingerprint, span, bucket, jobs)
+    SELECT 'f' || n, span, timestamptz {INSTANT} - place * span * interval '1 second', 1
+    FROM generate_series(1, 1000) AS n, generate_series(0, 20) AS place,
+        unnest(ARRAY[60, 3600, 86400]) AS span;
     INSERT INTO scheduler_audit (at, actor, via, action, subject)
     SELECT timestamptz {INSTANT} + (n - 3000) * interval '1 minute', 'me', 'api', 'pause_task', 'work'
     FROM generate_series(1, {ROWS}) AS n;
@@ -260,7 +305,8 @@ async def test_statements_read_few_rows_by_index_on_large_tables(session: Connec
     if analyzed:
         await session.execute(
             "ANALYZE scheduler_schedules, scheduled_jobs, scheduler_results, scheduler_stats,"
-            " scheduler_audit, scheduler_bulk_runs"
+            " scheduler_audit, scheduler_bulk_runs, scheduler_failures, scheduler_error_groups,"
+            " scheduler_error_counts"
         )
     costs = {name: await scans_of(session, name) for name in TYPES}
     assert {name: scans for name, (scans, _) in costs.items()} == EXPECTED

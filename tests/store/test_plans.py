@@ -53,6 +53,8 @@ TYPES = {
     "oversized_due": "text[], integer, timestamptz, bigint, integer",
     "settle_jobs": "text[], integer[], text[], text[], double precision[], integer[], integer[], text"
     ", timestamptz, text[]",
+    "settle_failed": "text[], integer[], text[], text[], double precision[], integer[], integer[], text"
+    ", timestamptz, text[], text[]",
     "settle_suspended": "text[], integer[], integer[], timestamptz[], text, timestamptz, text[]",
     "apply_replacements": "text[], integer[], text, timestamptz",
     "write_progress": "text[], integer[], text[], text",
@@ -151,6 +153,8 @@ VALUES = {
     "oversized_due": f"'{{{NAME}}}', 100, {INSTANT}, 0, NULL",
     "settle_jobs": f"{IDS}, {ONES}, {each('pending')}, {each('no')}, {ONES}, {ONES}, {each(0)}"
     f", 'w1', {INSTANT}, ARRAY[{ENTRY}]",
+    "settle_failed": f"{IDS}, {ONES}, {each('failed')}, {each('no')}, {ONES}, {ONES}, {each(0)}"
+    f", 'w1', {INSTANT}, ARRAY[{ENTRY}], {each('no')}",
     "settle_suspended": f"{IDS}, {ONES}, {each(0)}, ARRAY[{INSTANT}::timestamptz], 'w1', {INSTANT}"
     ", ARRAY['[]']",
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
@@ -288,6 +292,7 @@ EXPECTED = {
     "complete_unlocked": {KEY, TID},
     "oversized_due": {CLAIM},
     "settle_jobs": {KEY},
+    "settle_failed": {KEY},
     "settle_suspended": {KEY},
     "apply_replacements": {KEY},
     "write_progress": {KEY},
@@ -536,6 +541,7 @@ async def test_store_runs_tuned_statements_with_planner_settings(
         await store.limits.unblock_forgotten(["limit:a:"], [NAME], 1)
         await store.consequences.report_gone("w1", {}, 1)
         await store.statistics.add("w1", 1, {NAME: JobFigures(started=1)})
+        await store.errors.fold(1)
         await store.workers.announce_subscriptions("w1", ["JobFailed"], "subscriptions w1")
         await store.workers.mark_stopping("w1")
         await store.workers.deregister("w1")

@@ -129,6 +129,8 @@ ROWS_COMPARED_WITH_EACH = {
 }
 TEXTS_READ_BY_PLACE = {
     # The outcomes and the progress of the attempts of one worker.
+    "count_failures",
+    "settle_failed",
     "settle_jobs",
     "settle_suspended",
     "already_settled",
@@ -431,9 +433,13 @@ async def use_path(store: Store) -> object:
         assert (await people.searches.blocked(("", 0, NOW, ""), scan, on=connection)).count == 0
         assert (await people.searches.unsuccessful((NOW, ""), None, scan, on=connection)).jobs == []
         assert (await people.searches.sizes(on=connection)).now == NOW
-        assert await people.inspections.errors((NOW, ""), None, 9, on=connection) == []
         assert (await people.cluster.unsuccessful(9, on=connection)).quarantined == 0
         assert (await people.cluster.unfinished(9, on=connection)).running == 0
+    assert await store.results.count_missed() == 0
+    assert await store.errors.fold(9) == 0
+    assert await store.errors.vacuum(9) == 0
+    assert (await people.errors.list(60, NOW, 9)).rows == []
+    assert (await people.errors.read(60, NOW, "f")).rows == []
     assert (await people.inspections.backlog()).rows[0].oldest_due_at == NOW - 2 * SECOND
     assert await people.limits.blocked() == ({}, False)
     assert await people.limits.blocked_names() == ({}, False)

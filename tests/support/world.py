@@ -17,8 +17,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
+from uuid import uuid4
 
 import asyncpg
+
+from tests.support.errors import count_errors
 
 NOW: Final = timedelta()
 SECOND: Final = timedelta(seconds=1)
@@ -56,8 +59,13 @@ class World:
         columns |= {"job_name": name, "status": status, "execution_time": due}
         chosen = {"job_id": job_id, "started_at": started, "finished_at": ended}
         columns |= {column: value for column, value in chosen.items() if value is not None}
+        if job_id is None:
+            columns["job_id"] = lambda _: str(uuid4())
         rows = numbered(count, columns)
         await self._insert("scheduled_jobs", [{**columns_of(row["status"]), **row} for row in rows])
+        failed_ids = [row["job_id"] for row in rows if row["status"] in {"failed", "expired"}]
+        if failed_ids:
+            await count_errors(self.pool, failed_ids)
 
     async def worker(
         self,

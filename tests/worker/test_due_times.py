@@ -597,6 +597,7 @@ CORRECTED: Final = {
     "end_child_steps": AS_NOTED,
     "feed_shares": AS_NOTED,
     "settle_jobs": AS_ENDED,
+    "settle_failed": AS_ENDED,
     "settle_suspended": AS_SUSPENDED,
     "set_back_suspended": "it is the correction",
     "look_at_waits": AS_SUSPENDED,

@@ -43,7 +43,7 @@ vacuum_audit: skips audit bulk_runs
 exchange_jobs: hot jobs
 find_claimable: skips
 claim_jobs: hot jobs
-explain_expiry: hot jobs
+explain_expiry: hot failures jobs
 complete_unlocked: hot jobs
 complete_own: call jobs
 claim_one: call jobs
@@ -86,7 +86,7 @@ retry_job: call jobs
 cancel_jobs: call jobs
 delete_jobs: call after jobs steps
 move_jobs: call jobs
-expire_jobs: skips jobs
+expire_jobs: skips failures jobs
 keep_results: limited results
 vacuum_results: skips results
 block_surplus: skips jobs
@@ -103,7 +103,7 @@ write_own_progress: call jobs
 write_look: skips jobs
 lock_for_claims: limited jobs
 lock_due: skips
-quarantine_job: limited jobs
+quarantine_job: limited failures jobs
 try_claim: limited jobs
 restart_leases: own jobs workers
 correct_waits: skips steps
@@ -113,13 +113,15 @@ record_dead_workers: own audit
 lock_orphans: skips
 lock_unacknowledged: skips
 settle_jobs: limited jobs
+settle_failed: limited failures jobs
+count_failures: own failures
 settle_suspended: limited jobs
 set_back_suspended: skips jobs steps
 lock_settled: skips
 lock_held: limited
 delete_completed: skips jobs steps
 apply_replacements: limited jobs
-refuse_replacement: limited jobs
+refuse_replacement: limited failures jobs
 begin_vacuum_pass: own vacuum_passes
 end_vacuum_pass: own vacuum_passes
 read_ranges: own vacuum_ranges
@@ -150,6 +152,9 @@ feed_shares: skips jobs starts
 add_statistics: own stats totals workers
 fold_statistics: skips stats
 delete_statistics: skips stats
+fold_failures: own error_counts error_groups failures
+delete_errors: skips error_counts
+delete_error_groups: skips error_groups
 store_step: step jobs steps
 end_step: step steps
 repeat_wait: step steps
@@ -201,7 +206,10 @@ HOW: Final = {
     "advisory": "It tries advisory locks, and waits for none.",
 }
 
-OWN: Final = {"workers", "jobs", "audit", "stats", "totals", "vacuum_passes", "vacuum_ranges", "vacuum_stats"}
+OWN: Final = {
+    *("workers", "jobs", "audit", "stats", "totals", "vacuum_passes", "vacuum_ranges", "vacuum_stats"),
+    *("failures", "error_groups", "error_counts"),
+}
 """The tables of statements that are ``own``. Of jobs they change those of the worker that are not locked."""
 
 WITHIN_TRANSACTIONS: Final = {
@@ -347,6 +355,9 @@ HOLDS: Final = {
     "database": Hold("SELECT FROM scheduler_database FOR UPDATE", "database"),
     "statistics": Hold("SELECT FROM scheduler_stats FOR UPDATE", "stats"),
     "totals": Hold("SELECT FROM scheduler_totals FOR UPDATE", "totals"),
+    "failures": Hold("SELECT FROM scheduler_failures FOR UPDATE", "failures"),
+    "groups of errors": Hold("SELECT FROM scheduler_error_groups FOR UPDATE", "error_groups"),
+    "counts of errors": Hold("SELECT FROM scheduler_error_counts FOR UPDATE", "error_counts"),
     "pass of the vacuum": Hold("SELECT FROM scheduler_vacuum_passes FOR UPDATE", "vacuum_passes"),
     "range of the vacuum": Hold("SELECT FROM scheduler_vacuum_ranges FOR UPDATE", "vacuum_ranges"),
     "counts of the vacuum": Hold("SELECT FROM vacuum_stats FOR UPDATE", "vacuum_stats"),

@@ -14,6 +14,7 @@ from pg_scheduler import Scheduler, periodic
 from pg_scheduler.admission.pause_watcher import PauseWatcher
 from pg_scheduler.base.meter import Meter
 from pg_scheduler.events import PassFinished, ServiceFaulted, ServiceRetrying
+from pg_scheduler.statistics.errors import ErrorCounter
 from pg_scheduler.statistics.service import StatisticsWriter
 from pg_scheduler.worker.due_times import DueTimeCorrector
 from pg_scheduler.worker.looks import LookWriter
@@ -30,6 +31,7 @@ BUILDERS: dict[str, Callable[[Parts], Service]] = {
     "due_time_corrector": DueTimeCorrector,
     "claimer": Parts.claimer,
     "completer": Parts.completer,
+    "error_counter": lambda parts: ErrorCounter(parts, parts.store.errors),
     "event_relay": Parts.relay,
     "expirer": Parts.expirer,
     "head_scanner": lambda parts: parts.head_scanner(parts.claimer()),

@@ -17,7 +17,10 @@ from tests.support.logs import warnings_of
 from tests.support.parts import Parts
 from tests.support.worker import Recorder, claim, new_job, new_worker, statuses
 
-FOR_PEOPLE = ("scheduler_audit", "scheduler_bulk_runs", "scheduler_stats", "scheduler_totals", "vacuum_stats")
+FOR_PEOPLE = (
+    *("scheduler_audit", "scheduler_bulk_runs", "scheduler_stats", "scheduler_totals", "vacuum_stats"),
+    *("scheduler_failures", "scheduler_error_groups", "scheduler_error_counts"),
+)
 """The tables that no service reads for its work."""
 
 REFUSE = """
@@ -25,6 +28,8 @@ REFUSE = """
 """
 
 PEOPLE, WITH_RECORD, APART = "an action of a person", "with_record()", "for_people() or its like"
+WITHOUT_COUNT = "it is written again without the count, and counted later"
+UNREADABLE = "the row cannot be read, so the claim leaves the job out"
 WRITERS = {
     "insert_audit": PEOPLE,
     "begin_run": PEOPLE,
@@ -44,6 +49,15 @@ WRITERS = {
     "add_statistics": APART,
     "fold_statistics": APART,
     "delete_statistics": APART,
+    "fold_failures": APART,
+    "delete_errors": APART,
+    "delete_error_groups": APART,
+    "count_failures": APART,
+    "settle_failed": WITHOUT_COUNT,
+    "quarantine_job": UNREADABLE,
+    "refuse_replacement": WITHOUT_COUNT,
+    "explain_expiry": WITH_RECORD,
+    "expire_jobs": WITH_RECORD,
     "vacuum_audit": APART,
     "record_vacuum": APART,
 }
@@ -128,5 +142,6 @@ async def test_vacuum_deletes_jobs_where_records_cannot_be_deleted(
     assert refused == [
         "the server refused the deletion of old records",
         "the server refused to merge old statistics",
+        "the server refused to merge and delete counts of errors",
         "the server refused the number of deleted jobs",
     ]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, ConfirmPage, Redirect
 from pg_scheduler.dashboard.context import NotFoundError, RejectedError
-from pg_scheduler.dashboard.pages.errors import SPANS
 from pg_scheduler.dashboard.pages.run import visible_state
 from pg_scheduler.inspect.bulk_runs import BulkJobs, BulkState
 from pg_scheduler.inspect.store.bulk import BulkAction
+from pg_scheduler.inspect.texts import count as capped
 from pg_scheduler.inspect.texts import counted
 
 MAX_UNTYPED: Final = 1000
@@ -26,7 +26,8 @@ MAX_COUNTED: Final = 20
 """Batches of jobs that are counted for the question."""
 
 MAX_RATE: Final = 10_000
-MAX_GROUPS: Final = 1000
+RECENT: Final = timedelta(days=1)
+"""The age of the jobs of a group that a user may take instead of all."""
 
 
 async def change_all(
@@ -42,26 +43,28 @@ async def change_all(
 
 
 async def retry_group(request: ActionRequest) -> Redirect | ConfirmPage:
-    """Run all jobs of a group of errors again: those that the page has counted, and no later ones."""
-    # The answer to the question has the times of the group as they were when the question was asked.
-    first_at, last_at = request.instant("first"), request.instant("last")
-    span = SPANS.get(request.page.parameters.get("since", "all"))
-    since = first_at or (None if span is None else request.page.now - span)
-    groups = await request.page.inspector.error_groups(since=since, limit=MAX_GROUPS)
-    fingerprint = request.page.required("group")
-    group = next((group for group in groups.items if group.fingerprint == fingerprint), None)
+    """Run the jobs of a group of errors again, all or those of the last day, and none that failed later."""
+    group = await request.page.inspector.error_group(request.page.required("group"))
     if group is None or not request.access.sees_name(group.job_name):
         raise NotFoundError("there is no such group of errors any more, or you may not see it")
-    first_at, last_at = first_at or group.first_at, last_at or group.last_at
-    jobs = BulkJobs(
-        verb="retry",
-        where="",
-        names=request.access.visible_names,
-        rate=_rate(request),
-        group=(group.job_name, group.text, first_at.isoformat(), last_at.isoformat()),
+    if group.is_mixed:
+        raise RejectedError("different errors are counted together in this group; search its jobs", 409)
+    # The answer to the question has the end that the group had when the page was read.
+    last_at = request.instant("last") or group.last_at
+    day_ago = request.page.now - RECENT
+    all_jobs, recent_jobs = (
+        BulkJobs(
+            verb="retry",
+            where="",
+            names=request.access.visible_names,
+            rate=_rate(request),
+            group=(group.job_name, group.text, first_at.isoformat(), last_at.isoformat()),
+        )
+        for first_at in (group.first_at, max(group.first_at, day_ago))
     )
     error = request.page.visible_error(group.text)
-    return await _ask_or_start(request, jobs, f"of {group.job_name} with the error {error!r}", "/errors")
+    which = f"of {group.job_name} with the error {error!r}"
+    return await _ask_or_start(request, all_jobs, which, "/errors", recent=recent_jobs)
 
 
 async def stop(request: ActionRequest) -> Redirect:
@@ -90,39 +93,62 @@ async def _changeable_run(request: ActionRequest) -> tuple[str, BulkState]:
 
 
 async def _ask_or_start(
-    request: ActionRequest, jobs: BulkJobs, which: str, back: str
+    request: ActionRequest, jobs: BulkJobs, which: str, back: str, *, recent: BulkJobs | None = None
 ) -> Redirect | ConfirmPage:
     """Start a run if the user has confirmed it; otherwise return the question.
 
     The form of the question contains the number of jobs that it shows. If they are many, the user must type
     this number. The question is asked again if many more jobs are found now than it showed, unless it stated
-    that the search continues.
+    that the search continues. ``recent`` are those of the last day, which the user may take instead.
     """
     shown_number, had_more = request.number("shown"), request.text("more") == "yes"
     max_number = MAX_UNTYPED if shown_number is None else shown_number + max(shown_number // 10, MIN_MARGIN)
-    count, has_more = await _count(request, jobs, max_number)
+    taken = recent if recent is not None and request.text("take") == "day" else jobs
+    count, has_more = await _count(request, taken, max_number)
     number = count if shown_number is None else shown_number
     has_grown = shown_number is not None and not had_more and (count > max_number or has_more)
     is_typed = number <= MAX_UNTYPED or request.number("typed") == number
     if request.is_confirmed and is_typed and not has_grown:
-        run_id = await request.operations.runs.start(jobs)
+        run_id = await request.operations.runs.start(taken)
         return Redirect("/run", "run_started", {"id": run_id})
+    if taken is not jobs:
+        count, has_more = await _count(request, jobs, max_number)
     problem = None
     if request.is_confirmed and not is_typed:
         typed, match = request.text("typed") or "nothing", "matches" if count == 1 else "match"
         problem = f"you typed {typed}; {counted(count, 'job')} {match} now"
     count_text = f"{counted(count, 'job')} found" + (" so far, and the search continues" if has_more else "")
     before_text = f"; {shown_number:,} when you were asked" if has_grown else ""
-    question = f"{jobs.verb.capitalize()} all jobs {which}? {count_text}{before_text}."
+    choices: Mapping[str, str] = {}
+    shares_text = ""
+    if recent is not None:
+        choices, shares_text = _shares(count, *await _count(request, recent, max_number), has_more=has_more)
+    question = f"{jobs.verb.capitalize()} all jobs {which}? {count_text}{shares_text}{before_text}."
     return ConfirmPage(
         question,
-        f"{jobs.verb.capitalize()} all",
+        "Retry" if choices else f"{jobs.verb.capitalize()} all",
         back,
         fields={**_fields(request, jobs), "shown": str(count), "more": "yes" if has_more else "no"},
         rate="" if jobs.rate is None else f"{jobs.rate:.0f}",
         number=count if count > MAX_UNTYPED else None,
         problem=problem,
+        choices=choices,
     )
+
+
+def _shares(total: int, recent: int, is_recent_capped: bool, *, has_more: bool) -> tuple[dict[str, str], str]:
+    """Return what the user may choose, and how many of the jobs are of the last day, as a text."""
+    recent_text = capped(recent, is_capped=is_recent_capped)
+    if recent == total and not has_more:
+        return {}, ", all of the last day" if total > 1 else ""
+    if not recent:
+        return {}, ", all older than a day"
+    older_text = "more are older" if has_more else f"{total - recent:,} older"
+    choices = {
+        "all": f"all {capped(total, is_capped=has_more)}",
+        "day": f"{recent_text} of the last day; {older_text}",
+    }
+    return choices, f": {recent_text} of the last day, {older_text}"
 
 
 async def _count(request: ActionRequest, jobs: BulkJobs, enough: int) -> tuple[int, bool]:
@@ -143,7 +169,7 @@ def _fields(request: ActionRequest, jobs: BulkJobs) -> Mapping[str, str]:
     """Return the fields that the form of the question repeats, so that the answer concerns the same jobs."""
     fields = {"all": request.text("all"), "to": jobs.to or ""}
     if jobs.group is not None:
-        fields |= {"first": jobs.group[2], "last": jobs.group[3]}
+        fields["last"] = jobs.group[3]
     return {name: value for name, value in fields.items() if value}
 
 

@@ -37,8 +37,8 @@ async def _record(kind: MutedKind, verb: str, request: ActionRequest, details: M
     """Record what is done with a finding or a group that the request sees, and return to its page."""
     muted_id, action = request.page.required("id"), f"{verb}_{kind}"
     if kind == "error":
-        since, _, groups = await errors.read_groups(request.page)
-        names = {group.fingerprint for group in groups}
+        since = request.page.choice("since", errors.SPANS, "1d")
+        names = {(await errors.read_group(request.page, muted_id)).fingerprint}
         result = Redirect("/error", action, {"id": muted_id, "since": since})
     else:
         names = {finding.mute_id for finding in (await doctor.build(request.page)).findings}

@@ -76,6 +76,8 @@ class ConfirmPage:
     """The jobs per second that the form proposes, empty for no bound; None if it does not ask for them."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     """The parameters of the address, which the address of the previous page had too."""
+    choices: Mapping[str, str] = field(default_factory=dict)
+    """Which jobs the user may choose, by the value of the field ``take``; the first is the default."""
 
     @property
     def shown(self) -> Sequence[str]:

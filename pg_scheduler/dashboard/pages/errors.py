@@ -1,4 +1,4 @@
-"""The pages of errors: the newest unsuccessful jobs, grouped by name and text, and one group."""
+"""The pages of errors: failed and expired jobs, grouped by name and text, and one group."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from pg_scheduler.database.author import release_of
 from pg_scheduler.facts.job_state import QUARANTINED
 from pg_scheduler.inspect import ErrorGroup
 from pg_scheduler.inspect.audit import is_muted, read_muted, read_mutes
-from pg_scheduler.inspect.errors import ErrorGroups, index_note, is_in_group
-from pg_scheduler.inspect.texts import counted, quoted, term
+from pg_scheduler.inspect.errors import ErrorGroups, is_in_group
+from pg_scheduler.inspect.texts import count, counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
 
-MAX_GROUPS: Final = 1000
+MAX_GROUPS: Final = 300
+"""Groups that a page reads. If there are more, its numbers have a "+"."""
 SHOWN_GROUPS: Final = 100
 GROUPS_AGE_S: Final = 2.0
 """Seconds for which groups are kept. If the read is slow, they are kept ten times as long as it took."""
+RELEASES_AGE_S: Final = 10.0
 
 SAMPLE: Final = 50
 """Jobs of a group whose workers and arguments are counted: each is read with its arguments."""
@@ -42,9 +44,9 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
     "7d": timedelta(days=7),
     "all": None,
 }
-"""The age up to which errors are read, by the parameter ``since``."""
+"""The length of the period, by the parameter ``since``."""
 
-STATES: Final = ("failed", "expired", "quarantined", "cancelled", "muted")
+STATES: Final = ("failed", "expired", "quarantined", "muted")
 """The states of groups, each of which has a tab. What was cancelled is no error."""
 
 SORTS: Final[Mapping[str, Callable[[ErrorGroup], Any]]] = {
@@ -86,6 +88,13 @@ def error_text(text: str, status: JobStatus = JobStatus.FAILED) -> ErrorText:
     return ErrorText("Quarantined" if text.startswith(QUARANTINED) else kind, text[match.end() :])
 
 
+def title_of(group: ErrorGroup) -> ErrorText:
+    """Return the class and the message of a group; that of expired jobs is the reason of the last one."""
+    if group.status is not JobStatus.EXPIRED:
+        return error_text(group.text, group.status)
+    return error_text(group.example.partition("\n")[0], group.status)
+
+
 @dataclass(frozen=True, slots=True)
 class ValueCount:
     """How many jobs of a sample have a value."""
@@ -107,8 +116,8 @@ def search_of(group: ErrorGroup) -> str:
 
 def _like(group: ErrorGroup) -> str:
     """Return the terms of a search for jobs with the error of a group."""
-    # The message is hidden, so it cannot be searched.
-    if group.text.endswith(HIDDEN):
+    # The message is hidden, so it cannot be searched. That of an expired job has instants.
+    if group.text.endswith(HIDDEN) or group.is_mixed or group.status is JobStatus.EXPIRED:
         return term("name", group.job_name)
     # In the text of a group, "#" stands for numbers and ids that differ.
     error = "*".join(quoted(part) for part in group.text.split("#") if part)
@@ -118,6 +127,49 @@ def _like(group: ErrorGroup) -> str:
 def release_at(at: datetime, releases: Iterable[Mark]) -> str | None:
     """Return the release that had started last at an instant; the releases are in descending order."""
     return next((release.label for release in releases if release.at <= at), None)
+
+
+@dataclass(frozen=True, slots=True)
+class NewReleases:
+    """What decides which errors are new in a release.
+
+    Attributes:
+        since: The start of the period; None for any time.
+        counted_since: Since when errors are counted. A release that had started before may have had the error
+            before.
+        releases: The releases, the newest first.
+    """
+
+    since: datetime | None
+    counted_since: datetime | None
+    releases: Sequence[Mark]
+
+    def of(self, group: ErrorGroup) -> str | None:
+        """Return the release in which a group is new; None if the error is older than the period.
+
+        Of any time, only the newest release counts, in which the first failure ever was.
+        """
+        release = group.first_release
+        started_at = next((mark.at for mark in self.releases if mark.label == release), None)
+        if started_at is None or (self.counted_since is not None and started_at <= self.counted_since):
+            return None
+        if self.since is None:
+            return release if self.releases[0].label == release else None
+        return release if group.first_at >= self.since else None
+
+    def by_group(self, groups: Iterable[ErrorGroup]) -> dict[str, str]:
+        """Return the releases in which groups are new, by fingerprint."""
+        return {group.fingerprint: release for group in groups if (release := self.of(group)) is not None}
+
+
+async def new_releases(request: PageRequest, groups: ErrorGroups) -> NewReleases:
+    """Return what decides which of the groups are new in a release."""
+    releases = await request.read_shared(_read_releases, age_s=RELEASES_AGE_S, is_data=False)
+    return NewReleases(groups.since, groups.counted_since, releases)
+
+
+async def _read_releases(request: PageRequest) -> list[Mark]:
+    return await read_releases(request.inspector, None)
 
 
 async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[ErrorGroup]]:
@@ -137,7 +189,7 @@ async def _read_groups(request: PageRequest, span: timedelta | None) -> ErrorGro
 
 
 async def build(request: PageRequest) -> View:
-    """Group the newest errors, and return those of a state."""
+    """Group the errors of a period, and return those of a state."""
     state, sort = request.choice("state", STATES, STATES[0]), request.choice("sort", SORTS, "jobs")
     since, groups, visible = await read_groups(request)
     fingerprints = [group.fingerprint for group in visible]
@@ -145,46 +197,52 @@ async def build(request: PageRequest) -> View:
     states = ["muted" if group.fingerprint in mutes else group.state for group in visible]
     items = [group for group, group_state in zip(visible, states, strict=True) if group_state == state]
     items.sort(key=SORTS[sort])
-    summary = groups.summary
-    if request.access.visible_names is not None:
-        # The numbers of the whole summary would tell of jobs that the request may not see.
-        incomplete = "" if groups.is_complete else "; the search is not complete"
-        summary = f"{counted(len(visible), 'group')} that you may see{incomplete}{index_note(groups)}"
-    if len(items) > SHOWN_GROUPS:
-        summary = f"{summary}; the first {SHOWN_GROUPS} are shown"
+    # Where groups were left out, each number of the whole page has a mark.
+    is_capped = groups.is_capped
+    jobs = sum(group.count for group in visible)
+    numbers = ((len(visible), "group"), (jobs, "job"))
+    total = ", ".join(counted(number, noun, is_capped=is_capped) for number, noun in numbers)
+    hidden = len(items) - SHOWN_GROUPS
     return View(
         since=since,
         state=state,
         sort=sort,
         counts={name: states.count(name) for name in STATES},
+        is_capped=is_capped,
         items=items[:SHOWN_GROUPS],
-        total=f"{counted(len(visible), 'group')}, {counted(sum(group.count for group in visible), 'job')}",
-        summary=summary,
-        is_complete=groups.is_complete,
-        releases=await read_releases(request.inspector, None),
+        total=total,
+        starts_at=groups.since,
+        counted_since=_counted_since(groups),
+        summary=f"the first {SHOWN_GROUPS} of {count(len(items), is_capped=is_capped)} groups"
+        if hidden > 0
+        else "",
+        new_in=(await new_releases(request, groups)).by_group(items[:SHOWN_GROUPS]),
         mutes=mutes,
     )
+
+
+def _counted_since(groups: ErrorGroups) -> datetime | None:
+    """Return since when errors are counted, if that is later than the start of the period."""
+    counted_since = groups.counted_since
+    is_later = counted_since is not None and (groups.since is None or counted_since > groups.since)
+    return counted_since if is_later else None
 
 
 async def build_one(request: PageRequest) -> View:
     """Read a group, its newest job, and a sample of its jobs."""
     fingerprint = request.required("id")
-    since, _, visible = await read_groups(request)
-    group = next((group for group in visible if group.fingerprint == fingerprint), None)
-    if group is None:
-        raise NotFoundError(
-            f"there is no group of errors {fingerprint[:50]!r} in this period, or you may not see it"
-        )
+    since, groups, _ = await read_groups(request)
+    group = await read_group(request, fingerprint, SPANS[since])
     where = search_of(group)
     sample = await request.sample_jobs(where, SAMPLE, SAMPLE_AGE_S, version=group.last_at)
     jobs = [job for job in sample if is_in_group(job, group)]
     newest = await request.inspector.get_job(group.last_job_id)
     newest = None if newest is None else request.visible_job(newest)
     attempts = () if newest is None else newest.errors
-    releases = await read_releases(request.inspector, None)
+    new_in = await new_releases(request, groups)
     workers_by_id = {worker.worker_id: worker for worker in await request.workers()}
     names_of_workers = await request.worker_names()
-    text = error_text(group.text, group.status)
+    text = title_of(group)
     mutes = (await read_mutes(request.inspector, "error", [fingerprint])).get(fingerprint, ())
     return View(
         group=group,
@@ -192,11 +250,12 @@ async def build_one(request: PageRequest) -> View:
         state=group.state,
         kind=text.kind,
         message=text.message,
-        began_in=release_at(group.first_at, releases),
-        error=newest.error_message if newest is not None else group.example,
+        new_in=new_in.of(group),
+        counted_since=_counted_since(groups),
+        error=(None if newest is None else newest.error_message) or group.example,
         traceback=next((attempt.traceback for attempt in reversed(attempts) if attempt.traceback), None),
         sampled=len(jobs),
-        releases=_counts_of(_release_of(job, workers_by_id, releases) for job in jobs),
+        releases=_counts_of(_release_of(job, workers_by_id, new_in.releases) for job in jobs),
         workers=[
             replace(count, label=names_of_workers.get(count.label, count.label), worker_id=count.label)
             for count in _counts_of(job.worker_id for job in jobs)
@@ -209,6 +268,24 @@ async def build_one(request: PageRequest) -> View:
         is_muted=is_muted(mutes, request.now),
         mutes=mutes,
     )
+
+
+async def read_group(request: PageRequest, fingerprint: str, span: timedelta | None = None) -> ErrorGroup:
+    """Return a group that the request sees, with the number of its jobs in a period; None for any time.
+
+    Raises:
+        NotFoundError: There is no such group, or the request may not see it.
+    """
+    group = await request.read_shared(_read_group, fingerprint, span, age_s=GROUPS_AGE_S)
+    visible = () if group is None else request.visible_groups([group])
+    if not visible:
+        raise NotFoundError(f"there is no group of errors {fingerprint[:50]!r}, or you may not see it")
+    return visible[0]
+
+
+async def _read_group(request: PageRequest, fingerprint: str, span: timedelta | None) -> ErrorGroup | None:
+    since = None if span is None else request.now - span
+    return await request.inspector.error_group(fingerprint, since=since)
 
 
 def _counts_of(labels: Iterable[str | None]) -> list[ValueCount]:

@@ -13,8 +13,9 @@ from pg_scheduler.dashboard.context import PageRequest
 from pg_scheduler.dashboard.pages.limits import LimitRow, limit_rows
 from pg_scheduler.facts.outcomes import FAILED_JOBS, failure_rate
 from pg_scheduler.inspect import Statistics
-from pg_scheduler.inspect.errors import MAX_ERROR_LENGTH, ErrorGroups, fingerprint_of, normalized
+from pg_scheduler.inspect.errors import ErrorGroup
 from pg_scheduler.inspect.schedule_history import PastFire, newest_results
+from pg_scheduler.jobs.error_text import fingerprint_of, text_of
 from pg_scheduler.jobs.model import Job
 
 MAX_RUNS: Final = 16
@@ -22,7 +23,6 @@ AGE_S: Final = 30.0
 """Seconds for which the figures and errors of a task are kept: each costs a search."""
 
 PERIOD: Final = timedelta(days=1)
-MAX_GROUPS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +80,18 @@ async def _read_statistics(request: PageRequest, name: str) -> Statistics:
 async def siblings_of(job: Job, request: PageRequest) -> dict[str, object] | None:
     """Return the group of the error of a job, and how many jobs ended with it in the last day.
 
-    The number is None if the group is not among those that were examined. The result is None if the job has
-    not failed.
+    The number is None if the job failed before errors were counted. The result is None if the job has not
+    failed.
     """
     if job.error_message is None or job.status not in FAILED_JOBS:
         return None
-    fingerprint = fingerprint_of(job.job_name, normalized(job.error_message[:MAX_ERROR_LENGTH]))
-    groups = await request.read_shared(_read_groups, age_s=AGE_S, is_data=False)
-    count = next((group.count for group in groups.items if group.fingerprint == fingerprint), None)
-    return {"fingerprint": fingerprint, "count": count}
+    fingerprint = fingerprint_of(job.job_name, text_of(job.status, job.error_message))
+    group = await request.read_shared(_read_group, fingerprint, age_s=AGE_S, is_data=False)
+    return {"fingerprint": fingerprint, "count": None if group is None else group.count}
 
 
-async def _read_groups(request: PageRequest) -> ErrorGroups:
-    return await request.inspector.error_groups(since=request.now - PERIOD, limit=MAX_GROUPS)
+async def _read_group(request: PageRequest, fingerprint: str) -> ErrorGroup | None:
+    return await request.inspector.error_group(fingerprint, since=request.now - PERIOD)
 
 
 async def limits_of(job: Job, request: PageRequest) -> list[LimitRow]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from pg_scheduler.base.settings import JOB_ROLES
-from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.cache import in_time
 from pg_scheduler.dashboard.context import PageRequest, View
 from pg_scheduler.dashboard.findings import FindingRow, read_diagnosis, visible_problems
 from pg_scheduler.dashboard.findings import rows_of as finding_rows
 from pg_scheduler.dashboard.job_rows import rows_of
+from pg_scheduler.dashboard.pages.errors import MAX_GROUPS, new_releases
 from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, Period, read_period
 from pg_scheduler.dashboard.pages.jobs import state_counts
 from pg_scheduler.dashboard.pages.overview_parts import (
@@ -35,7 +36,7 @@ from pg_scheduler.facts.lateness import (
     is_overdue,
     oldest_due,
 )
-from pg_scheduler.inspect import ErrorGroup, TaskList
+from pg_scheduler.inspect import ErrorGroups, TaskList
 from pg_scheduler.inspect.audit import read_muted
 from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.status import STATUS_CODES
@@ -46,7 +47,6 @@ from pg_scheduler.inspect.workers import Attempt
 from pg_scheduler.jobs.model import Worker
 from pg_scheduler.schedules.schedule import Schedule
 
-MAX_GROUPS: Final = 1000
 SHOWN_GROUPS: Final = 5
 SHOWN_FIRES: Final = 6
 SHOWN_JOBS: Final = 5
@@ -58,7 +58,7 @@ class _SlowFacts(NamedTuple):
     """The facts that change slowly; None for what was not read in time."""
 
     schedules: Sequence[Schedule] | None
-    groups: Sequence[ErrorGroup] | None
+    groups: ErrorGroups | None
     tasks: TaskList | None
     load: Mapping[str, Sequence[StatisticsRow]]
     """The statistics of the last hour by job name; empty if they were not read in time."""
@@ -115,6 +115,8 @@ async def build(request: PageRequest) -> View:
     unmade_checks = len(diagnosis.not_made) if diagnosis else len(STATUS_CODES)
     missing = [part for part, value in unread.items() if value is None]
     waits_late = is_late(oldest, request.now)
+    has_errors = slow.groups is not None and bool(slow.groups.items)
+    errors = request.visible_groups(slow.groups.items if slow.groups else ())[:SHOWN_GROUPS]
     due = sum(name_backlog.due for name_backlog in name_backlogs) if backlog else None
     blocked = sum(name_backlog.blocked for name_backlog in name_backlogs) if backlog else None
     # Jobs of all names, hidden ones too, use the slots.
@@ -147,7 +149,7 @@ async def build(request: PageRequest) -> View:
         problems=problems[:MAX_PROBLEMS],
         number_of_problems=len(problems),
         unread=missing,
-        is_new=not (has_jobs or workers or slow.schedules or slow.groups or _has_ended(period)),
+        is_new=not (has_jobs or workers or slow.schedules or has_errors or _has_ended(period)),
         workers=len(alive),
         dead_workers=len(workers) - len(alive),
         slots_busy=busy,
@@ -171,7 +173,8 @@ async def build(request: PageRequest) -> View:
         releases=[] if period is None else period.releases,
         is_history_complete=period is None or period.is_complete,
         uncounted=None if period is None else request.uncounted(period.uncounted),
-        errors=request.visible_groups(slow.groups or ())[:SHOWN_GROUPS],
+        errors=errors,
+        new_in={} if slow.groups is None else (await new_releases(request, slow.groups)).by_group(errors),
         tasks=by_load(
             [
                 load_of(
@@ -238,9 +241,10 @@ async def _read_slow(request: PageRequest, since: timedelta) -> _SlowFacts:
     error_groups = await in_time(inspector.error_groups(since=now - since, limit=MAX_GROUPS))
     groups = None
     if error_groups is not None:
-        groups = [group for group in error_groups.items if group.status is not JobStatus.CANCELLED]
-        muted = await read_muted(inspector, "error", (group.fingerprint for group in groups), now)
-        groups = [group for group in groups if group.fingerprint not in muted]
+        fingerprints = [group.fingerprint for group in error_groups.items]
+        muted = await read_muted(inspector, "error", fingerprints, now)
+        unmuted = [group for group in error_groups.items if group.fingerprint not in muted]
+        groups = replace(error_groups, items=unmuted)
     statistics = await in_time(inspector.statistics(LOAD_PERIOD))
     load: dict[str, list[StatisticsRow]] = {}
     for row in statistics.rows if statistics else ():

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.base.status import JobStatus
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.job_rows import row_of as job_row
 from pg_scheduler.dashboard.pages import history, job_forms
 from pg_scheduler.dashboard.pages.audit import visible
-from pg_scheduler.dashboard.pages.errors import read_groups
+from pg_scheduler.dashboard.pages.errors import GROUPS_AGE_S, MAX_GROUPS
 from pg_scheduler.dashboard.pages.tasks import (
     FIGURES_AGE_S,
     NameFigures,
@@ -23,7 +21,7 @@ from pg_scheduler.dashboard.pages.tasks import (
 )
 from pg_scheduler.dashboard.pauses import PauseForm, price_of_pause
 from pg_scheduler.facts.outcomes import count_failed
-from pg_scheduler.inspect import AuditRecord, TaskState
+from pg_scheduler.inspect import AuditRecord, ErrorGroup, TaskState
 from pg_scheduler.inspect.schedules import is_firing
 from pg_scheduler.inspect.texts import quoted
 from pg_scheduler.jobs.pause import TaskInfo
@@ -71,8 +69,7 @@ async def build(request: PageRequest) -> View:
     where = f"name:{','.join(map(quoted, names_with_jobs))}"
     workers = await request.workers(is_data=True)
     claiming = [worker for worker in workers if worker.is_alive and name in (worker.names or ())]
-    # Without the parameters of this page, these are the errors of the default period.
-    _, _, groups = await read_groups(replace(request, parameters={}))
+    groups = await request.read_shared(_read_groups, tuple(own_names), age_s=GROUPS_AGE_S)
     failed_jobs = await request.sample_jobs(f"{where} status:failed", SHOWN, FIGURES_AGE_S)
     return View(
         task=task,
@@ -85,14 +82,7 @@ async def build(request: PageRequest) -> View:
         workers={worker.worker_id: worker.identity or worker.worker_id for worker in claiming[:MAX_WORKERS]},
         limits=limits,
         schedules=await _schedules(own_names, request),
-        groups=sorted(
-            (
-                group
-                for group in groups
-                if group.job_name in own_names and group.status is not JobStatus.CANCELLED
-            ),
-            key=lambda group: -group.count,
-        )[:SHOWN],
+        groups=sorted(request.visible_groups(groups), key=lambda group: -group.count)[:SHOWN],
         failures=[job_row(job, request) for job in failed_jobs],
         like=await _like(where, request),
         settings=await _settings(own_names, request),
@@ -101,6 +91,12 @@ async def build(request: PageRequest) -> View:
         _pause=PauseForm(suspend_expiry="yes"),
         _price=await price_of_pause(name, request) if request.may("task_pause") else None,
     )
+
+
+async def _read_groups(request: PageRequest, names: tuple[str, ...]) -> Sequence[ErrorGroup]:
+    """Return the groups of the errors of a task in the last day."""
+    since = request.now - timedelta(days=1)
+    return (await request.inspector.error_groups(since=since, limit=MAX_GROUPS, names=names)).items
 
 
 async def _schedules(names: Sequence[str], request: PageRequest) -> list[dict[str, object]]:

@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
 from pg_scheduler.database.records import job_from
-from pg_scheduler.database.session import Connection
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import JobNotFoundError
 from pg_scheduler.jobs.model import Job
@@ -140,16 +139,6 @@ class ExpiringRow(NamedTuple):
     is_capped: bool
 
 
-class ErrorRow(NamedTuple):
-    """A finished job that has an error. ``error`` is the start of its text."""
-
-    job_id: str
-    job_name: str
-    status: str
-    error: str
-    finished_at: datetime
-
-
 @dataclass(frozen=True, slots=True)
 class LinkedJob:
     """A job that another one waits for, or that waits for it."""
@@ -269,20 +258,6 @@ class InspectionRepository(Repository):
             )
         estimate = _ESTIMATE.search(first_line)
         return int(estimate[1]) if estimate else 0
-
-    async def errors(
-        self, before: tuple[datetime, str], since: datetime | None, rows: int, *, on: Connection
-    ) -> list[ErrorRow]:
-        """Return finished jobs that have an error, the newest first.
-
-        Args:
-            before: The end and the id of the last job that was returned before. Jobs before it in the order
-                of the index are returned.
-            since: Only jobs that ended at or after this instant; None for any.
-            rows: The maximum number of jobs.
-            on: The connection.
-        """
-        return await self._rows(ErrorRow, "inspect_errors", rows, *before, since, on=on)
 
     async def blockers(self, job_ids: Collection[str], limit: int) -> list[BlockerRow]:
         """Return the unfinished jobs that each of these jobs waits for, at most ``limit`` for each."""

@@ -10,6 +10,7 @@ from pg_scheduler.inspect.store.bulk_runs import BulkRunRepository
 from pg_scheduler.inspect.store.cluster import ClusterRepository
 from pg_scheduler.inspect.store.deploy import DeployRepository
 from pg_scheduler.inspect.store.doctor import DoctorRepository
+from pg_scheduler.inspect.store.errors import ErrorReadRepository
 from pg_scheduler.inspect.store.inspections import InspectionRepository
 from pg_scheduler.inspect.store.limits import LimitReadRepository
 from pg_scheduler.inspect.store.schedules import ScheduleListRepository
@@ -39,6 +40,7 @@ class InspectionStore:
         self.cluster: Final = ClusterRepository(self.statements)
         self.deploy: Final = DeployRepository(self.statements)
         self.doctor: Final = DoctorRepository(self.statements)
+        self.errors: Final = ErrorReadRepository(self.statements)
         self.inspections: Final = InspectionRepository(self.statements)
         self.schedule_lists: Final = ScheduleListRepository(self.statements)
         self.limits: Final = LimitReadRepository(self.statements)

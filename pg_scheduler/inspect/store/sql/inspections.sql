@@ -242,20 +242,6 @@ SELECT (SELECT count(*) FROM own WHERE is_due) AS due,
 SELECT FROM {schema}scheduled_jobs
 WHERE finished_at IS NULL AND blocked_on IS NULL AND execution_time <= coalesce($1, now());
 
--- name: inspect_errors
--- route: caller
--- Return $1 finished jobs that have an error, the newest first, with the start of the error.
---
--- Before the instant $2 and the id $3, and not before the instant $4.
-SELECT job_id, {named}, status, left(error_message, 300) AS error, finished_at
-FROM {schema}scheduled_jobs
-WHERE finished_at IS NOT NULL
-  AND error_message IS NOT NULL
-  AND (finished_at, job_id COLLATE "C") < ($2::timestamptz, $3::text)
-  AND finished_at >= coalesce($4::timestamptz, {first_day})
-ORDER BY finished_at DESC, job_id COLLATE "C" DESC
-LIMIT $1::bigint;
-
 -- fragment: shown_step_name
 -- The name of a step or a signal, without the mark of a signal whose name a step has taken, or that is for the next
 -- definition of the job.

@@ -1,0 +1,82 @@
+"""Read the groups of errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from pg_scheduler.database.statements import Repository
+
+MAX_FRESH_ROWS: Final = 2000
+"""Rows of failures that are read before a worker has added them to the groups, a second later."""
+
+
+class ErrorRow(NamedTuple):
+    """A group of errors.
+
+    Attributes:
+        total: The number of its jobs since the first one.
+        jobs: The number of its jobs in the period.
+        parts: The start of each part of the period with jobs, and their number.
+        example: The start of the error of its newest job.
+    """
+
+    fingerprint: str
+    job_name: str
+    text: str
+    status: str
+    total: int
+    first_at: datetime
+    first_release: str | None
+    last_at: datetime
+    last_release: str | None
+    last_job_id: str
+    jobs: int
+    parts: Sequence[tuple[datetime, int]]
+    example: str
+
+
+class ErrorPage(NamedTuple):
+    """Groups of errors, the time of the database, and since when it counts errors."""
+
+    now: datetime
+    counted_since: datetime | None
+    rows: Sequence[ErrorRow]
+
+
+class ErrorReadRepository(Repository):
+    """The statements that read groups of errors."""
+
+    async def list(
+        self, span_s: int, start: datetime, limit: int, names: Sequence[str] | None = None
+    ) -> ErrorPage:
+        """Return the groups of the newest errors.
+
+        Args:
+            span_s: The span of the counts, in seconds.
+            start: The start of the first span.
+            limit: The maximum number of groups.
+            names: Only errors of jobs of these names; None for all.
+        """
+        args = span_s, start, MAX_FRESH_ROWS, limit, None if names is None else list(names)
+        records = await self._statements.fetch("inspect_error_groups", *args, self._statements.now)
+        return _page_of(records)
+
+    async def read(self, span_s: int, start: datetime, fingerprint: str) -> ErrorPage:
+        """Return one group, with its counts as in ``list()``; no row if there is none."""
+        args = span_s, start, MAX_FRESH_ROWS, 1, fingerprint
+        records = await self._statements.fetch("inspect_error_group", *args, self._statements.now)
+        return _page_of(records)
+
+
+def _page_of(records: Sequence[asyncpg.Record]) -> ErrorPage:
+    rows = []
+    for record in records:
+        _, _, fingerprint, *values, jobs, buckets, counts, example = record
+        if fingerprint is not None:
+            parts = tuple(zip(buckets or (), counts or (), strict=True))
+            rows.append(ErrorRow._make((fingerprint, *values, jobs, parts, example)))
+    return ErrorPage(records[0]["now"], records[0]["counted_since"], rows)

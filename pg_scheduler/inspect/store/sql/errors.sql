@@ -1,0 +1,93 @@
+-- name: inspect_error_groups
+-- route: pool
+-- Return at most $4 groups of errors of which jobs ended since the instant $2, the newest first, of the names $5 unless NULL.
+--
+-- $1 and $2 are the span of the counts, in seconds, and the start of the first one. There is always a row, with the time
+-- and since when errors are counted. Failures that no worker has added to the groups yet are read with them, up to $3.
+WITH chosen AS (
+    SELECT fingerprint
+    FROM {schema}scheduler_error_groups
+    WHERE last_at >= $2::timestamptz AND ($5::text[] IS NULL OR job_name = ANY ($5))
+    ORDER BY last_at DESC
+    LIMIT $4
+),
+fresh AS MATERIALIZED (
+    SELECT fingerprint, job_name, text, status, jobs, at, release, job_id
+    FROM (SELECT * FROM {schema}scheduler_failures LIMIT $3) AS failure
+    WHERE $5::text[] IS NULL OR job_name = ANY ($5)
+),
+{grouped_errors};
+
+-- name: inspect_error_group
+-- route: pool
+-- Return the group of errors with the fingerprint $5 as inspect_error_groups does, also without jobs since $2.
+WITH chosen AS (
+    SELECT $5::text AS fingerprint
+),
+fresh AS MATERIALIZED (
+    SELECT fingerprint, job_name, text, status, jobs, at, release, job_id
+    FROM (SELECT * FROM {schema}scheduler_failures LIMIT $3) AS failure
+    WHERE fingerprint = $5
+),
+{grouped_errors};
+
+-- fragment: grouped_errors
+-- The groups of the errors that are "chosen", and of the "fresh" failures, with both added up.
+picked AS MATERIALIZED (
+    SELECT fingerprint FROM chosen
+    UNION
+    SELECT fingerprint FROM fresh WHERE at >= $2::timestamptz
+),
+part AS (
+    SELECT counts.fingerprint, counts.bucket, counts.jobs
+    FROM picked
+    CROSS JOIN LATERAL (
+        SELECT fingerprint, bucket, jobs
+        FROM {schema}scheduler_error_counts
+        WHERE fingerprint = picked.fingerprint AND span = $1::integer AND bucket >= $2::timestamptz
+        OFFSET 0
+    ) AS counts
+    UNION ALL
+    SELECT fingerprint, to_timestamp(floor(extract(epoch FROM at) / $1::integer) * $1::integer), jobs
+    FROM fresh
+    WHERE at >= $2::timestamptz
+),
+history AS MATERIALIZED (
+    SELECT fingerprint, sum(jobs)::bigint AS jobs, array_agg(bucket) AS buckets, array_agg(jobs::bigint) AS counts
+    FROM part
+    GROUP BY fingerprint
+),
+error AS (
+    SELECT groups.fingerprint, groups.job_name, groups.text, groups.status, groups.jobs,
+        groups.first_at, groups.first_release, groups.last_at, groups.last_release, groups.last_job_id
+    FROM picked
+    CROSS JOIN LATERAL (
+        SELECT * FROM {schema}scheduler_error_groups WHERE fingerprint = picked.fingerprint OFFSET 0
+    ) AS groups
+    UNION ALL
+    SELECT fingerprint, job_name, text, status, jobs, at, release, at, release, job_id
+    FROM fresh
+    WHERE fingerprint = ANY (ARRAY (SELECT fingerprint FROM picked))
+),
+merged AS (
+    SELECT fingerprint, min(job_name) AS job_name, min(text) AS text,
+        (array_agg(status ORDER BY last_at DESC))[1] AS status, sum(jobs)::bigint AS total,
+        min(first_at) AS first_at, (array_agg(first_release ORDER BY first_at))[1] AS first_release,
+        max(last_at) AS last_at, (array_agg(last_release ORDER BY last_at DESC))[1] AS last_release,
+        (array_agg(last_job_id ORDER BY last_at DESC))[1] AS last_job_id
+    FROM error
+    GROUP BY fingerprint
+    ORDER BY max(last_at) DESC
+    LIMIT $4
+)
+SELECT coalesce($6, {now}) AS now,
+    (SELECT applied_at FROM {schema}scheduler_migrations WHERE version = 5) AS counted_since,
+    merged.*, coalesce(history.jobs, 0) AS jobs, history.buckets, history.counts,
+    coalesce(left(job.error_message, 300), merged.text) AS example
+FROM (SELECT) AS one
+LEFT JOIN merged ON true
+LEFT JOIN history ON history.fingerprint = merged.fingerprint
+LEFT JOIN LATERAL (
+    SELECT error_message FROM {schema}scheduled_jobs WHERE job_id = merged.last_job_id OFFSET 0
+) AS job ON true
+ORDER BY merged.last_at DESC

@@ -1,0 +1,108 @@
+"""Add counted failures to the groups of errors.
+
+The statement that fails or expires jobs appends a row for each error to ``scheduler_failures``; see the
+fragment ``counted_failures``. Workers that fail for one cause would wait for one another if they all wrote
+the row of its group, so the rows are added to the groups a second later, by whichever worker comes first. A
+row that its worker could not add any more is added with those of other workers, or by the vacuum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+from pg_scheduler.database.author import report_refused
+from pg_scheduler.database.faults import RECORD_REFUSALS
+from pg_scheduler.database.statements import Repository
+from pg_scheduler.errors import DatabaseUnavailableError
+from pg_scheduler.events import Event, JobExpired, JobFailed
+from pg_scheduler.jobs.error_text import OTHER_ERRORS
+from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.service import NEVER, Service
+
+MAX_GROUPS_OF_NAME: Final = 1000
+"""Groups of one name. Its further errors count as one more group."""
+
+MINUTES_AGE_S: Final = 2 * 3600.0
+HOURS_AGE_S: Final = 8 * 86_400.0
+DAYS_AGE_S: Final = 90 * 86_400.0
+"""The ages up to which the counts of minutes, hours and days are kept; that of days is that of groups too."""
+
+
+class ErrorRepository(Repository):
+    """The statements that write the groups of errors."""
+
+    async def fold(self, limit: int) -> int:
+        """Add at most ``limit`` rows of failures to their groups; return how many were added."""
+        return await self._statements.number("fold_failures", limit, MAX_GROUPS_OF_NAME, OTHER_ERRORS)
+
+    async def vacuum(self, limit: int) -> int:
+        """Delete at most ``limit`` old counts and groups; return how many."""
+        now = self._statements.now
+        ages = MINUTES_AGE_S, HOURS_AGE_S, DAYS_AGE_S
+        deleted_count = await self._statements.number("delete_errors", *ages, limit, now)
+        if deleted_count == limit:
+            return limit
+        return await self._statements.number("delete_error_groups", DAYS_AGE_S, limit, now)
+
+
+class ErrorCounter(Service):
+    """Add the failures of this worker, and those that others have left, to the groups of errors."""
+
+    name: ClassVar[str] = "error_counter"
+    gap_s = 1.0
+    """Seconds from a failure to the pass that adds it, together with those that follow it meanwhile."""
+    batch_size = 1000
+    """Rows that one statement adds."""
+    retry_delay_s = 60.0
+    """Seconds until the next pass after the server has refused the rows."""
+
+    def __init__(self, node: Node, errors: ErrorRepository) -> None:
+        super().__init__(node.events)
+        self._errors = errors
+        self._results = node.store.results
+        self._due_at: float | None = None
+        self._is_refused = False
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    async def prepare(self) -> None:
+        """Follow the failures of this worker until the service stops."""
+        self._unsubscribe = self._events.subscribe(self._note, JobFailed, JobExpired)
+
+    def _note(self, _: Event) -> None:
+        if self._due_at is None:
+            self._due_at = time.monotonic() + self.gap_s
+            self.wake()
+
+    async def run_once(self) -> float:
+        """Add one batch of failures, a moment after the first of them."""
+        if self._due_at is None:
+            return NEVER
+        if (delay := self._due_at - time.monotonic()) > 0:
+            return delay
+        try:
+            await self._results.count_missed()
+            added_count = await self._errors.fold(self.batch_size)
+        except RECORD_REFUSALS as refusal:
+            # The counts are for people, so a refusal never stops a worker.
+            if not self._is_refused:
+                report_refused("counts of errors", refusal)
+            self._is_refused = True
+            return self.retry_delay_s
+        self._is_refused = False
+        if added_count == self.batch_size:
+            return 0
+        self._due_at = None
+        return NEVER
+
+    async def drain(self) -> None:
+        """Add the last failures, unless the database is unavailable: others add them then."""
+        self._unsubscribe()
+        if self._due_at is None or self.outage is not None:
+            return
+        self._due_at = 0.0
+        try:
+            await self.run_once()
+        except DatabaseUnavailableError:
+            return
