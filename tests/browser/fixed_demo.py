@@ -80,8 +80,12 @@ async def open_fixed_demo(pool: asyncpg.Pool) -> Scheduler:
     fires = await _add_schedules(scheduler, pool)
     await pool.execute(INSERT_JOBS, json.dumps([*_jobs(), *fires]))
     await pool.execute(INSERT_STARTS, NOW - SECOND)
-    await pool.execute(INSERT_RELEASE, NOW - 34 * MINUTE)
+    released_at = NOW - 34 * MINUTE
+    await pool.execute(INSERT_RELEASE, released_at)
     await count_errors(pool)
+    await pool.execute(
+        "UPDATE scheduler_error_groups SET first_release = '2027.12' WHERE first_at > $1", released_at
+    )
     await pool.execute("UPDATE scheduler_migrations SET applied_at = $1", NOW - timedelta(days=30))
     await pool.execute("VACUUM ANALYZE scheduled_jobs")
     return scheduler

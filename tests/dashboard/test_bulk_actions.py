@@ -664,7 +664,7 @@ async def test_question_of_a_retry_says_what_it_takes_and_what_it_leaves(
     assert "400 jobs found: 365 of the last day, 35 older." in asked.text
     radios = [each["value"] for each in asked.all("input") if each.get("type") == "radio"]
     assert radios == ["all", "day"]
-    assert "all 400 365 of the last day; 35 older" in " ".join(asked.text.split())
+    assert "all 400 365 of the last day, which leaves 35" in " ".join(asked.text.split())
     fields = {str(each["name"]): each["value"] for each in asked.all("input") if each.get("type") == "hidden"}
     answer = await send(app, form, {**fields, "take": take})
     assert answer.status == 303, answer.text

@@ -279,7 +279,7 @@ async def test_release_that_ran_before_errors_were_counted_has_no_new_errors(wor
     data = (await request(app, "/errors", headers=JSON)).data
     assert (data["items"][0]["first_release"], data["new_in"]) == ("v2", {})
     assert data["counted_since"] is not None
-    assert "errors are counted since" in (await request(app, "/errors")).text
+    assert "Errors are counted since" in (await request(app, "/errors")).text
 
 
 # -- bounds --------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def _shares(total: int, recent: int, is_recent_capped: bool, *, has_more: bool) 
     older_text = "more are older" if has_more else f"{total - recent:,} older"
     choices = {
         "all": f"all {capped(total, is_capped=has_more)}",
-        "day": f"{recent_text} of the last day; {older_text}",
+        "day": f"{recent_text} of the last day, which leaves {'more' if has_more else f'{total - recent:,}'}",
     }
     return choices, f": {recent_text} of the last day, {older_text}"
 
