@@ -4,13 +4,14 @@
 --
 -- Rows that another worker adds are skipped, so each counts once. A name with $2 groups gets no further one: its other
 -- errors count as one group, with the text $3. All workers write the rows in one order, so none waits for another in a
--- circle.
+-- circle. A row that was written by hand must not keep the others from being added, so its values are bounded.
 WITH gone AS (
     DELETE FROM {schema}scheduler_failures
     WHERE ctid = ANY (ARRAY (
         SELECT ctid FROM {schema}scheduler_failures LIMIT $1 FOR UPDATE SKIP LOCKED
     ))
-    RETURNING fingerprint, job_name, text, status, jobs, at, release, job_id
+    RETURNING left(fingerprint, 64) AS fingerprint, left(job_name, 500) AS job_name, text, status,
+        greatest(jobs, 0) AS jobs, least(greatest(at, {first_day}), {last_day}) AS at, release, job_id
 ),
 crowded AS MATERIALIZED (
     SELECT name.job_name
@@ -51,7 +52,7 @@ added AS (
     GROUP BY fingerprint
     ORDER BY fingerprint COLLATE "C"
     ON CONFLICT (fingerprint) DO UPDATE SET
-        jobs          = old.jobs + EXCLUDED.jobs,
+        jobs          = least(old.jobs::numeric + EXCLUDED.jobs, 9223372036854775807)::bigint,
         first_at      = least(old.first_at, EXCLUDED.first_at),
         first_release = CASE WHEN EXCLUDED.first_at < old.first_at
             THEN EXCLUDED.first_release ELSE old.first_release END,
@@ -70,7 +71,8 @@ counted AS (
     CROSS JOIN (VALUES (60), (3600), (86400)) AS span (seconds)
     GROUP BY 1, 2, 3
     ORDER BY failure.fingerprint COLLATE "C", 2, 3
-    ON CONFLICT (fingerprint, span, bucket) DO UPDATE SET jobs = old.jobs + EXCLUDED.jobs
+    ON CONFLICT (fingerprint, span, bucket) DO UPDATE SET
+        jobs = least(old.jobs::numeric + EXCLUDED.jobs, 9223372036854775807)::bigint
 )
 SELECT count(*) FROM gone;
 

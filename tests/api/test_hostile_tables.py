@@ -17,6 +17,7 @@ import pytest
 
 from pg_scheduler import JobNotFoundError, JobStatus, Limit, PollingConfig, Scheduler
 from pg_scheduler.events import Event, JobCompleted, JobFailed, ServiceFaulted
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.triggers import Every
 from pg_scheduler.worker.service import Service
 from tests.api.conftest import Make
@@ -87,6 +88,25 @@ TABLES: dict[str, dict[str, str]] = {
         **dict.fromkeys(("counts", "sums", "run_hist", "late_hist"), "{1}"),
         "updated_at": "now",
     },
+    "scheduler_failures": {
+        "fingerprint": "f-#",
+        "job_name": "other-#",
+        "text": "x",
+        "status": "failed",
+        "jobs": "1",
+        "at": "now",
+        "job_id": "failed-#",
+    },
+    "scheduler_error_groups": {
+        "fingerprint": "f-#",
+        "job_name": "other-#",
+        "text": "x",
+        "status": "failed",
+        "jobs": "1",
+        **dict.fromkeys(("first_at", "last_at"), "now"),
+        "last_job_id": "failed-#",
+    },
+    "scheduler_error_counts": {"fingerprint": "f-#", "span": "60", "bucket": "now", "jobs": "1"},
     "scheduler_audit": {"at": "now", "actor": "x", "via": "api", "action": "x"},
     "scheduler_bulk_runs": {
         "run_id": "run-#",
@@ -202,8 +222,11 @@ class Harness:
         await scheduler.workers()
         await scheduler.tasks.list()
         await self.list_schedules()
+        for group in (await Inspector(scheduler).error_groups()).items:
+            assert await Inspector(scheduler).error_group(group.fingerprint) is not None
         await self.pass_all()
         await scheduler.run_vacuum()
+        assert await self.pool.fetchval("SELECT count(*) FROM scheduler_failures") == 0, "each is counted"
         assert not self.seen.of(ServiceFaulted)
         assert scheduler.is_running
 

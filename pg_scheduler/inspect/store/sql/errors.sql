@@ -12,7 +12,7 @@ WITH chosen AS (
     LIMIT $4
 ),
 fresh AS MATERIALIZED (
-    SELECT fingerprint, job_name, text, status, jobs, at, release, job_id
+    SELECT {fresh_columns}
     FROM (SELECT * FROM {schema}scheduler_failures LIMIT $3) AS failure
     WHERE $5::text[] IS NULL OR job_name = ANY ($5)
 ),
@@ -25,11 +25,20 @@ WITH chosen AS (
     SELECT $5::text AS fingerprint
 ),
 fresh AS MATERIALIZED (
-    SELECT fingerprint, job_name, text, status, jobs, at, release, job_id
+    SELECT {fresh_columns}
     FROM (SELECT * FROM {schema}scheduler_failures LIMIT $3) AS failure
     WHERE fingerprint = $5
 ),
 {grouped_errors};
+
+-- The values of rows that were written by hand are bounded.
+
+-- fragment: fresh_columns
+fingerprint, job_name, text, status, greatest(jobs, 0) AS jobs,
+        least(greatest(at, {first_day}), {last_day}) AS at, release, job_id
+
+-- fragment: bounded_sum
+least(sum(jobs), 9223372036854775807)::bigint
 
 -- fragment: grouped_errors
 -- The groups of the errors that are "chosen", and of the "fresh" failures, with both added up.
@@ -42,7 +51,7 @@ part AS (
     SELECT counts.fingerprint, counts.bucket, counts.jobs
     FROM picked
     CROSS JOIN LATERAL (
-        SELECT fingerprint, bucket, jobs
+        SELECT fingerprint, bucket, greatest(jobs, 0) AS jobs
         FROM {schema}scheduler_error_counts
         WHERE fingerprint = picked.fingerprint AND span = $1::integer AND bucket >= $2::timestamptz
         OFFSET 0
@@ -53,13 +62,14 @@ part AS (
     WHERE at >= $2::timestamptz
 ),
 history AS MATERIALIZED (
-    SELECT fingerprint, sum(jobs)::bigint AS jobs, array_agg(bucket) AS buckets, array_agg(jobs::bigint) AS counts
+    SELECT fingerprint, {bounded_sum} AS jobs, array_agg(bucket) AS buckets, array_agg(jobs::bigint) AS counts
     FROM part
     GROUP BY fingerprint
 ),
 error AS (
-    SELECT groups.fingerprint, groups.job_name, groups.text, groups.status, groups.jobs,
-        groups.first_at, groups.first_release, groups.last_at, groups.last_release, groups.last_job_id
+    SELECT groups.fingerprint, groups.job_name, groups.text, groups.status, greatest(groups.jobs, 0) AS jobs,
+        least(greatest(groups.first_at, {first_day}), {last_day}) AS first_at, groups.first_release,
+        least(greatest(groups.last_at, {first_day}), {last_day}) AS last_at, groups.last_release, groups.last_job_id
     FROM picked
     CROSS JOIN LATERAL (
         SELECT * FROM {schema}scheduler_error_groups WHERE fingerprint = picked.fingerprint OFFSET 0
@@ -71,7 +81,8 @@ error AS (
 ),
 merged AS (
     SELECT fingerprint, min(job_name) AS job_name, min(text) AS text,
-        (array_agg(status ORDER BY last_at DESC))[1] AS status, sum(jobs)::bigint AS total,
+        CASE WHEN (array_agg(status ORDER BY last_at DESC))[1] = 'expired' THEN 'expired' ELSE 'failed' END AS status,
+        {bounded_sum} AS total,
         min(first_at) AS first_at, (array_agg(first_release ORDER BY first_at))[1] AS first_release,
         max(last_at) AS last_at, (array_agg(last_release ORDER BY last_at DESC))[1] AS last_release,
         (array_agg(last_job_id ORDER BY last_at DESC))[1] AS last_job_id
