@@ -12,19 +12,21 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import Scheduler
+from pg_scheduler import RetryPolicy, Scheduler
 from pg_scheduler.base.meter import MAX_NAME_LENGTH, OTHER
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import load_fragment
-from pg_scheduler.events import JobExpired, JobFailed, PassFinished
+from pg_scheduler.events import JobCompleted, JobExpired, JobFailed, PassFinished
 from pg_scheduler.jobs.error_text import EXPIRED, OTHER_ERRORS, fingerprint_of, normalized
 from pg_scheduler.jobs.task import JobSpec
 from pg_scheduler.scheduler.store import Store
 from pg_scheduler.statistics.errors import MAX_GROUPS_OF_NAME
 from tests.api.conftest import Make
+from tests.support.statements import Statements
 from tests.support.worker import PATIENCE, Gate, Recorder, now
 
 Counts = dict[tuple[str, str], int]
+SOON = timedelta(milliseconds=10)
 TABLES = "scheduler_failures, scheduler_error_groups, scheduler_error_counts"
 
 
@@ -150,6 +152,39 @@ async def test_lost_outcome_and_repeated_write_count_nothing(
             rows = await store.statements.fetch("settle_failed", *arrays, on=transaction.connection)
         assert len(rows) == expected
     assert await counted(pool) == {("charge", "lost"): 1}
+
+
+async def test_jobs_that_do_not_fail_run_no_further_statement(make: Make, dsn: str) -> None:
+    tried: list[int] = []
+
+    async def recover(number: int) -> None:
+        tried.append(number)
+        if tried.count(number) == 1:
+            raise CardDeclined(f"card of account {number} declined")
+
+    statements = Statements()
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=5, init=statements.listen) as pool:
+        scheduler = make(pool, retry_policy=RetryPolicy(base=SOON, maximum=SOON))
+        seen = Recorder(scheduler)
+        scheduler.register(recover, name="recover", max_retries=1, keep_result=timedelta(hours=1))
+        scheduler.register(decline, name="charge")
+        await scheduler.schedule_bulk([JobSpec(recover, now(), args=(n,)) for n in range(20)])
+        await scheduler.start()
+        await seen.until(JobCompleted, 20)
+        sent = (await statements.take()).named
+        assert sent["settle_jobs"] > 0
+        assert not {"settle_failed", "count_failures", "fold_failures"} & {n for n, c in sent.items() if c}
+        for failures in (1, 2):
+            await scheduler.enqueue(decline, args=(failures,))
+            await seen.until(JobFailed, failures)
+        async with asyncio.timeout(PATIENCE):
+            while await pool.fetchval("SELECT count(*) FROM scheduler_failures"):  # noqa: ASYNC110 - a pass
+                await asyncio.sleep(0.05)
+        sent = (await statements.take()).named
+        assert sent["settle_failed"] == 2, "one statement for each batch, as without the count"
+        assert 1 <= sent["fold_failures"] <= 2
+        assert sent["count_failures"] == 0
+        await scheduler.shutdown()
 
 
 async def test_killed_worker_loses_no_count(make: Make, pool: asyncpg.Pool, dsn: str) -> None:
