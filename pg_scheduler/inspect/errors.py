@@ -34,9 +34,6 @@ from pg_scheduler.triggers.search import INSTANT
 MAX_PARTS: Final = 25
 """Parts of the history of a group. Each has the same number of minutes, hours or days."""
 
-MAX_DAYS: Final = 90
-"""Days of which counts are kept."""
-
 FAILED_STATUSES: Final = frozenset({JobStatus.FAILED, JobStatus.EXPIRED})
 
 _SPANS: Final = ((timedelta(hours=2), 60), (timedelta(days=2), 3600), (timedelta.max, 86_400))
@@ -69,7 +66,8 @@ class ErrorGroup:
     """The status of the last job: ``failed`` or ``expired``."""
     history: Sequence[int] = ()
     """How many jobs failed in each of up to 25 parts of the period, the oldest part first. The last part ends
-    now, and the others have the same number of minutes, hours or days."""
+    now, and the others have the same number of minutes, hours or days. Of any time, these are the last 25
+    days."""
     total: int = 0
     """The number of all jobs that ever failed with it, also of those that ran again since."""
     first_release: str | None = None
@@ -132,19 +130,16 @@ class Period:
     start: datetime
 
     @property
-    def read_from(self) -> datetime:
-        """The instant from which on groups are read: groups of any time may be older than their counts."""
-        return _EPOCH if self.since is None else self.start
+    def bounds(self) -> tuple[int, datetime, datetime]:
+        """The span of the counts, the instant since which groups are read, and that of their counts."""
+        return self.span_s, _EPOCH if self.since is None else self.start, self.start
 
     @classmethod
     def of(cls, since: datetime | None, now: datetime) -> Period:
         """Return the period from the minute, hour or day that contains an instant until now."""
-        span_s = next(
-            span_s for length, span_s in _SPANS if now - (since or now - timedelta(days=MAX_DAYS)) <= length
-        )
-        span = timedelta(seconds=span_s)
-        at = since or now - timedelta(days=MAX_DAYS)
-        start = at - (at - _EPOCH) % span
+        at = now - timedelta(days=MAX_PARTS - 1) if since is None else since
+        span_s = next(span_s for length, span_s in _SPANS if now - at <= length)
+        start = at - (at - _EPOCH) % timedelta(seconds=span_s)
         return cls(None if since is None else start, span_s, start)
 
     def group_of(self, row: ErrorRow, now: datetime) -> ErrorGroup:

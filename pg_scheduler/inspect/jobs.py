@@ -235,7 +235,7 @@ class JobReads(InspectorBase):
         check_count("limit", limit, least=1, most=MAX_PAGE_LENGTH)
         period = await self._period(since)
         job_names = None if names is None else check_list("names", names)
-        page = await self._reads.errors.list(period.span_s, period.read_from, limit + 1, job_names)
+        page = await self._reads.errors.list(*period.bounds, limit + 1, job_names)
         groups = [period.group_of(row, page.now) for row in page.rows]
         return ErrorGroups(groups[:limit], period.since, len(groups) > limit, page.counted_since)
 
@@ -250,7 +250,7 @@ class JobReads(InspectorBase):
             ValueError: ``since`` is naive.
         """
         period = await self._period(since)
-        page = await self._reads.errors.read(period.span_s, period.read_from, fingerprint)
+        page = await self._reads.errors.read(*period.bounds, fingerprint)
         return period.group_of(page.rows[0], page.now) if page.rows else None
 
     async def _period(self, since: datetime | None) -> Period:

@@ -54,8 +54,8 @@ TYPES = {
     "fold_failures": "integer, integer, text",
     "delete_errors": "double precision, double precision, double precision, integer, timestamptz",
     "delete_error_groups": "double precision, integer, timestamptz",
-    "inspect_error_groups": "integer, timestamptz, integer, integer, text[], timestamptz",
-    "inspect_error_group": "integer, timestamptz, integer, integer, text, timestamptz",
+    "inspect_error_groups": "integer, timestamptz, integer, integer, text[], timestamptz, timestamptz",
+    "inspect_error_group": "integer, timestamptz, integer, integer, text, timestamptz, timestamptz",
     "read_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz",
     "sum_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz,"
     " double precision",
@@ -93,8 +93,10 @@ VALUES = {
     "fold_failures": "1000, 1000, 'other'",
     "delete_errors": f"7200, 691200, 7776000, 500, {INSTANT}",
     "delete_error_groups": f"7776000, 500, {INSTANT}",
-    "inspect_error_groups": f"60, timestamptz {INSTANT} - interval '1 hour', 2000, 101, NULL, {INSTANT}",
-    "inspect_error_group": f"3600, timestamptz {INSTANT} - interval '1 day', 2000, 1, 'f7', {INSTANT}",
+    "inspect_error_groups": f"60, timestamptz {INSTANT} - interval '1 hour', 2000, 101, NULL, {INSTANT}"
+    f", timestamptz {INSTANT} - interval '1 hour'",
+    "inspect_error_group": f"3600, timestamptz {INSTANT} - interval '1 day', 2000, 1, 'f7', {INSTANT}"
+    f", timestamptz {INSTANT} - interval '1 day'",
     "read_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 250, {INSTANT}",
     "sum_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 2000, {INSTANT}, 3600",
     "read_starts": f"900, {INSTANT}",

@@ -24,7 +24,7 @@ from pg_scheduler.inspect.errors import ErrorGroups, is_in_group
 from pg_scheduler.inspect.texts import count, counted, quoted, term
 from pg_scheduler.jobs.model import Job, Worker
 
-MAX_GROUPS: Final = 300
+MAX_GROUPS: Final = 200
 """Groups that a page reads. If there are more, its numbers have a "+"."""
 SHOWN_GROUPS: Final = 100
 GROUPS_AGE_S: Final = 2.0

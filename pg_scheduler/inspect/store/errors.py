@@ -51,24 +51,30 @@ class ErrorReadRepository(Repository):
     """The statements that read groups of errors."""
 
     async def list(
-        self, span_s: int, start: datetime, limit: int, names: Sequence[str] | None = None
+        self,
+        span_s: int,
+        since: datetime,
+        start: datetime,
+        limit: int,
+        names: Sequence[str] | None = None,
     ) -> ErrorPage:
         """Return the groups of the newest errors.
 
         Args:
             span_s: The span of the counts, in seconds.
-            start: The start of the first span.
+            since: Only groups of which a job ended at or after this instant.
+            start: The start of the first count that is read.
             limit: The maximum number of groups.
             names: Only errors of jobs of these names; None for all.
         """
-        args = span_s, start, MAX_FRESH_ROWS, limit, None if names is None else list(names)
-        records = await self._statements.fetch("inspect_error_groups", *args, self._statements.now)
+        args = span_s, since, MAX_FRESH_ROWS, limit, None if names is None else [*names]
+        records = await self._statements.fetch("inspect_error_groups", *args, self._statements.now, start)
         return _page_of(records)
 
-    async def read(self, span_s: int, start: datetime, fingerprint: str) -> ErrorPage:
+    async def read(self, span_s: int, since: datetime, start: datetime, fingerprint: str) -> ErrorPage:
         """Return one group, with its counts as in ``list()``; no row if there is none."""
-        args = span_s, start, MAX_FRESH_ROWS, 1, fingerprint
-        records = await self._statements.fetch("inspect_error_group", *args, self._statements.now)
+        args = span_s, since, MAX_FRESH_ROWS, 1, fingerprint
+        records = await self._statements.fetch("inspect_error_group", *args, self._statements.now, start)
         return _page_of(records)
 
 

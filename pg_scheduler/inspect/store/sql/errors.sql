@@ -2,8 +2,8 @@
 -- route: pool
 -- Return at most $4 groups of errors of which jobs ended since the instant $2, the newest first, of the names $5 unless NULL.
 --
--- $1 and $2 are the span of the counts, in seconds, and the start of the first one. There is always a row, with the time
--- and since when errors are counted. Failures that no worker has added to the groups yet are read with them, up to $3.
+-- $1 and $7 are the span of the counts, in seconds, and the start of the first one that is read. There is always a row, with
+-- the time and since when errors are counted. Failures that no worker has added to the groups yet are read with them, up to $3.
 WITH chosen AS (
     SELECT fingerprint
     FROM {schema}scheduler_error_groups
@@ -38,7 +38,7 @@ fingerprint, job_name, text, status, greatest(jobs, 0) AS jobs,
         least(greatest(at, {first_day}), {last_day}) AS at, release, job_id
 
 -- fragment: bounded_sum
-least(sum(jobs), 9223372036854775807)::bigint
+least(coalesce(sum(jobs), 0), 9223372036854775807)::bigint
 
 -- fragment: grouped_errors
 -- The groups of the errors that are "chosen", and of the "fresh" failures, with both added up.
@@ -47,23 +47,23 @@ picked AS MATERIALIZED (
     UNION
     SELECT fingerprint FROM fresh WHERE at >= $2::timestamptz
 ),
-part AS (
-    SELECT counts.fingerprint, counts.bucket, counts.jobs
+history AS MATERIALIZED (
+    SELECT picked.fingerprint, counts.jobs, counts.buckets, counts.counts
     FROM picked
     CROSS JOIN LATERAL (
-        SELECT fingerprint, bucket, greatest(jobs, 0) AS jobs
-        FROM {schema}scheduler_error_counts
-        WHERE fingerprint = picked.fingerprint AND span = $1::integer AND bucket >= $2::timestamptz
-        OFFSET 0
+        SELECT {bounded_sum} AS jobs, array_agg(bucket) AS buckets, array_agg(jobs) AS counts
+        FROM (
+            SELECT bucket, greatest(jobs, 0) AS jobs
+            FROM {schema}scheduler_error_counts
+            WHERE fingerprint = picked.fingerprint AND span = $1::integer AND bucket >= $7::timestamptz
+            OFFSET 0
+        ) AS stored
     ) AS counts
-    UNION ALL
-    SELECT fingerprint, to_timestamp(floor(extract(epoch FROM at) / $1::integer) * $1::integer), jobs
-    FROM fresh
-    WHERE at >= $2::timestamptz
 ),
-history AS MATERIALIZED (
-    SELECT fingerprint, {bounded_sum} AS jobs, array_agg(bucket) AS buckets, array_agg(jobs::bigint) AS counts
-    FROM part
+added AS MATERIALIZED (
+    SELECT fingerprint, {bounded_sum} AS jobs, array_agg(at) AS buckets, array_agg(jobs::bigint) AS counts
+    FROM fresh
+    WHERE at >= $7::timestamptz
     GROUP BY fingerprint
 ),
 error AS (
@@ -93,11 +93,13 @@ merged AS (
 )
 SELECT coalesce($6, {now}) AS now,
     (SELECT applied_at FROM {schema}scheduler_migrations WHERE version = 5) AS counted_since,
-    merged.*, coalesce(history.jobs, 0) AS jobs, history.buckets, history.counts,
+    merged.*, least(coalesce(history.jobs, 0)::numeric + coalesce(added.jobs, 0), 9223372036854775807)::bigint AS jobs,
+    history.buckets || added.buckets AS buckets, history.counts || added.counts AS counts,
     coalesce(left(job.error_message, 300), merged.text) AS example
 FROM (SELECT) AS one
 LEFT JOIN merged ON true
 LEFT JOIN history ON history.fingerprint = merged.fingerprint
+LEFT JOIN added ON added.fingerprint = merged.fingerprint
 LEFT JOIN LATERAL (
     SELECT error_message FROM {schema}scheduled_jobs WHERE job_id = merged.last_job_id OFFSET 0
 ) AS job ON true
