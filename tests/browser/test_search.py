@@ -15,6 +15,7 @@ from pg_scheduler.dashboard import search_runs
 from pg_scheduler.inspect import Bounds
 from tests.browser.conftest import Open
 from tests.browser.site import Site
+from tests.browser.test_accessibility import violations
 from tests.support.world import World
 
 JOBS = 200
@@ -52,15 +53,20 @@ async def test_all_jobs_of_a_customer_are_three_clicks_away(bounded: Site, open_
 
 
 async def test_search_shows_how_far_it_has_got_and_can_be_stopped(
-    bounded: Site, open_page: Open, monkeypatch: pytest.MonkeyPatch
+    bounded: Site, open_page: Open, pool: asyncpg.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search_runs, "REST_S", 1.0)
-    page = await open_page("/")
+    monkeypatch.setattr(search_runs, "REST_S", 2.0)
+    await World(pool).job("1", "mail.send", task_data='{"kwargs": {"customer": 4711}}')
+    page = await open_page("/", viewport={"width": 390, "height": 844})
     await page.goto(f"{bounded.url}/jobs?q={CUSTOMER}")
     bar = page.get_by_role("progressbar", name="Searched")
     await expect(bar).to_be_visible()
     await expect(page.get_by_role("link", name="Continue the search")).not_to_be_visible()
     await expect(page.locator(".searching")).to_contain_text("Searched 60 of about 200 jobs")
+    await expect(page.locator(".places")).to_contain_text("arg.customer 4711")
+    for color_scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=color_scheme)
+        assert await violations(page) == []
     await page.locator("#pause").click()
     await expect(bar).not_to_be_visible()
     await expect(page.get_by_role("link", name="Continue the search")).to_be_visible()
@@ -70,6 +76,7 @@ async def test_search_shows_how_far_it_has_got_and_can_be_stopped(
     monkeypatch.undo()
     await page.get_by_role("link", name="Continue the search").click()
     await expect(page.locator("tbody tr")).to_have_count(2)
+    await expect(page.locator("#summary")).to_contain_text("all of 201 jobs searched")
 
 
 async def test_search_continues_by_clicks_without_a_script(bounded: Site, open_page: Open) -> None:
