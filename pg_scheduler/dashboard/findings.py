@@ -113,12 +113,13 @@ def needs_attention(number: int) -> str:
     return f"{number:,} {'thing needs' if number == 1 else 'things need'} attention"
 
 
-async def read_diagnosis(request: PageRequest) -> Diagnosis:
+async def read_diagnosis(request: PageRequest, *, is_data: bool = True) -> Diagnosis:
     """Return the findings of the checks that decide whether all is well.
 
     The side bar, the overview and the page of the doctor share this read, so that their numbers agree.
+    ``is_data`` is whether its age matters to those who read the page.
     """
-    return await request.read_shared(_diagnose, age_s=DIAGNOSIS_AGE_S)
+    return await request.read_shared(_diagnose, age_s=DIAGNOSIS_AGE_S, is_data=is_data)
 
 
 async def _diagnose(request: PageRequest) -> Diagnosis:

@@ -120,7 +120,7 @@ async def read_counts(request: PageRequest) -> Mapping[str, Count]:
     """Return the numbers by the paths of their items; none while the database is unavailable."""
     try:
         data, names = await read_navigation(request), await request.task_names()
-        problems = visible_problems((await read_diagnosis(request)).findings, request)
+        problems = visible_problems((await read_diagnosis(request, is_data=False)).findings, request)
         muted = await request.read_shared(
             _read_muted, tuple(map(finding_id, problems)), age_s=DIAGNOSIS_AGE_S, is_data=False
         )
