@@ -228,6 +228,21 @@ class JobActions(InspectorBase):
         """
         return self._change(Batch("delete"), [], **options)
 
+    async def keep_job(self, job_id: str) -> bool:
+        """Let a pending job not expire any more: it keeps its due time, without a misfire grace time.
+
+        Returns:
+            False if nothing changed: the job cannot expire, is not pending, or does not exist.
+
+        Example::
+
+            await inspector.keep_job("mail:9")
+        """
+        is_kept = await self._store.jobs.keep(check_job_id(job_id))
+        if is_kept:
+            await self.record_action("keep_job", job_id)
+        return is_kept
+
     @_shows_options(_change)
     def move_jobs(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from pg_scheduler.base.figures import Histogram
 from pg_scheduler.base.status import JobStatus
@@ -26,6 +26,9 @@ from pg_scheduler.schedules.row import ScheduleRow
 
 RECENT_S: Final = 900.0
 """The maximum age of the statistics that count as current, in seconds."""
+
+MAX_HOLDERS: Final = 3
+"""The attempts within a limit that an explanation names."""
 
 MAX_RECENT_ROWS: Final = 5000
 """Rows of statistics that are read: enough for 200 names in each minute of ``RECENT_S``, and a margin."""
@@ -52,6 +55,32 @@ class LimitUse:
     is_spread: bool = False
 
 
+class LimitHolder(NamedTuple):
+    """A job whose attempt counts for a limit.
+
+    Attributes:
+        since: When its attempt was admitted.
+        usual_s: The seconds that half of the attempts of its name took lately; None if that is unknown.
+    """
+
+    job_id: str
+    job_name: str
+    since: datetime
+    usual_s: float | None
+
+
+class LimitWait(NamedTuple):
+    """Who holds the limit that a job waits for, and its place among those that wait.
+
+    Attributes:
+        holders: The attempts that have run longest, at most three.
+        ahead: The jobs before it, of those that wait for the same limit.
+    """
+
+    holders: Sequence[LimitHolder]
+    ahead: QueueRow
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
     """Everything that an explanation considers.
@@ -63,6 +92,7 @@ class JobFacts:
         workers: Every worker.
         pause: The pause of the task; None if it is not paused.
         limit: The limit that the job waits for; None if it waits for no limit.
+        limit_wait: Who holds this limit, and the place of the job.
         tenant_queue: The jobs of its tenant before it; None if it does not wait for the turn of its tenant.
         waits: What a suspended job waits for, the wait that ends first at the beginning, and signals that
             came before a wait for them.
@@ -85,6 +115,7 @@ class JobFacts:
     workers: Sequence[InspectedWorker] = ()
     pause: Pause | None = None
     limit: LimitUse | None = None
+    limit_wait: LimitWait | None = None
     tenant_queue: QueueRow | None = None
     waits: Sequence[WaitRow] = ()
     parents: Sequence[tuple[str, JobStatus | None]] = ()
@@ -128,6 +159,7 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
         workers=workers,
         pause=_pause(row.task, pauses, tasks),
         limit=await _limit(store, job.blocked_on or "", limits) if is_limited else None,
+        limit_wait=await read_limit_wait(store, job) if is_limited else None,
         tenant_queue=await store.inspections.tenant_queue(job) if is_shared else None,
         waits=waits,
         parents=await store.inspections.parents(job_id) if has_parents else (),
@@ -135,7 +167,7 @@ async def collect_job_facts(store: InspectionStore, job_id: str, limits: LimitBo
         queue=await store.inspections.queue(job, _paused_names(pauses, tasks)) if is_due else None,
         slots=await store.worker_reads.slots(job_id) if is_due else (),
         starts_per_s=await store.statistics.starts_per_s(RECENT_S) if is_due else None,
-        run_p95_s=await _run_p95_s(store, job) if job.status is JobStatus.RUNNING else None,
+        run_p95_s=await _run_s(store, job.job_name, 0.95) if job.status is JobStatus.RUNNING else None,
         row_lock=next((lock for lock in locks if lock.kind == "row"), None),
         advisory_lock=next((lock for lock in locks if lock.kind == "advisory"), None),
         standby_lag_s=row.standby_lag_s,
@@ -170,10 +202,19 @@ async def _limit(store: InspectionStore, blocked_on: str, limits: LimitBook) -> 
     )
 
 
-async def _run_p95_s(store: InspectionStore, job: Job) -> float | None:
-    rows = (await store.statistics.read(RECENT_S, [job.job_name], MAX_RECENT_ROWS)).rows
+async def read_limit_wait(store: InspectionStore, job: Job) -> LimitWait:
+    """Return who holds the limit that a job waits for, and its place among those that wait."""
+    rows = await store.limits.holders([job.blocked_on or ""], MAX_HOLDERS)
+    usual = {name: await _run_s(store, name, 0.5) for name in {row.job_name for row in rows}}
+    holders = [LimitHolder(row.job_id, row.job_name, row.at, usual[row.job_name]) for row in rows]
+    return LimitWait(holders, await store.inspections.tenant_queue(job))
+
+
+async def _run_s(store: InspectionStore, name: str, share: float) -> float | None:
+    """Return the seconds that this share of the recent attempts of a name did not exceed."""
+    rows = (await store.statistics.read(RECENT_S, [name], MAX_RECENT_ROWS)).rows
     durations = Histogram.added(Histogram(), *(row.figures.durations for row in rows))
-    return durations.quantile(0.95)
+    return durations.quantile(share)
 
 
 async def _slot_use(store: InspectionStore, job: Job) -> list[tuple[str, float]]:

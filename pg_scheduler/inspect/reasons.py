@@ -46,6 +46,8 @@ class ReasonCode(StrEnum):
     """Due jobs of a higher priority start before it."""
     LIMIT = "LIMIT"
     """It waits for a limit."""
+    LIMIT_HELD = "LIMIT-HELD"
+    """Jobs hold the limit for which it waits, and others wait before it."""
     SHARE = "SHARE"
     """It waits for the turn of its tenant."""
     AFTER = "AFTER"
@@ -104,6 +106,7 @@ KINDS: Final[Mapping[ReasonCode, ReasonKind]] = {
     ReasonCode.SLOTS_FULL: ReasonKind("Waits for a free slot", ReasonScope.JOB),
     ReasonCode.OUTRANKED: ReasonKind("Jobs of a higher priority start first", ReasonScope.JOB),
     ReasonCode.LIMIT: ReasonKind("Waits for a limit"),
+    ReasonCode.LIMIT_HELD: ReasonKind("The limit is held"),
     ReasonCode.SHARE: ReasonKind("Waits for the turn of its tenant"),
     ReasonCode.AFTER: ReasonKind("Waits for other jobs"),
     ReasonCode.ROW_LOCKED: ReasonKind("A transaction has locked its row"),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from pg_scheduler.inspect.job_facts import JobFacts
+from pg_scheduler.inspect.job_facts import JobFacts, LimitWait
 from pg_scheduler.inspect.reasons import Explanation, Reason, ReasonCode, Verdict, loop_blocked
 from pg_scheduler.inspect.store.inspections import WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker, SlotsRow
@@ -91,6 +91,24 @@ def _blocking(facts: JobFacts) -> Iterator[Reason]:
         f"waits for the limit {name!r}{of_key}" + (f": {', '.join(used)}" if used else "") + spread,
         "wait until attempts end, or raise the limit in the code",
     )
+    if facts.limit_wait is not None:
+        yield _held_by(facts, facts.limit_wait)
+
+
+def _held_by(facts: JobFacts, wait: LimitWait) -> Reason:
+    """State who holds the limit, the place of the job in the queue, and when it expires."""
+    holders = [
+        f"{holder.job_name} {holder.job_id!r} for {length(facts.now - holder.since)}"
+        + ("" if holder.usual_s is None else f" (usually {length(holder.usual_s)})")
+        for holder in wait.holders
+    ]
+    clauses = [f"held by {listed(holders)}"] if holders else ["no attempt holds it now"]
+    ahead = counted(wait.ahead.ahead, "job", is_capped=wait.ahead.is_capped)
+    clauses.append(f"{ahead} before it in the queue")
+    expires_at = None if _suspends_expiry(facts) else facts.job.expires_at
+    if expires_at is not None:
+        clauses.append(f"expires at {instant(expires_at)} unless it starts before")
+    return Reason(ReasonCode.LIMIT_HELD, "; ".join(clauses), None, facts.job.execution_time)
 
 
 def _waits_for_jobs(facts: JobFacts, since: datetime) -> Reason:

@@ -335,6 +335,10 @@ class JobRepository(Repository):
         )
         return [TouchedJob(*row) for row in rows]
 
+    async def keep(self, job_id: str) -> bool:
+        """Take the misfire grace time from a pending job; return False if it has none, or is not pending."""
+        return bool(await self._statements.fetch("keep_job", job_id))
+
     async def expire(
         self, worker_id: str, names: Sequence[str], limit: int, *, unexpiring: Collection[str] = ()
     ) -> list[ExpiredJob]:

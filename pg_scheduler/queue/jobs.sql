@@ -272,6 +272,13 @@ moved AS (
 SELECT found.job_id, found.status, moved.job_id IS NOT NULL AS changed, moved.execution_time
 FROM found LEFT JOIN moved ON moved.job_id = found.job_id;
 
+-- name: keep_job
+-- route: pool
+-- Take the misfire grace time from the pending job $1, so that it does not expire; return it.
+UPDATE {schema}scheduled_jobs SET expires_at = NULL, misfire_grace_time = NULL
+WHERE job_id = $1 AND status = 'pending' AND expires_at IS NOT NULL{within_lock_limit}
+RETURNING job_id;
+
 -- name: count_jobs
 -- route: pool
 -- Count jobs by status.

@@ -53,6 +53,7 @@ OTHER_METHODS: Final = {
     "retry_jobs": "ended, then retried",
     "run_job_now": "made due at another time",
     "move_jobs": "made due at another time",
+    "keep_job": "takes the misfire grace time, and changes nothing else",
     "update_job_status": "the text below the table, and test_by_hand.py",
     "delete_jobs": "nothing is left",
     "run_vacuum": "nothing is left",

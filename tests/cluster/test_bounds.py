@@ -352,6 +352,7 @@ STORE_CALLS: dict[str, Call] = {
     "cancel": lambda it, _: it.jobs.cancel("a"),
     "cancel_next": lambda it, _: it.jobs.cancel_next(None, JobFilters()),
     "retry": lambda it, _: it.jobs.retry("a"),
+    "keep, of a job": lambda it, _: it.jobs.keep("a"),
     "retry_from": lambda it, _: it.jobs.retry_from("a", "b"),
     "send": lambda it, _: it.signals.send("a", "b", "1"),
     "end_sleep": lambda it, _: it.signals.end_sleep("a"),

@@ -603,6 +603,7 @@ async def use_path(store: Store) -> object:
     assert await store.kept_results.vacuum(10) == 0
     await store.jobs.cancel("f")
     assert await store.jobs.retry("f")
+    assert not await store.jobs.keep("f")
     await store.jobs.cancel("f")
     assert await store.jobs.retry_from("f", "ö")
     await store.jobs.cancel("f")

@@ -69,6 +69,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/retry": Action({"retry"}, partial(jobs.change, "retry")),
     "/actions/jobs/run": Action({"move"}, jobs.run),
     "/actions/jobs/move": Action({"move"}, jobs.move),
+    "/actions/jobs/keep": Action({"move"}, jobs.keep),
     "/actions/jobs/delete": Action({"delete"}, jobs.delete),
     "/actions/jobs/wake": Action({"move"}, jobs.wake),
     "/actions/jobs/cancel-family": Action({"cancel"}, jobs.cancel_family),

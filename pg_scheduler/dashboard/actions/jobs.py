@@ -78,6 +78,16 @@ async def show_stack(request: ActionRequest) -> Redirect:
     return Redirect("/job", "stack_requested", {"id": job.job_id, "look": LOG})
 
 
+async def keep(request: ActionRequest) -> Redirect:
+    """Let a pending job wait without expiry."""
+    job_id = request.page.required("id")
+    job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
+    if job is None or not request.access.sees_name(job.job_name):
+        raise NotFoundError.of("job", job_id)
+    is_kept = await request.page.inspector.keep_job(job_id)
+    return Redirect("/job", "job_kept" if is_kept else "job_not_kept", {"id": job_id})
+
+
 async def run(request: ActionRequest) -> Redirect | ConfirmPage:
     """Make pending jobs due now. A single one that sleeps continues, which another due time would not do."""
     if request.is_one and not request.is_for_all:

@@ -31,7 +31,19 @@ SPANS: Final[Mapping[str, timedelta | None]] = {
 """The times to choose from, by the parameter ``since``."""
 
 OPEN_DETAILS: Final = frozenset(
-    {"host", "count", "release", "group", "to", "by_s", "next", "note", "until", "from_now"}
+    {
+        "host",
+        "count",
+        "release",
+        "group",
+        "to",
+        "by_s",
+        "next",
+        "note",
+        "until",
+        "from_now",
+        "suspends_expiry",
+    }
 )
 """Details that contain neither arguments nor metadata."""
 
@@ -52,6 +64,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "retry_jobs": ("retried", "/job"),
     "delete_jobs": ("deleted", "/job"),
     "move_jobs": ("moved", "/job"),
+    "keep_job": ("let the job wait without expiry", "/job"),
     "add_job": ("added the job", "/job"),
     "run_job": ("ran the job", "/job"),
     "signal_job": ("signalled the job", "/job"),

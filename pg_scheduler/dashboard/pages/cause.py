@@ -31,16 +31,26 @@ VERDICTS: Final = {
 """Colors of the other reasons, by the verdict."""
 
 
-def cause_of(job: Job, explanation: Explanation, attempts: Sequence[Attempt], limit: str = "") -> View | None:
+def cause_of(
+    job: Job,
+    explanation: Explanation,
+    attempts: Sequence[Attempt],
+    limit: str = "",
+    *,
+    names_holders: bool = False,
+) -> View | None:
     """Return why a job is where it is; None if there is no reason to state, as for a completed job.
 
     The title has the reason in a few words, ``error`` the error of an attempt, ``text`` further facts. The
     most decisive reason is there with its code, remedy and command, then the other reasons. ``limit`` is the
-    name of the limit that the job waits for; empty if there is none, or it is hidden.
+    name of the limit that the job waits for; empty if there is none, or it is hidden. If the page names the
+    holders of the limit itself, ``names_holders``, the reason about them is left out.
     """
     if not explanation.reasons:
         return None
     reason, *other_reasons = explanation.reasons
+    if names_holders:
+        other_reasons = [other for other in other_reasons if other.code is not ReasonCode.LIMIT_HELD]
     title, error, text = KINDS[reason.code].heading, "", _sentence(reason.text)
     if reason.text == title:
         text = ""

@@ -28,6 +28,7 @@ from pg_scheduler.dashboard.pages.job_values import (
     values_of,
     waiting_signals,
 )
+from pg_scheduler.dashboard.pages.limit_wait import limit_wait_of
 from pg_scheduler.dashboard.pages.look import look_at
 from pg_scheduler.dashboard.workflow import links_of, own_steps, workflow_of
 from pg_scheduler.errors import JobNotFoundError
@@ -102,6 +103,7 @@ async def build(request: PageRequest) -> View:
     names = await request.argument_names(job)
     limit, limit_key = limit_of(job.blocked_on)
     limit = limit if request.access.visible_names is None else ""
+    limit_wait = await limit_wait_of(raw, request)
     return View(
         job=job,
         sees_arguments=request.access.sees_arguments,
@@ -127,7 +129,7 @@ async def build(request: PageRequest) -> View:
         runs_on=await _runs_on(job, request),
         actions=list(_actions(raw, dependencies, steps, request, has_open_children=family.has_open_children)),
         _state=state_of(job, request.now),
-        _cause=cause_of(job, shown_explanation, attempts, limit),
+        _cause=cause_of(job, shown_explanation, attempts, limit, names_holders=limit_wait is not None),
         _attempts=[attempt for attempt in attempts[::-1] if attempt.outcome != SUSPENDED],
         _gantt=gantt_of(job, attempts, request.now, steps),
         _family=family,
@@ -138,6 +140,7 @@ async def build(request: PageRequest) -> View:
         _waiting=waiting_signals(steps),
         _end_at=_end_at(job, request.now),
         _limit_key=limit_key,
+        _limit_wait=limit_wait,
         _values={
             part: json_tree(value, names if part == "arguments" else ())
             for part, value in values_of(job, result, request).items()
@@ -198,6 +201,9 @@ def _actions(
         yield "add"
     if job.status in ALLOWED["move"] and request.may("move"):
         yield "move"
+        can_expire = job.expires_at is not None and job.expires_at > request.now
+        if can_expire and (job.blocked_on is not None or job.execution_time <= request.now):
+            yield "keep"
         # A suspended job that is moved would run an attempt, which meets the same step and waits again.
         if job.execution_time > request.now and job.suspended_by is None:
             yield "run"

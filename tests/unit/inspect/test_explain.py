@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pg_scheduler import AttemptError, Job, JobPriority, JobStatus
 from pg_scheduler.inspect import Explanation, ReasonCode, Verdict
 from pg_scheduler.inspect.explain import explain
-from pg_scheduler.inspect.job_facts import JobFacts, LimitUse
+from pg_scheduler.inspect.job_facts import JobFacts, LimitHolder, LimitUse, LimitWait
 from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.store.inspections import LockRow, QueueRow, WaitRow
 from pg_scheduler.inspect.store.workers import InspectedWorker
@@ -209,6 +209,17 @@ CASES: list[tuple[JobFacts, Verdict, list[ReasonCode], str]] = [
         Verdict.WAITING,
         [ReasonCode.LIMIT],
         "waits for the limit 'stripe' for the key '42': 2 running of at most 2",
+    ),
+    (
+        replace(
+            job(blocked_on="limit:stripe:"),
+            limit_wait=LimitWait(
+                [LimitHolder("crm:1", "crm.sync", NOW - HOUR, 0.5)], QueueRow(ahead=1, outranked_by=0)
+            ),
+        ),
+        Verdict.WAITING,
+        [ReasonCode.LIMIT, ReasonCode.LIMIT_HELD],
+        "waits for the limit 'stripe'",
     ),
     (job(blocked_on="limit:stripe:"), Verdict.WAITING, [ReasonCode.LIMIT], "waits for the limit 'stripe'"),
     (
