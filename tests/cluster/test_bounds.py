@@ -268,6 +268,11 @@ PLACE: Any = SimpleNamespace(
 """What the place of a job in the queue follows from."""
 
 
+async def count_missed(it: Any) -> object:
+    it.results._uncounted["a"] = "lost"
+    return await it.results.count_missed()
+
+
 STORE_CALLS: dict[str, Call] = {
     "schema": lambda it, _: Store(it.connections).schema(),
     "schema, on a connection": lambda it, conn: Store(it.connections).schema(on=conn),
@@ -525,6 +530,7 @@ STORE_CALLS: dict[str, Call] = {
     "list, of errors": lambda it, _: it.people.errors.list(60, now(), now(), 1),
     "read, a group of errors": lambda it, _: it.people.errors.read(60, now(), now(), "f"),
     "fold, failures": lambda it, _: it.errors.fold(10),
+    "count_missed": lambda it, _: count_missed(it),
     "vacuum, errors": lambda it, _: it.errors.vacuum(10),
     "blockers, of jobs": lambda it, _: it.people.inspections.blockers(["a"], 1),
     "parents": lambda it, _: it.people.inspections.parents("a"),
