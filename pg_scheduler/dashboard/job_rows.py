@@ -71,7 +71,7 @@ class JobRow:
     note: str | None
     """The note of its progress; None if the request may not see it."""
     actions: Sequence[str]
-    """The actions that its status allows: ``cancel``, ``retry``, ``delete``, ``move``."""
+    """The actions that its state allows: ``cancel``, ``retry``, ``delete``, ``move``."""
 
     @property
     def cause(self) -> str | None:
@@ -200,8 +200,14 @@ def row_of(
         tags=[short(tag) for tag in tags_of(job, request)],
         progress=share_done(job),
         note=None if job.progress is None else job.progress.note,
-        actions=[action for action, statuses in ALLOWED.items() if job.status in statuses],
+        actions=_actions(job),
     )
+
+
+def _actions(job: Job) -> Sequence[str]:
+    """Return the actions that have an effect: a suspended job that is moved to now would only wait again."""
+    actions: list[str] = [action for action, statuses in ALLOWED.items() if job.status in statuses]
+    return actions if job.suspended_by is None else [action for action in actions if action != "move"]
 
 
 def _retries(job: Job) -> str:

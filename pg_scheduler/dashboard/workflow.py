@@ -270,7 +270,7 @@ def _urgency(state: str | None) -> int:
 
 def _result_of(child: ChildRow, results: Mapping[str, StepState]) -> JsonTree | None:
     """Return the value with which a child has completed, as far as the request may see it."""
-    result = results.get(child.result or "")
+    result = results.get(child.result)
     value = result.value.get("value") if result is not None and isinstance(result.value, dict) else None
     return None if value is None else json_tree(value)
 

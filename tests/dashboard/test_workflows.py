@@ -243,6 +243,14 @@ async def test_actions_need_their_rights(kit: TestScheduler) -> None:
     assert (await job_of(kit, "order:1")).suspended_by == "sleep"
 
 
+async def test_list_of_sleeping_jobs_offers_no_action_without_effect(kit: TestScheduler, app: App) -> None:
+    await start(kit)
+    (row,) = (await request(app, "/jobs?q=status:sleeping", headers=JSON)).data["items"]
+    assert row["actions"] == ["cancel", "delete"]
+    page = await page_of(app, "/jobs?q=status:sleeping")
+    assert not [button for button in page.all("button") if button.get("id") in {"run", "move"}]
+
+
 # -- the list ----------------------------------------------------------------------------------------------
 
 

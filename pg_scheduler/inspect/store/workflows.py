@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from hashlib import sha256
 from typing import Final, NamedTuple
 
 from pg_scheduler.base.status import JobStatus
@@ -13,7 +14,7 @@ from pg_scheduler.database.statements import Repository
 MAX_CHILDREN: Final = 1_000
 """The maximum number of children of one job that are returned."""
 
-MAX_OPEN: Final = 2_000
+MAX_OPEN: Final = 1_000
 """Open steps of each kind that are counted."""
 
 MAX_NAMES: Final = 40
@@ -36,8 +37,11 @@ class ChildRow:
     created_at: datetime | None
     started_at: datetime | None
     finished_at: datetime | None
-    result: str | None
-    """The name of the step that has its result; None if there is none."""
+
+    @property
+    def result(self) -> str:
+        """The name of the row that has its result, once it has ended."""
+        return f"child:{sha256(self.job_id.encode()).hexdigest()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 -- Of a job whose row was deleted, the status is that of its result, which was passed to the job $1. Without an order of
 -- all edges: the ids are the values of the steps.
 SELECT wait.step, wait.job_id, job.job_name, coalesce(job.state, passed.status) AS state, job.retry_count,
-    job.created_at, job.started_at, job.finished_at, passed.name AS result
+    job.created_at, job.started_at, job.finished_at
 FROM (
     SELECT step.name AS step, step.started_at, child.id AS job_id, child.number
     FROM {schema}scheduled_jobs AS job
@@ -27,9 +27,9 @@ LEFT JOIN LATERAL (
     OFFSET 0  -- not joined in another way, which reads all jobs
 ) AS job ON true
 LEFT JOIN LATERAL (
-    SELECT name, value ->> 'status' AS status
+    SELECT value ->> 'status' AS status
     FROM {schema}scheduler_steps
-    WHERE job_id = $1 AND kind = 'result'
+    WHERE job.state IS NULL AND job_id = $1 AND kind = 'result'
       AND name = concat('child:', encode(sha256(convert_to(wait.job_id, 'UTF8')), 'hex'))
     OFFSET 0
 ) AS passed ON true
