@@ -41,6 +41,10 @@ class Operations:
         """The time, by the clock that a test gave the Scheduler, else by the clock of this process."""
         return local_now(self.scheduler)
 
+    def is_registered(self, task: str) -> bool:
+        """Return whether this process has registered a name."""
+        return find_task(self.scheduler, task) is not None
+
     def names_of(self, task: str) -> set[str]:
         """Return a name of a task, and its main one if this process has registered it."""
         registered = find_task(self.scheduler, task)

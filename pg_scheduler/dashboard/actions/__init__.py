@@ -76,6 +76,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "/actions/jobs/repeat": Action({"retry"}, jobs.repeat),
     "/actions/jobs/signal": Action({"signal"}, job_forms.signal),
     "/actions/jobs/stack": Action({"look"}, jobs.show_stack),
+    "/actions/jobs/new": Action({"add"}, job_forms.add_new),
     "/actions/jobs/add": Action({"add"}, job_forms.add),
     "/actions/bulk/cancel": Action({"cancel"}, partial(bulk.change_all, "cancel")),
     "/actions/bulk/retry": Action({"retry"}, partial(bulk.change_all, "retry")),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from pg_scheduler.dashboard.actions.request import ActionRequest, PageAnswer, Redirect
 from pg_scheduler.dashboard.arguments import FIELD, FieldError, read_fields
-from pg_scheduler.dashboard.context import NotFoundError
-from pg_scheduler.dashboard.pages import job_forms
+from pg_scheduler.dashboard.context import NotFoundError, RejectedError, entered_instant
+from pg_scheduler.dashboard.pages import job_forms, job_new
 from pg_scheduler.dashboard.pages.job_forms import MAX_LENGTH, JobFormPage, SignalFormPage
+from pg_scheduler.dashboard.pages.job_new import NewJobPage
 from pg_scheduler.errors import JobConflictError, JobNotFoundError, PayloadError
+from pg_scheduler.inspect.texts import command
+from pg_scheduler.jobs.model import JobPriority
 
 
 async def add(request: ActionRequest) -> Redirect | PageAnswer:
@@ -20,18 +25,7 @@ async def add(request: ActionRequest) -> Redirect | PageAnswer:
     form = await job_forms.build_add(replace(request.page, inspector=inspector))
     arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
     form = replace(form, values={name: request.text(name) for name in form.values}, arguments=arguments)
-    values: dict[str, Any] = {}
-    errors: dict[str, str] = {}
-    for name, kind, hint in (
-        ("args", list, "a JSON list, such as [113]"),
-        ("kwargs", dict, 'a JSON object, such as {"account": 113}'),
-    ):
-        try:
-            values[name] = _json(form.values[name], hint, kind())
-            if not isinstance(values[name], kind):
-                errors[name] = f"enter {hint}"
-        except ValueError as error:
-            errors[name] = str(error)
+    values, errors = _json_arguments(form.values)
     if errors:
         return _form_again(form, errors)
     try:
@@ -47,6 +41,93 @@ async def add(request: ActionRequest) -> Redirect | PageAnswer:
         return _form_again(form, {"": str(error)})
     await inspector.record_action("add_job", job_id, name=job.job_name, like=job.job_id)
     return Redirect("/job", "job_added", {"id": job_id})
+
+
+class EnteredJob(NamedTuple):
+    """A new job as its form describes it.
+
+    Attributes:
+        values: Its arguments, as ``enqueue()`` takes them.
+        options: The other options of ``enqueue()``.
+        due: When it is due; None for now.
+    """
+
+    values: Mapping[str, Any]
+    options: Mapping[str, Any]
+    due: datetime | None
+
+
+async def add_new(request: ActionRequest) -> Redirect | PageAnswer:
+    """Add a job of a task, or show the form again with the code that adds it."""
+    entered = {name: request.text(name) for name in job_new.FIELDS}
+    form = await job_new.build_new(request.page, entered)
+    arguments = {name: request.text(name) for name in request.form if name.startswith(FIELD)}
+    form, task = replace(form, arguments=arguments), form.values["task"]
+    job, errors = await _read_new(form, request)
+    if errors:
+        return _form_again(form, errors)
+    if request.text("show") == "code":
+        return PageAnswer(replace(form, code=code_of_job(task, *job)), form.template)
+    options = dict(job.options)
+    if job.due is not None:
+        options["delay"] = max(job.due - request.page.now, timedelta(0))
+    try:
+        job_id = await request.operations.scheduler.enqueue(task, **job.values, **options)
+    except JobConflictError as error:
+        return _form_again(form, {"": request.page.visible_conflict(error)}, 409)
+    except (TypeError, ValueError) as error:
+        return _form_again(form, {"": str(error)})
+    await request.operations.inspector.record_action("add_job", job_id, name=task)
+    return Redirect("/job", "job_new", {"id": job_id})
+
+
+async def _read_new(form: NewJobPage, request: ActionRequest) -> tuple[EnteredJob, dict[str, str]]:
+    """Return the job that a form describes, and what is wrong, by field."""
+    entered, page = form.values, request.page
+    values, errors = _json_arguments(entered)
+    if (problem := await job_new.wrong_task(entered["task"], form.tasks, page)) is not None:
+        errors["task"] = problem
+    due, options = None, dict[str, Any]()
+    try:
+        due = entered_instant("at", entered["at"] or entered["when"], page.now, entered["zone"])
+    except RejectedError as error:
+        errors["at"] = str(error)
+    try:
+        if entered["priority"]:
+            options["priority"] = JobPriority(entered["priority"])
+    except ValueError as error:
+        errors["priority"] = str(error)
+    try:
+        if (retries := request.number("max_retries")) is not None:
+            options["max_retries"] = retries
+    except RejectedError as error:
+        errors["max_retries"] = str(error)
+    if not errors:
+        try:
+            values["kwargs"] |= read_fields(form.arguments, form.parameters, values["kwargs"])
+        except FieldError as error:
+            errors[error.field] = str(error)
+    return EnteredJob(values, options, due), errors
+
+
+def code_of_job(
+    task: str, values: Mapping[str, Any], options: Mapping[str, Any], due: datetime | None
+) -> str:
+    """Return the call and the command that add such a job."""
+    call = [repr(task)]
+    call += [f"{name}={value!r}" for name, value in values.items() if value]
+    call += [
+        f"{name}=JobPriority.{value.name}" if isinstance(value, JobPriority) else f"{name}={value!r}"
+        for name, value in options.items()
+    ]
+    flags = [f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items() if value]
+    flags += [f"--priority={options['priority'].value}"] if "priority" in options else []
+    flags += [f"--retries={options['max_retries']}"] if "max_retries" in options else []
+    if due is not None:
+        at = due.isoformat(timespec="seconds")
+        call.append(f"delay=datetime.fromisoformat({at!r}) - datetime.now(UTC)")
+        flags.append(f"--at={at}")
+    return f"await scheduler.enqueue({', '.join(call)})\n\n{command('jobs', 'add', task, *flags)}"
 
 
 async def signal(request: ActionRequest) -> Redirect | PageAnswer:
@@ -73,6 +154,23 @@ async def signal(request: ActionRequest) -> Redirect | PageAnswer:
     return Redirect("/job", "signal_sent", {"id": job_id})
 
 
+def _json_arguments(texts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the arguments that were entered as JSON, and what is wrong, by field."""
+    values: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for name, kind, hint in (
+        ("args", list, "a JSON list, such as [113]"),
+        ("kwargs", dict, 'a JSON object, such as {"account": 113}'),
+    ):
+        try:
+            values[name] = _json(texts[name], hint, kind())
+            if not isinstance(values[name], kind):
+                errors[name] = f"enter {hint}"
+        except ValueError as error:
+            errors[name] = str(error)
+    return values, errors
+
+
 def _json(text: str, hint: str, empty: Any) -> Any:
     """Return the value of a field, which is JSON; ``empty`` for an empty field.
 
@@ -87,5 +185,7 @@ def _json(text: str, hint: str, empty: Any) -> Any:
         raise ValueError(f"enter {hint}: {error}") from error
 
 
-def _form_again(form: JobFormPage | SignalFormPage, errors: dict[str, str], status: int = 400) -> PageAnswer:
+def _form_again(
+    form: JobFormPage | NewJobPage | SignalFormPage, errors: dict[str, str], status: int = 400
+) -> PageAnswer:
     return PageAnswer(replace(form, errors=errors), form.template, status)

@@ -66,7 +66,7 @@ PAGES: Final[dict[str, Page]] = {
     "/chart": Page(history.build, "chart", parent="/"),
     "/jobs": Page(jobs.build, "jobs", "Jobs", is_live=True, advance=jobs.advance),
     "/job": Page(job.build, "job", is_live=True, parent="/jobs"),
-    "/job-form": Page(job_forms.build_add, "job_form", parent="/jobs"),
+    "/job-form": Page(job_forms.build_form, "job_form", parent="/jobs"),
     "/signal-form": Page(job_forms.build_signal, "signal_form", parent="/jobs"),
     "/workflows": Page(workflows.build, "workflows", "Workflows", is_live=True),
     "/errors": Page(errors.build, "errors", "Errors", is_live=True),

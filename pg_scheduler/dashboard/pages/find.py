@@ -194,6 +194,7 @@ def _actions_of_every_page(request: PageRequest) -> list[FoundItem]:
     """Return what a user can do on every page: links to other pages, and buttons of the page itself."""
     adding = [FoundItem("action", "Add a schedule", url=request.url("/schedule-form"))]
     return [
+        *([FoundItem("action", "Add a job", url=request.url("/job-form"))] if request.may("add") else []),
         *(adding if request.may("schedule_add") else []),
         FoundItem("action", "Show failed jobs", url=request.search_url(status="failed")),
         FoundItem("action", "Show running jobs", url=request.search_url(status="running")),

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 
 from pg_scheduler.dashboard.arguments import fields_of, json_of
 from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.pages.job_new import NewJobPage, build_new
 from pg_scheduler.dashboard.pages.job_values import read_job, read_steps, waiting_signals
 from pg_scheduler.jobs.metadata import TRACE
 from pg_scheduler.jobs.model import UNSET, Job
@@ -62,6 +63,11 @@ class SignalFormPage:
     """``name``, and ``value`` as JSON."""
     errors: Mapping[str, str] = field(default_factory=dict)
     """What is wrong, by field. The empty name stands for the whole form."""
+
+
+async def build_form(request: PageRequest) -> JobFormPage | NewJobPage:
+    """Return the form of a job like another one, whose id is in the address, or that of a new job."""
+    return await (build_add(request) if "id" in request.parameters else build_new(request))
 
 
 async def build_add(request: PageRequest) -> JobFormPage:

@@ -9,7 +9,7 @@ from typing import Final
 from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.job_rows import row_of as job_row
-from pg_scheduler.dashboard.pages import history, job_forms
+from pg_scheduler.dashboard.pages import history
 from pg_scheduler.dashboard.pages.audit import visible
 from pg_scheduler.dashboard.pages.errors import GROUPS_AGE_S, MAX_GROUPS
 from pg_scheduler.dashboard.pages.tasks import (
@@ -31,8 +31,6 @@ MAX_WORKERS: Final = 20
 MAX_CHANGED: Final = 5
 MAX_SCHEDULES: Final = 500
 SHOWN: Final = 10
-MAX_LIKE: Final = 20
-"""The newest jobs of a task that are read to find one whose arguments the form can show."""
 
 SETTINGS: Final = ("max_retries", "timeout", "misfire_grace_time", "priority", "executor", "keep_result")
 
@@ -84,7 +82,6 @@ async def build(request: PageRequest) -> View:
         schedules=await _schedules(own_names, request),
         groups=sorted(request.visible_groups(groups), key=lambda group: -group.count)[:SHOWN],
         failures=[job_row(job, request) for job in failed_jobs],
-        like=await _like(where, request),
         settings=await _settings(own_names, request),
         changes=await _changes(own_names[:MAX_CHANGED], request),
         charts=await run_in_thread(period.charts, task.oldest_due_at),
@@ -124,14 +121,6 @@ async def _all_schedules(request: PageRequest) -> list[Schedule]:
 
 async def _read_schedules(request: PageRequest) -> list[Schedule]:
     return await request.inspector.schedules(limit=MAX_SCHEDULES)
-
-
-async def _like(where: str, request: PageRequest) -> str | None:
-    """Return the id of a job of a task all of whose arguments the form can show to the request, else None."""
-    if not request.may("add"):
-        return None
-    jobs = await request.sample_jobs(where, MAX_LIKE, FIGURES_AGE_S)
-    return next((job.job_id for job in jobs if job_forms.can_add_like(job, request)), None)
 
 
 async def _settings(names: Sequence[str], request: PageRequest) -> Mapping[str, object] | None:

@@ -1,0 +1,74 @@
+"""The form of a new job: its task, its arguments, when it is due, and its options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+from pg_scheduler.dashboard.context import PageRequest, RejectedError
+from pg_scheduler.dashboard.navigation import read_navigation
+from pg_scheduler.jobs.model import JobPriority
+from pg_scheduler.jobs.naming import most_similar
+from pg_scheduler.jobs.worker_report import Parameter
+
+FIELDS: Final = ("task", "args", "kwargs", "when", "at", "zone", "priority", "max_retries")
+"""The fields of the form, besides those of the parameters."""
+
+PRIORITIES: Final = tuple(priority.value for priority in JobPriority)
+DELAYS: Final = {"": "now", "+5m": "in 5 minutes", "+1h": "in 1 hour", "tomorrow 08:00": "tomorrow 08:00"}
+"""The choices of when the job is due, as the form sends and shows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewJobPage:
+    """The form, with what was entered. Nothing is selected before."""
+
+    template: ClassVar[str] = "job_form"
+
+    tasks: Sequence[str]
+    """The visible tasks that live workers claim."""
+    values: Mapping[str, str]
+    """The texts of the fields."""
+    parameters: Sequence[Parameter] = ()
+    """The parameters of the task, if it is known and a live worker reports them."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """The texts of the fields of the parameters."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong, by field. The empty name stands for the whole form."""
+    code: str | None = None
+    """The call and the command that add the job, once it was asked for them."""
+    job: None = None
+
+
+async def build_new(request: PageRequest, values: Mapping[str, str] | None = None) -> NewJobPage:
+    """Return the form of the task that the address names, or of none.
+
+    Raises:
+        RejectedError: The request may not add jobs.
+    """
+    if not request.may("add"):
+        raise RejectedError("you may not do this: it needs the right add", 403)
+    entered = dict.fromkeys(FIELDS, "") | {"task": request.parameters.get("task", "")} | dict(values or {})
+    names = await request.task_names()
+    data = await read_navigation(request)
+    tasks = sorted({names.task_of(name) for name in data.tasks if request.access.sees_name(name)})
+    parameters = await request.task_parameters(entered["task"] or None)
+    return NewJobPage(tasks, entered, parameters)
+
+
+async def wrong_task(task: str, tasks: Sequence[str], request: PageRequest) -> str | None:
+    """Return why no job of a name can be added; None if one can.
+
+    A name that neither a worker nor this process knows is a typing error: its jobs would wait for ever.
+    """
+    if not task:
+        return "choose a task"
+    known = {*tasks, *filter(request.access.sees_name, await request.job_names())}
+    names = (await request.names_of_tasks([task]))[task]
+    if not all(map(request.access.sees_name, {task, *names})):
+        return f"there is no task {task[:100]!r}, or you may not see it"
+    if request.operations.is_registered(task) or not names.isdisjoint(known):
+        return None
+    near = most_similar(task, sorted(known))
+    return f"no worker knows the task {task[:100]!r}" + (f"; did you mean {near!r}?" if near else "")
