@@ -75,6 +75,19 @@ async def test_menu_closes_by_escape_a_click_elsewhere_and_another_menu(
     await expect(shown).to_contain_text("Show")
 
 
+async def test_focus_returns_from_a_question_of_a_menu_to_the_button_of_the_menu(
+    open_page: Open, shop: Shop
+) -> None:
+    page = await open_page("/errors")
+    menu = page.get_by_role("button", name="Actions of ConnectionError")
+    await menu.click()
+    await page.get_by_role("button", name="Cancel retries…").click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await expect(menu).to_be_focused()
+
+
 async def test_menu_is_below_its_button_in_a_browser_without_anchors(open_page: Open, shop: Shop) -> None:
     page = await open_page("/about")
     await page.add_init_script("CSS.supports = () => false")

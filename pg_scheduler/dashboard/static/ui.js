@@ -71,7 +71,8 @@ setInterval(() => message?.matches(":hover, :focus-within") || message?.remove()
 
 // -- dialogs: a part of another page, whose forms and links are those of that page
 
-const openDialog = (part) => {
+// Show a part of another page. The focus returns to the button that opened it, or to that of its menu, which has closed.
+const openDialog = (part, button) => {
   const dialog = make("dialog", {}, part);
   const heading = part.querySelector("h1, h2");
   if (heading?.id) dialog.setAttribute("aria-labelledby", heading.id);
@@ -81,7 +82,11 @@ const openDialog = (part) => {
       dialog.close();
     }
   });
-  dialog.addEventListener("close", () => dialog.remove());
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    const menu = button?.closest("[popover]");
+    if (menu && document.activeElement === document.body) document.querySelector(`[popovertarget="${CSS.escape(menu.id)}"]`).focus();
+  });
   document.body.append(dialog);
   dialog.showModal();
   updated();
@@ -99,7 +104,7 @@ document.addEventListener("submit", async (event) => {
   const { answer, page } = await load(isRead ? `${url}?${body}` : url, options);
   if (answer.type === "opaqueredirect") return window.location.reload(); // it needed no question
   const part = page.querySelector("[data-dialog]");
-  if (part !== null) openDialog(part); else announce(`The server answered with status ${answer.status}.`);
+  if (part !== null) openDialog(part, button); else announce(`The server answered with status ${answer.status}.`);
 });
 
 const showKeys = async (link) => {
