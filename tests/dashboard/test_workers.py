@@ -92,10 +92,10 @@ async def test_thread_that_runs_on_is_on_the_pages_of_its_job_and_of_its_worker(
     await world.worker("dead", lease=-MINUTE, health=health)
     await world.job("a", "ml.embed", status="cancelled")
     await world.job("b", "ml.embed", status="cancelled")
-    sentence = "Cancelled 4 min ago; its thread runs on since, in a slot of web-2"
+    sentence = "Cancelled 4 min ago; its thread has run on since, in a slot of web-2"
     text = " ".join(Page((await request(build(), "/job?id=a")).text).text.split())
     assert sentence in text, text
-    assert "runs on" not in (await request(build(), "/job?id=b")).text
+    assert "has run on" not in (await request(build(), "/job?id=b")).text
     page = Page((await request(build(), "/worker?id=w1")).text)
     assert "1 attempt that was to stop runs on" in " ".join(page.text.split())
     assert "/job?id=a" in page.links()
