@@ -12,7 +12,7 @@ from pg_scheduler.database.author import Author, acting_as
 from pg_scheduler.database.faults import is_read_only, translated
 from pg_scheduler.errors import ConnectionRejectedError, DatabaseUnavailableError
 from pg_scheduler.inspect import Inspector
-from pg_scheduler.inspect.store.connections import open_connection, open_pool
+from pg_scheduler.inspect.store.connections import MAX_POOL_SIZE, open_connection, open_pool
 from pg_scheduler.migrate import verify
 
 from .errors import CommandError, ExitCode
@@ -44,10 +44,12 @@ async def open_server(settings: Settings) -> AsyncIterator[asyncpg.Connection[as
 
 
 @asynccontextmanager
-async def open_scheduler(settings: Settings, *, verified: bool) -> AsyncIterator[Scheduler]:
+async def open_scheduler(
+    settings: Settings, *, verified: bool, max_size: int = MAX_POOL_SIZE
+) -> AsyncIterator[Scheduler]:
     """Open a Scheduler, not started. If ``verified``, raise unless the schema fits this release."""
     with naming_dsn(settings, "dsn"):
-        async with open_pool(settings["dsn"], application_name=APPLICATION_NAME) as pool:
+        async with open_pool(settings["dsn"], application_name=APPLICATION_NAME, max_size=max_size) as pool:
             actor = Inspector(pool).actor[:MAX_IDENTITY_LENGTH]
             schema = settings["schema"]
             scheduler = CommandScheduler(

@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args
 
 import typer
 
 from pg_scheduler import Scheduler
+from pg_scheduler.errors import ConfigurationError
 
 from .commands import Command
 from .errors import CommandError, RefusedError, UsageError, check_extra
@@ -25,6 +26,48 @@ Host = Annotated[
     str, typer.Option("--host", metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for every one.")
 ]
 Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 for a free one.")]
+
+
+WEBHOOK_URL: Final = "PG_SCHEDULER_WEBHOOK_URL"
+WEBHOOK_FORMAT: Final = "PG_SCHEDULER_WEBHOOK_FORMAT"
+WEBHOOK_POOL_SIZE: Final = 4
+"""The maximum number of connections of a command that also sends findings."""
+
+
+@asynccontextmanager
+async def open_scheduler(command: Command) -> AsyncIterator[Scheduler]:
+    """Open a Scheduler, not started, and send the findings of the doctor if there is a webhook."""
+    from pg_scheduler.inspect.store.connections import MAX_POOL_SIZE  # noqa: PLC0415 - as the one below
+
+    from .connections import open_scheduler as open_one  # noqa: PLC0415 - not needed to complete words
+
+    max_size = WEBHOOK_POOL_SIZE if os.environ.get(WEBHOOK_URL) else MAX_POOL_SIZE
+    async with (
+        open_one(command.settings, verified=True, max_size=max_size) as scheduler,
+        doctor_webhook(scheduler),
+    ):
+        yield scheduler
+
+
+@asynccontextmanager
+async def doctor_webhook(scheduler: Scheduler) -> AsyncIterator[None]:
+    """Send the findings of the doctor within the block, if the environment has the URL of a webhook.
+
+    Raises:
+        UsageError: The URL or the format is invalid, or the pool is too small. The message has no URL.
+    """
+    from pg_scheduler.telemetry.webhook import DoctorWebhook  # noqa: PLC0415 - not needed to complete words
+
+    url, form = os.environ.get(WEBHOOK_URL), os.environ.get(WEBHOOK_FORMAT)
+    if not url:
+        yield
+        return
+    try:
+        webhook = DoctorWebhook(scheduler, url, format=cast("Any", form or None))
+    except (ValueError, ConfigurationError) as error:
+        raise UsageError(f"{WEBHOOK_URL} or {WEBHOOK_FORMAT}: {error}") from error
+    async with webhook:
+        yield
 
 
 def address(host: str, port: int) -> str:
@@ -55,7 +98,7 @@ async def exporter(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    async with command.scheduler() as scheduler:
+    async with open_scheduler(command) as scheduler:
         try:
             with serve_metrics(ClusterCollector(Inspector(scheduler)), host, port) as bound:
                 command.output.say(f"serving {address(host, bound)}/metrics")
@@ -98,7 +141,7 @@ async def dashboard(
     from .worker.logs import configure_logging  # noqa: PLC0415 - not needed to complete words
 
     configure_logging(None)
-    async with command.scheduler() as scheduler:
+    async with open_scheduler(command) as scheduler:
         say = command.output.say
         await serve(scheduler, say, host=host, port=port, auth=auth, role=role, read_only=read_only)
 

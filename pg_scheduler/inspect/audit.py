@@ -38,6 +38,7 @@ ACTIONS: Final = (
         "wake_job",
     ),
     *("mute_finding", "unmute_finding", "mute_error", "unmute_error", "vacuum_jobs", "start_release"),
+    "notify_findings",
     *("start_bulk", "resume_bulk", "stop_bulk", "end_bulk"),
 )
 """The actions of this release. Records may have actions of other releases too."""

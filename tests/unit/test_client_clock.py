@@ -65,6 +65,7 @@ USES: Final = {
     "testing/context.py": (2, TEST_KIT),
     "testing/scheduler.py": (1, TEST_KIT),
     "testing/transaction.py": (1, TEST_KIT),
+    "telemetry/webhook.py": (1, SHOWN),
     "triggers/phrases.py": (1, TYPED),
     "cluster_events/relay.py": (1, "It tells from when on events of others may be missing."),
     "worker/lease.py": (1, "It measures by how much the clocks differ."),

@@ -38,6 +38,7 @@ PUBLIC_MODULES = (
     "pg_scheduler.telemetry.probes",
     "pg_scheduler.telemetry.prometheus",
     "pg_scheduler.telemetry.systemd",
+    "pg_scheduler.telemetry.webhook",
     "pg_scheduler.testing",
     "pg_scheduler.triggers",
 )

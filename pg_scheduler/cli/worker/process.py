@@ -17,6 +17,7 @@ from pg_scheduler import Scheduler
 from pg_scheduler.cli.commands import Command
 from pg_scheduler.cli.connections import naming_dsn
 from pg_scheduler.cli.errors import CommandError, ExitCode, RefusedError, UsageError, check_extra
+from pg_scheduler.cli.servers import doctor_webhook
 from pg_scheduler.errors import DatabaseUnavailableError
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.inspect import Inspector
@@ -125,7 +126,8 @@ async def run_worker(
             stop.on_hurry(lambda: hurry(scheduler))
             if early_usr1.is_set():
                 stop_claiming()
-            ending.is_recycling = await _run(scheduler, options, stop, sources, started)
+            async with doctor_webhook(scheduler):
+                ending.is_recycling = await _run(scheduler, options, stop, sources, started)
             for task in drain_tasks:
                 task.cancel()
     if stop.is_hurried:

@@ -75,6 +75,7 @@ VERBS: Final[Mapping[str, tuple[str, str]]] = {
     "unmute_error": ("unmuted the errors", "/error"),
     "vacuum_jobs": ("deleted old jobs", ""),
     "start_release": ("first started the release", ""),
+    "notify_findings": ("sent findings to the webhook", ""),
     "start_bulk": ("started the bulk run", "/run"),
     "resume_bulk": ("resumed the bulk run", "/run"),
     "stop_bulk": ("stopped the bulk run", "/run"),

@@ -1,0 +1,393 @@
+"""Send the findings of the doctor to a webhook: a message when one appears, and one when it is gone.
+
+Any process with a Scheduler can do this: a worker, the exporter, or the web application with the dashboard.
+If several do, the one that holds an advisory lock examines the cluster, and the others wait for its end. The
+audit has what was sent, so a restart repeats no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeAlias, get_args
+from urllib.parse import urlsplit
+
+from pg_scheduler.base.foreign import call_in_daemon, class_name
+from pg_scheduler.database.faults import RECORD_REFUSALS
+from pg_scheduler.errors import ConfigurationError, DatabaseUnavailableError, SchedulerError
+from pg_scheduler.events.log import logger, record_fields
+from pg_scheduler.inspect import Finding, FindingCode, Inspector, Severity
+from pg_scheduler.inspect.audit import finding_id, read_muted
+from pg_scheduler.inspect.base import tables_of
+from pg_scheduler.inspect.doctor.examination import read_codes
+from pg_scheduler.inspect.texts import counted
+from pg_scheduler.jobs.validation import check_kind, check_text
+from pg_scheduler.scheduler import Scheduler
+from pg_scheduler.version import __version__
+
+__all__ = ["DoctorWebhook"]
+
+WebhookFormat: TypeAlias = Literal["json", "slack"]
+
+ACTION: Final = "notify_findings"
+"""The action of the records that have what was sent."""
+
+SLACK_HOST: Final = "hooks.slack.com"
+MAX_OPEN: Final = 200
+"""Findings that a webhook remembers; further ones are not sent."""
+
+MAX_LINES: Final = 30
+"""Findings that a message for Slack names."""
+
+MAX_TEXT_LENGTH: Final = 500
+"""Characters of the evidence and of the remedy that are sent."""
+
+TIMEOUT_S: Final = 10.0
+PAUSES_S: Final = (1.0, 5.0)
+"""The pauses between the attempts to send a message. Afterwards the next examination sends it."""
+
+LONGEST_PAUSE_S: Final = 900.0
+"""Seconds between two examinations while messages cannot be sent, at most."""
+
+TRANSIENT: Final = frozenset({408, 425, 429})
+"""Statuses of a response, besides those from 500 on, after which the message is sent once more."""
+
+SHOWN_TO_FEW: Final = frozenset({FindingCode.XMIN_HELD})
+"""Findings whose evidence contains a statement of another session, so that it is not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """The end of an attempt to send a message: the status, or why there was none."""
+
+    status: int = 0
+    problem: str = ""
+
+    @property
+    def is_delivered(self) -> bool:
+        return 200 <= self.status < 300
+
+    @property
+    def is_transient(self) -> bool:
+        return self.status == 0 or self.status >= 500 or self.status in TRANSIENT
+
+    def __str__(self) -> str:
+        return self.problem or f"status {self.status}"
+
+
+class DoctorWebhook:
+    """Examines the cluster once a minute within its ``async with`` block, and sends what has changed.
+
+    A message names the findings of the doctor that have appeared, and those that are gone. Of several
+    processes with the same ``name``, one sends. A finding that is muted in the dashboard is not sent. A
+    finding counts as gone when two examinations did not find it.
+
+    Args:
+        scheduler: The Scheduler, started or not. The process that sends holds one connection of its pool.
+        url: Where messages are sent by POST. It is a secret, and no log record, error or page has it.
+        format: ``"slack"`` for an incoming webhook of Slack, ``"json"`` for an object with ``appeared`` and
+            ``gone``. None for Slack if the host of the URL is Slack's, else JSON.
+        name: Distinguishes several webhooks of a database, which each send every message.
+        only: The codes of findings to send, as text or `FindingCode`; empty for all.
+        severity: The lowest severity to send.
+        interval: The time between two examinations, a second or more.
+        link: The URL of the dashboard, to which messages link; None for no link.
+
+    Raises:
+        ConfigurationError: The pool is too small to hold a connection.
+        TypeError: An argument has the wrong type.
+        ValueError: ``url`` is not one of HTTP, or another argument is invalid.
+
+    Example::
+
+        from pg_scheduler.telemetry.webhook import DoctorWebhook
+
+        url = "https://alerts.example.org/hook"
+        async with DoctorWebhook(scheduler, url, only=["WORKER-NONE", "LATE"]):
+            ...  # serve the application
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        url: str,
+        *,
+        format: WebhookFormat | None = None,  # noqa: A002 - what it is
+        name: str = "doctor",
+        only: Iterable[str] = (),
+        severity: Severity = Severity.WARNING,
+        interval: timedelta = timedelta(minutes=1),
+        link: str | None = None,
+    ) -> None:
+        host = _host_of(url)
+        if format is not None and format not in get_args(WebhookFormat):
+            raise ValueError(f"format must be one of {', '.join(get_args(WebhookFormat))}, not {format!r}")
+        if not check_kind("interval", interval, timedelta) >= timedelta(seconds=1):
+            raise ValueError(f"interval must be a second or more, not {interval!r}")
+        self._inspector = Inspector(check_kind("scheduler", scheduler, Scheduler))
+        self._tables = tables_of(self._inspector).writes
+        if not self._tables.statements.connections.can_spare_one:
+            raise ConfigurationError(
+                "the pool is too small to hold a connection for a webhook; give it max_size of 4 or more, or "
+                "pass direct_dsn="
+            )
+        self._url = url
+        is_slack = host == SLACK_HOST if format is None else format == "slack"
+        self._write = _slack if is_slack else _json
+        self._name = check_text("name", name)
+        self._codes = read_codes([only] if isinstance(only, str) else only)
+        self._severity = check_kind("severity", severity, Severity)
+        self._interval_s = interval.total_seconds()
+        self._link = None if link is None else check_text("link", link)
+        self._task: asyncio.Task[None] | None = None
+        self._open: dict[str, dict[str, Any]] | None = None
+        """What was sent and is not gone, by the ids of findings; None before it was read."""
+        self._absent: set[str] = set()
+        """The open findings that the last examination did not find."""
+        self._failures = 0
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._run(), name="pg_scheduler webhook of the doctor")
+        self._task.add_done_callback(self._ended)
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        """Wait until this process is the one that sends, and then examine the cluster again and again."""
+        problem = ""
+        while True:
+            try:
+                key = _lock_key(await self._tables.schema(), self._name)
+                lost = asyncio.Event()
+                async with self._tables.locks.advisory_lock(key, lost.set) as is_held:
+                    if is_held:
+                        await self._lead(lost)
+            except SchedulerError as error:
+                if str(error) != problem:
+                    problem, text = str(error), "the webhook %r waits: %s"
+                    logger.warning(text, self._name, error, extra=record_fields())
+            else:
+                problem = ""
+            await asyncio.sleep(self._interval_s)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Log an error that ended the task, which is a bug."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            text = "the webhook %r has ended by an error"
+            logger.error(text, self._name, exc_info=error, extra=record_fields())
+
+    async def _lead(self, lost: asyncio.Event) -> None:
+        """Examine the cluster until the lock is lost."""
+        self._open, self._absent = None, set()
+        while not lost.is_set():
+            await self.run_once()
+            pause_s = min(self._interval_s * 2**self._failures, max(self._interval_s, LONGEST_PAUSE_S))
+            try:
+                async with asyncio.timeout(pause_s):
+                    await lost.wait()
+            except TimeoutError:
+                continue
+
+    async def run_once(self) -> None:
+        """Examine the cluster once, and send what has changed since the last message."""
+        now = datetime.now(UTC)
+        if self._open is None:
+            self._open = await self._read_open()
+        diagnosis = await self._inspector.doctor(only=self._codes)
+        present = {finding_id(finding): finding for finding in diagnosis.findings}
+        muted = await read_muted(self._inspector, "finding", present, now)
+        appeared = [
+            finding
+            for subject, finding in present.items()
+            if subject not in self._open
+            and subject not in muted
+            and finding.severity.rank >= self._severity.rank
+        ][: max(MAX_OPEN - len(self._open), 0)]
+        # The findings of a check that was not made may still be there.
+        absent = {
+            subject
+            for subject, sent in self._open.items()
+            if subject not in present and sent.get("code") in diagnosis.made
+        }
+        gone_ids, self._absent = absent & self._absent, absent
+        gone = [self._open[subject] for subject in self._open if subject in gone_ids]
+        if not (appeared or gone):
+            return
+        if await self._deliver(self._write(self._name, now, appeared, gone, self._link)):
+            self._open = {subject: sent for subject, sent in self._open.items() if subject not in gone_ids}
+            self._open |= {finding_id(finding): _sent(finding, now) for finding in appeared}
+            await self._record(appeared, gone)
+
+    async def _read_open(self) -> dict[str, dict[str, Any]]:
+        """Return what was sent and is not gone, from the newest record. People may have written it."""
+        records = await self._tables.audit_records.newest_records([self._name], [ACTION], 1)
+        sent = records[0].details.get("open") if records else None
+        items = [item for item in sent if isinstance(item, dict)] if isinstance(sent, list) else []
+        return {str(item.get("id")): item for item in items[:MAX_OPEN]}
+
+    async def _record(self, appeared: Sequence[Finding], gone: Sequence[Mapping[str, Any]]) -> None:
+        """Record what was sent, so that no restart sends it again."""
+        details = {
+            "appeared": [finding_id(finding) for finding in appeared],
+            "gone": [sent.get("id") for sent in gone],
+            "open": list((self._open or {}).values()),
+        }
+        try:
+            await self._inspector.record_action(ACTION, self._name, **details)
+        except (DatabaseUnavailableError, *RECORD_REFUSALS) as error:
+            text = "what the webhook %r has sent was not recorded, so a restart may send it again: %s"
+            logger.warning(text, self._name, error, extra=record_fields())
+
+    async def _deliver(self, message: Mapping[str, Any]) -> bool:
+        """Send a message, at most three times; return whether it has arrived."""
+        body = json.dumps(message).encode()
+        response = await self._post(body)
+        for pause_s in PAUSES_S:
+            if response.is_delivered or not response.is_transient:
+                break
+            await asyncio.sleep(pause_s)
+            response = await self._post(body)
+        if response.is_delivered:
+            self._failures = 0
+            return True
+        text = "the webhook %r refused a message: %s; the next examination sends it again"
+        if not self._failures:
+            logger.warning(text, self._name, response, extra=record_fields())
+        self._failures = min(self._failures + 1, 10)
+        return False
+
+    async def _post(self, body: bytes) -> _Response:
+        """Send a body once, in a thread."""
+        future = call_in_daemon(lambda: _post(self._url, body), "pg_scheduler webhook")
+        try:
+            async with asyncio.timeout(2 * TIMEOUT_S):
+                response, error = await asyncio.wrap_future(future)
+        except TimeoutError:
+            return _Response(problem="no answer in time")
+        # The text of an error may have the URL.
+        return response if response is not None else _Response(problem=class_name(error))
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Takes a redirection for an answer, because another host must not get the message."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _post(url: str, body: bytes) -> _Response:
+    """Send a body by POST, and return the status of the response."""
+    headers = {"Content-Type": "application/json", "User-Agent": f"pg_scheduler/{__version__}"}
+    request = urllib.request.Request(url, body, headers, method="POST")  # noqa: S310 - checked before
+    try:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as response:
+            return _Response(response.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return _Response(error.code)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        return _Response(problem=class_name(reason) if isinstance(reason, BaseException) else "no connection")
+
+
+def _host_of(url: object) -> str:
+    """Return the host of a URL.
+
+    Raises:
+        ValueError: It is no URL of HTTP. The message does not have it, because it is a secret.
+    """
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+    except ValueError:
+        parts = None
+    if parts is None or parts.scheme not in {"https", "http"} or not parts.hostname:
+        raise ValueError("url must begin with https:// or http:// and a host (it is not shown here)")
+    return parts.hostname
+
+
+def _lock_key(schema: str, name: str) -> int:
+    digest = hashlib.sha256(f"pg_scheduler webhook {schema} {name}".encode()).digest()
+    return int.from_bytes(digest[:8], signed=True)
+
+
+def _sent(finding: Finding, now: datetime) -> dict[str, Any]:
+    """Return what a record keeps of a finding that was sent."""
+    return {
+        "id": finding_id(finding),
+        "code": finding.code.value,
+        "title": finding.title,
+        "since": now.isoformat(timespec="seconds"),
+    }
+
+
+def _json(
+    name: str,
+    now: datetime,
+    appeared: Sequence[Finding],
+    gone: Sequence[Mapping[str, Any]],
+    link: str | None,
+) -> dict[str, Any]:
+    """Return a message as an object for programs."""
+    return {
+        "source": "pg_scheduler",
+        "webhook": name,
+        "at": now.isoformat(timespec="seconds"),
+        "link": link,
+        "appeared": [
+            {
+                **_sent(finding, now),
+                "severity": finding.severity.value,
+                "subject": finding.subject,
+                "meaning": finding.meaning,
+                "evidence": _evidence_of(finding),
+                "remedy": finding.remedy and finding.remedy[:MAX_TEXT_LENGTH],
+            }
+            for finding in appeared
+        ],
+        "gone": [dict(sent) for sent in gone],
+    }
+
+
+def _slack(
+    name: str,
+    _now: datetime,
+    appeared: Sequence[Finding],
+    gone: Sequence[Mapping[str, Any]],
+    link: str | None,
+) -> dict[str, Any]:
+    """Return a message for an incoming webhook of Slack."""
+    lines = [
+        f":red_circle: *{_escaped(finding.title)}* ({finding.code.value}): "
+        + _escaped(_evidence_of(finding) or finding.meaning)
+        + (f"\n> {_escaped(finding.remedy[:MAX_TEXT_LENGTH])}" if finding.remedy else "")
+        for finding in appeared
+    ]
+    lines += [f":white_check_mark: Gone: {_escaped(str(sent.get('title')))}" for sent in gone]
+    if len(lines) > MAX_LINES:
+        lines[MAX_LINES:] = [f"and {counted(len(lines) - MAX_LINES, 'other change')}"]
+    if link is not None:
+        lines.append(f"<{_escaped(link)}|Open the dashboard>")
+    return {"text": "\n".join([f"pg_scheduler, {_escaped(name)}", *lines])}
+
+
+def _evidence_of(finding: Finding) -> str:
+    return "" if finding.code in SHOWN_TO_FEW else finding.evidence[:MAX_TEXT_LENGTH]
+
+
+def _escaped(text: str) -> str:
+    """Return a text without the characters with which Slack marks links and mentions."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
