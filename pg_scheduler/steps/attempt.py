@@ -21,7 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -37,6 +37,7 @@ from pg_scheduler.errors import (
     PayloadError,
     SchedulerError,
 )
+from pg_scheduler.events.background import start_in_background
 from pg_scheduler.events.log import logger, record_fields
 from pg_scheduler.jobs.model import UNSET, Call
 from pg_scheduler.jobs.payload import value_from
@@ -66,9 +67,10 @@ from pg_scheduler.steps.child_jobs import EnqueueChild
 from pg_scheduler.steps.children import ChildJob, Children
 from pg_scheduler.steps.loaded import LoadedSteps, persistently
 from pg_scheduler.steps.statements import StepRepository
-from pg_scheduler.steps.waits import AttemptWaits
+from pg_scheduler.steps.waits import AttemptWaits, calling_thread
 from pg_scheduler.worker.in_flight import Attempt, OpenSteps
 from pg_scheduler.worker.node import Node
+from pg_scheduler.worker.waiting import OWN_TASK_PREFIX
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -145,6 +147,8 @@ class AttemptSteps(OpenSteps):
         self._waits = AttemptWaits(node, steps, attempt, self._loaded.refresh)
         self._names: set[str] = set()
         self._timeouts = Counter[str]()
+        # Tell when the value of a cursor is written whose block Python has closed, by its name.
+        self._closed_cursors: dict[str, asyncio.Event] = {}
         self._is_closed = False
 
     @property
@@ -212,17 +216,21 @@ class AttemptSteps(OpenSteps):
     @asynccontextmanager
     async def cursor(self, name: str, *, start: Any = None) -> AsyncIterator[StepCursor]:
         """See `Steps`."""
+        if name in self._closed_cursors:
+            await self._callers.check(name, None)
+            await self._closed_cursors[name].wait()
         async with self._step(name, CURSOR) as previous_step:
             value = start if previous_step is None else step_value(name, previous_step.value, self._codec)
-        cursor = AttemptCursor(self, name, value)
+        cursor, loop = AttemptCursor(self, name, value), asyncio.get_running_loop()
         try:
             yield cursor
         except BaseException as error:  # whatever it was
             # The value is that of work which was done, so it is stored although the attempt ends. A generator
-            # that is closed early can wait for that. A coroutine that Python closes cannot: no task runs it.
-            if not (is_a(error, GeneratorExit) and current_task() is None):
-                with suppress(SchedulerError):
-                    await cursor.flush()
+            # that is closed early could wait for that, but a coroutine that Python closes could not.
+            if is_a(error, GeneratorExit) and calling_thread.get(None) is None:
+                self._write_later(name, cursor, loop)
+            else:
+                await cursor.flush_at_end()
             # The block may be repeated, but not before a transaction that has written its value has ended.
             if name in self._callers:
                 self._callers.note_failure(name)
@@ -232,6 +240,32 @@ class AttemptSteps(OpenSteps):
         finally:
             cursor.close()
         await cursor.flush()
+
+    def _write_later(self, name: str, cursor: AttemptCursor, loop: asyncio.AbstractEventLoop) -> None:
+        """Write the value of a cursor in a task of its own, because the code that has the block cannot wait.
+
+        The garbage collector may destroy that code in any thread, and after the end of the event loop.
+        """
+        written = asyncio.Event()
+
+        async def write() -> None:
+            try:
+                await cursor.flush_at_end()
+            finally:
+                del self._closed_cursors[name]
+                written.set()
+
+        if not loop.is_closed():
+            self._closed_cursors[name] = written
+            name_of_task = f"{OWN_TASK_PREFIX}cursor"
+            loop.call_soon_threadsafe(
+                lambda: start_in_background(write(), name_of_task, Context()), context=Context()
+            )
+
+    async def wait_for_cursors(self) -> None:
+        """See `OpenSteps`."""
+        while self._closed_cursors:
+            await next(iter(self._closed_cursors.values())).wait()
 
     async def sleep(
         self, name: str, delay: float | timedelta | None = None, *, until: datetime | None = None
@@ -746,6 +780,11 @@ class AttemptCursor(StepCursor):
             await self._steps.write_cursor(self._name, value_from(text))
             self._written = text
             self._next_write = time.monotonic() + CURSOR_GAP_S
+
+    async def flush_at_end(self) -> None:
+        """Write the value although an exception ends the block. An error of the write does not replace it."""
+        with suppress(SchedulerError):
+            await self.flush()
 
     def close(self) -> None:
         """Refuse further values: the block ends, and nothing would write them."""

@@ -149,7 +149,12 @@ class AttemptRunner:
         func = partial(run_in_loop, self._middleware, attempt, task) if self._middleware else task.func
         running = self._enter(attempt, attempt)
         try:
-            value = await func(*args, **kwargs)
+            try:
+                value = await func(*args, **kwargs)
+            finally:
+                # A coroutine that Python closes, as at the end of the event loop, cannot wait.
+                if attempt.steps is not None and attempt.is_stepped:
+                    await attempt.steps.wait_for_cursors()
         except BaseException as error:  # noqa: BLE001 - user code; sys.exit() and the like end the job only
             return error_result(attempt, error)
         finally:

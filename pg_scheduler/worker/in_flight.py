@@ -99,6 +99,10 @@ class OpenSteps(Steps):
         """
 
     @abstractmethod
+    async def wait_for_cursors(self) -> None:
+        """Wait until the values of those cursors are written whose blocks Python has closed."""
+
+    @abstractmethod
     def close(self) -> None:
         """Refuse further steps: the attempt has ended."""
 

@@ -1979,6 +1979,47 @@ async def test_cursor_of_a_coroutine_that_python_closes_does_not_wait(t: TestSch
     await run(t, ship)
 
 
+@pytest.mark.parametrize("way", ["coroutine", "generator", "task"])
+async def test_cursor_of_code_that_python_closes_within_a_task_is_written(
+    t: TestScheduler, log: Log, way: str
+) -> None:
+    async def ship_and_wait(reached: asyncio.Event) -> None:
+        # The event refers to the task that waits for it, so only the garbage collector destroys the two.
+        event = asyncio.Event()
+        vars(event)["task"] = asyncio.current_task()
+        lines = ship_lines(log)
+        if way == "generator":
+            async with aclosing(lines):
+                await anext(lines)
+                await event.wait()
+        async with current_job().steps.cursor("lines", start=0) as cursor:
+            await cursor.set(1)
+            reached.set()
+            await event.wait()
+
+    async def ship() -> int:
+        steps = current_job().steps
+        await steps.run("loaded", store_nothing)
+        if current_job().attempt == 1:
+            reached = asyncio.Event()
+            coroutine = ship_and_wait(reached)
+            if way == "task":
+                asyncio.create_task(coroutine)  # noqa: RUF006 - it is to be destroyed
+                await reached.wait()
+                del coroutine
+                gc.collect()
+            else:
+                coroutine.send(None)
+                coroutine.close()
+        await steps.sleep("pause", DAY)
+        assert current_job().attempt == 2, "the attempt was suspended"
+        async with steps.cursor("lines", start=0) as cursor:
+            value: int = cursor.value
+        return value
+
+    assert await run(t, ship) == 1
+
+
 async def test_cursor_refuses_values_after_its_block_which_nothing_would_write(
     t: TestScheduler, pool: Pool
 ) -> None:
