@@ -104,7 +104,9 @@ def insert_bulk(
 ENDED: Final = "UPDATE scheduled_jobs SET status = 'failed', finished_at = now() WHERE job_id = 'held'"
 SLEEPING: Final = """
     UPDATE scheduled_jobs SET options = '{"steps": 1, "suspended": {"attempt": 0, "steps": ["nap"]}}'
-    WHERE job_id = 'held'
+    WHERE job_id = 'held';
+    INSERT INTO scheduler_steps (job_id, name, kind, attempt, started_at, until)
+    VALUES ('held', 'nap', 'sleep', 0, now(), '2099-01-01');
 """
 PAUSED: Final = "UPDATE scheduler_schedules SET paused_at = now() WHERE schedule_id = 'held'"
 
