@@ -36,6 +36,7 @@ def addresses(shop: Shop, worker_id: str) -> dict[str, str]:
         "/jobs": "/jobs?q=name:browser.*",
         "blocked": "/jobs?q=status:blocked",
         "/task": "/task?id=browser.mail",
+        "/job-form of a task": "/job-form?task=browser.mail",
         "/limit": "/limit?name=browser.bank",
         "/chart": "/chart?id=outcomes",
         "/error": f"/error?id={fingerprint_of('browser.charge', UNANSWERED)}",

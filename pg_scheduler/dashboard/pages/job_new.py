@@ -60,7 +60,7 @@ async def build_new(request: PageRequest, values: Mapping[str, str] | None = Non
 async def wrong_task(task: str, tasks: Sequence[str], request: PageRequest) -> str | None:
     """Return why no job of a name can be added; None if one can.
 
-    A name that neither a worker nor this process knows is a typing error: its jobs would wait for ever.
+    A name that neither a worker nor this process knows is a typing error: its jobs would wait without end.
     """
     if not task:
         return "choose a task"
