@@ -22,6 +22,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 from pg_scheduler.base.messages import STACK
 from pg_scheduler.base.sqltext import storable
+from pg_scheduler.base.threads import run_in_thread
 from pg_scheduler.database.faults import REFUSALS, UnstorableTextError, is_refusal
 from pg_scheduler.jobs.history import kept_lines, to_ascii
 from pg_scheduler.jobs.rows import Claim
@@ -123,7 +124,7 @@ class LookWriter(Service):
             looked.wants_stack = False
             frames = frames_of(attempt)
             # The lines of source files are read now, and a disk may be slow.
-            text = None if frames is None else await asyncio.to_thread(stack_text, frames)
+            text = None if frames is None else await run_in_thread(stack_text, frames)
             looked.stack = {"at": datetime.now(UTC).isoformat()}
             if text is not None:
                 looked.stack["text"] = text

@@ -28,6 +28,7 @@ AWAITED: Final = {
     "inspect/bulk.py": "waited for",
     "inspect/bulk_runs.py": "it stores its error in the row of the run",
     "telemetry/server.py": "the standard library only",
+    "telemetry/webhook.py": "it logs its error",
     "testing/calling_thread.py": "waited for",
     "testing/crashing_worker.py": "waited for",
     "scheduler/lifecycle.py": "the shutdown, whose failure is logged once",

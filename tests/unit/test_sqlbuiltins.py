@@ -19,7 +19,7 @@ PACKAGE = Path(pg_scheduler.__file__).parent
 PINNED = {"database/migrations/preview.py", "database/migrations/records.py", "database/migrations/repair.py"}
 """Their statements run in the transaction of migrate(), or of its script, whose search path is pg_catalog."""
 
-STATEMENT = re.compile(r"\s*(CALL|COPY|DELETE|DO|INSERT|LOCK|MERGE|SELECT|UPDATE|VALUES|WITH)\b")
+STATEMENT = re.compile(r"\s*(CALL|COPY|DELETE|DO|INSERT|LOCK|MERGE|SELECT|UPDATE|VALUES|WITH)\b(?!-)")
 
 
 def short(sql: str) -> str:
