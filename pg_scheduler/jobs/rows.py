@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple, Self, TypeAlias
@@ -183,6 +184,12 @@ class ExtendedJob:
     def with_task_data(self, task_data: str) -> ExtendedJob:
         """Return the job with other arguments and metadata."""
         return replace(self, row=self.row.with_task_data(task_data))
+
+    def with_parents(self, rows: Mapping[str, str]) -> ExtendedJob:
+        """Return the job, which waits for the rows that its parents have got, by their former ids."""
+        if rows.keys().isdisjoint(self.after):
+            return self
+        return replace(self, after=tuple(dict.fromkeys(rows.get(parent, parent) for parent in self.after)))
 
     def queued_after(self, parents: tuple[str, ...]) -> ExtendedJob:
         """Return the job, blocked until others have ended."""

@@ -17,7 +17,7 @@ from pg_scheduler.jobs.validation import check_list
 from pg_scheduler.queue.prepare import JobPreparer
 from pg_scheduler.queue.store import QueueStore
 from pg_scheduler.queue.unique_keys import MAX_ROUNDS
-from pg_scheduler.queue.writer import JobWriter, not_inserted
+from pg_scheduler.queue.writer import JobWriter, is_dependent, not_inserted
 
 PREPARE_BATCH: Final = 500
 """Jobs that are validated before other tasks run: some two milliseconds."""
@@ -55,8 +55,15 @@ class BulkInserter:
         ``created_at`` is the time of the database that jobs without a due time got as theirs; None if every
         job was given a due time.
         """
-        chosen = _choose(jobs, conflict_resolution)
-        dependents = [job for job in chosen if isinstance(job, ExtendedJob) and job.after]
+        overlapping: list[int] = []
+        if conflict_resolution is ConflictResolution.REPLACE:
+            overlapping = await self._writer.overlapping(jobs, connection)
+        overlapping_jobs = [jobs[place] for place in overlapping]
+        apart = set(overlapping)
+        chosen = _choose((job for place, job in enumerate(jobs) if place not in apart), conflict_resolution)
+        dependents = [
+            job for job in [*chosen, *overlapping_jobs] if isinstance(job, ExtendedJob) and job.after
+        ]
         if dependents:
             await self._writer.check_parents(dependents, jobs, connection)
         if conflict_resolution is ConflictResolution.RAISE:
@@ -66,10 +73,17 @@ class BulkInserter:
         async def write(within: Connection | Transaction | None) -> list[str | None]:
             if conflict_resolution is ConflictResolution.REPLACE:
                 # A unique job has the id of the row that it replaced, which may differ from its own id.
-                unique_jobs = await self._writer.replace(
-                    chosen, within, batch_size=batch_size, created_at=created_at
+                replaced = await self._writer.replace(
+                    chosen,
+                    within,
+                    overlapping=overlapping_jobs,
+                    batch_size=batch_size,
+                    created_at=created_at,
                 )
-                return [unique_jobs.get(job.unique_key, job).job_id for job in jobs]
+                replaced_ids = [replaced.by_key.get(job.unique_key, job).job_id for job in jobs]
+                for place, job_id in zip(overlapping, replaced.overlapping, strict=True):
+                    replaced_ids[place] = job_id
+                return list(replaced_ids)
             inserted = await self._writer.insert(chosen, within, batch_size=batch_size, created_at=created_at)
             ids: list[str | None] = []
             # Of several jobs with one id, the first one was inserted.
@@ -94,10 +108,10 @@ class BulkInserter:
         """Insert all jobs in one transaction, those that wait for others last; raise the first conflict."""
         if not jobs:
             return
-        independents = [job for job in jobs if not _waits(job)]
+        independents = [job for job in jobs if not is_dependent(job)]
 
         async def write(transaction: Transaction) -> None:
-            for part in (independents, [job for job in jobs if _waits(job)]):
+            for part in (independents, [job for job in jobs if is_dependent(job)]):
                 remaining_jobs = part
                 for _ in range(MAX_ROUNDS):
                     inserted = await self._writer.insert(
@@ -113,10 +127,6 @@ class BulkInserter:
                     raise not_inserted(remaining_jobs[0])
 
         await self._store.statements.run_retrying(write, within=connection, reserved=False)
-
-
-def _waits(job: AnyJob) -> bool:
-    return isinstance(job, ExtendedJob) and bool(job.after)
 
 
 def _choose(jobs: Iterable[AnyJob], conflict_resolution: ConflictResolution) -> list[AnyJob]:

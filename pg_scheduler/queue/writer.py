@@ -6,10 +6,11 @@ replace others, are written in one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from pg_scheduler.base.batches import batches
 from pg_scheduler.database.faults import SuppressedChangeError
@@ -31,6 +32,9 @@ MAX_PLANNED: Final = 100_000
 """Jobs of schedules per statement."""
 
 J = TypeVar("J", bound=AnyJob)
+
+Node: TypeAlias = tuple[bool, str]
+"""Whether it is a unique key, and the key or the id of a job."""
 
 
 class Kinds(NamedTuple):
@@ -95,6 +99,43 @@ class Queued(NamedTuple):
     conflict: JobConflictError | None = None
 
 
+class Replaced(NamedTuple):
+    """The rows of the jobs that replace others.
+
+    Attributes:
+        by_key: The unique jobs by key, with the ids of their rows.
+        overlapping: The ids of the rows of the jobs that were written one by one, in their order.
+    """
+
+    by_key: Mapping[str | None, ExtendedJob]
+    overlapping: Sequence[str]
+
+
+class Groups:
+    """Ids of jobs and unique keys that may belong to one row, directly or through others."""
+
+    def __init__(self) -> None:
+        self._parents: dict[Node, Node] = {}
+
+    def join(self, job_id: str, key: str | None) -> None:
+        """Note that the job with an id has a key, or is to have it; None for no key."""
+        if key is not None:
+            self._parents[self.of(job_id)] = self._root((True, key))
+
+    def of(self, job_id: str) -> Node:
+        """Return what stands for the group of an id."""
+        return self._root((False, job_id))
+
+    def _root(self, node: Node) -> Node:
+        path: list[Node] = []
+        while (parent := self._parents.get(node, node)) != node:
+            path.append(node)
+            node = parent
+        # The next search is short then, however long a chain of jobs is.
+        self._parents.update(dict.fromkeys(path, node))
+        return node
+
+
 class JobWriter:
     """Writes jobs with different ids."""
 
@@ -142,21 +183,54 @@ class JobWriter:
             inserted |= await self._store.statements.run_retrying(write, within=within)
         return inserted
 
+    async def overlapping(self, jobs: Sequence[AnyJob], connection: Connection | None) -> list[int]:
+        """Return the places of those jobs of a call that may replace each other, by its keys and ids.
+
+        A job has the row with its id or the one that holds its key. The jobs of a call rarely share a row in
+        another way than by one id or one key, for which the last definition counts.
+        """
+        named_jobs = {place: job for place, job in enumerate(jobs) if not isinstance(job, GeneratedIdJob)}
+        keys = {key for job in named_jobs.values() if (key := job.unique_key) is not None}
+        if len(named_jobs) < 2 or not keys:
+            return []
+        ids = list({job.job_id for job in named_jobs.values()})
+        rows = await self._store.unique_keys.find_conflicts(ids, list(keys), connection=connection)
+        groups = Groups()
+        for job in named_jobs.values():
+            groups.join(job.job_id, job.unique_key)
+        for row in rows:
+            groups.join(row.job_id, row.unique_key if row.is_unfinished else None)
+        jobs_of_groups = defaultdict[Node, list[int]](list)
+        for place, job in named_jobs.items():
+            jobs_of_groups[groups.of(job.job_id)].append(place)
+        existing = {row.job_id for row in rows}
+        return sorted(
+            place
+            for places in jobs_of_groups.values()
+            if not _share_one_name([named_jobs[place] for place in places], existing)
+            for place in places
+        )
+
     async def replace(
         self,
         jobs: Sequence[AnyJob],
         within: Connection | Transaction | None,
         *,
+        overlapping: Sequence[AnyJob] = (),
         batch_size: int = BATCH_SIZE,
         created_at: datetime | None = None,
-    ) -> dict[str | None, ExtendedJob]:
+    ) -> Replaced:
         """Insert jobs, or give existing ones a new definition.
 
         A unique job replaces the job that holds its key, whatever id that job has. Of several jobs with one
-        key, the last definition gets the id of the first. ``created_at`` is as for ``insert()``.
+        key, the last definition gets the id of the first.
 
-        Returns:
-            The unique jobs by key, with the ids of their rows.
+        Args:
+            jobs: The jobs, each id once.
+            within: The transaction of the caller, or one in progress; None for none.
+            overlapping: Further jobs, which may replace each other, so they are written one by one.
+            batch_size: Jobs per statement.
+            created_at: As for ``insert()``.
 
         Raises:
             JobConflictError: One existing job has the id of a new job, and another one holds its key.
@@ -164,12 +238,14 @@ class JobWriter:
             ValueError: A job would wait for itself.
         """
         unique: dict[str | None, ExtendedJob] = {}
+        keys: dict[str, str] = {}
         for job in jobs:
             if isinstance(job, ExtendedJob) and (key := job.unique_key) is not None:
                 unique[key] = job.with_id(unique[key].job_id) if key in unique else job
+                keys[job.job_id] = key
         kinds = split([job for job in jobs if job.unique_key is None])
-        if within is not None and (kinds.dependents or any(job.after for job in unique.values())):
-            replaced_jobs: list[AnyJob] = [*kinds.plain, *kinds.extended, *kinds.dependents, *unique.values()]
+        replaced_jobs = [*kinds.plain, *kinds.extended, *kinds.dependents, *unique.values(), *overlapping]
+        if within is not None and any(map(is_dependent, replaced_jobs)):
             async with self._store.statements.transaction(within=within) as transaction:
                 await self._store.dependencies.lock_dependents(replaced_jobs, transaction)
         inserts = self._store.inserts
@@ -179,10 +255,16 @@ class JobWriter:
         for extended in _batches(kinds.extended, batch_size):
             await inserts.replace_extended(extended, connection=connection, created_at=created_at)
         await inserts.copy(kinds.copied, batch_size, connection=connection, created_at=created_at)
-        if not (unique or kinds.dependents):
-            return {}
+        if not (unique or kinds.dependents or overlapping):
+            return Replaced({}, [])
         write = partial(
-            self._replace_and_block, unique, kinds.dependents, batch_size=batch_size, created_at=created_at
+            self._replace_and_block,
+            unique,
+            keys,
+            kinds.dependents,
+            overlapping,
+            batch_size=batch_size,
+            created_at=created_at,
         )
         return await self._store.statements.run_retrying(write, within=within)
 
@@ -305,37 +387,60 @@ class JobWriter:
 
     async def _replace_and_block(
         self,
-        unique: dict[str | None, ExtendedJob],
+        unique: Mapping[str | None, ExtendedJob],
+        keys: Mapping[str, str],
         dependents: Sequence[ExtendedJob],
+        overlapping: Sequence[AnyJob],
         transaction: Transaction,
         *,
         batch_size: int,
         created_at: datetime | None,
-    ) -> dict[str | None, ExtendedJob]:
+    ) -> Replaced:
         """Insert or replace unique jobs and jobs that wait for others, then block those that wait.
 
         Unique jobs and others may wait for one another, so all rows are written before the first one waits.
 
         Args:
             unique: The unique jobs by key.
+            keys: The keys by the ids with which the call names these jobs.
             dependents: The jobs that wait for others and are not unique.
+            overlapping: The jobs that may replace each other, in order.
             transaction: The transaction.
             batch_size: Jobs per statement.
             created_at: When they are created; None for the time of the statement.
-
-        Returns:
-            The unique jobs by key, with the ids of their rows.
         """
-        written_jobs = await self._replace_unique(unique.values(), transaction, batch_size, created_at)
+        in_order = [await self._replace_one(job, transaction, created_at) for job in overlapping]
+        # Another transaction may give one of these jobs a key of the call. Then the unique job replaces it.
         for batch in _batches(dependents, batch_size):
             await self._store.inserts.replace_extended(
                 batch, connection=transaction.connection, created_at=created_at
             )
-        # A unique job may have the row of a dependent: then the definition that was written last counts.
-        by_id = {job.job_id: job for job in [*written_jobs, *dependents]}
-        if waiting_jobs := [job for job in by_id.values() if job.after]:
+        written_jobs = await self._replace_unique(unique.values(), transaction, batch_size, created_at)
+        by_key = {job.unique_key: job for job in written_jobs}
+        # Of several definitions of one row, the last one counts.
+        by_id = {job.job_id: job for job in [*in_order, *dependents, *written_jobs]}
+        # The row of a unique job may have another id than the one by which the call names the job.
+        rows = {job.job_id: row.job_id for job, row in zip(overlapping, in_order, strict=True)}
+        rows |= {job_id: by_key[key].job_id for job_id, key in keys.items()}
+        waiting_jobs = [
+            job.with_parents(rows) for job in by_id.values() if isinstance(job, ExtendedJob) and job.after
+        ]
+        if waiting_jobs:
             await self._store.dependencies.block(waiting_jobs, transaction, replaced=True)
-        return {job.unique_key: job for job in written_jobs}
+        return Replaced(by_key, [job.job_id for job in in_order])
+
+    async def _replace_one(
+        self, job: AnyJob, transaction: Transaction, created_at: datetime | None
+    ) -> AnyJob:
+        """Insert a job, or replace the one that has its id or its key; return it with the id of its row."""
+        connection, inserts = transaction.connection, self._store.inserts
+        if not isinstance(job, ExtendedJob):
+            await inserts.replace([job], connection=connection, created_at=created_at)
+        elif job.unique_key is None:
+            await inserts.replace_extended([job], connection=connection, created_at=created_at)
+        else:
+            (job,) = await self._write_unique([job], transaction, created_at)
+        return job
 
     # -- unique jobs that replace others -------------------------------------------------------------------
 
@@ -413,6 +518,26 @@ class JobWriter:
             target = job.job_id if holder is None else holder.job_id
             targets.setdefault(target, job.with_id(target))
         return targets
+
+
+def _share_one_name(jobs: Sequence[AnyJob], existing: Collection[str]) -> bool:
+    """Return whether jobs that may share a row do so by one id or by one key, so that the last one counts.
+
+    Args:
+        jobs: The jobs.
+        existing: The ids of the existing jobs. A unique job may replace one by its id too.
+    """
+    keys, ids = {job.unique_key for job in jobs}, {job.job_id for job in jobs}
+    return (
+        len(jobs) == 1
+        or keys == {None}
+        or (len(keys) == 1 and len(ids) == len(jobs) and ids.isdisjoint(existing))
+    )
+
+
+def is_dependent(job: AnyJob) -> bool:
+    """Return whether a job waits for others."""
+    return isinstance(job, ExtendedJob) and bool(job.after)
 
 
 def not_inserted(job: AnyJob) -> SchedulerError:

@@ -203,7 +203,7 @@ async def test_bulk_jobs_may_wait_for_each_other_and_for_existing_ones(
     assert [job.job_id for job in await scheduler.list_jobs()] == ["a", "b", "c", "d", "z"]
 
 
-@pytest.mark.parametrize("resolution", ConflictResolution)
+@pytest.mark.parametrize("resolution", [RAISE, ConflictResolution.IGNORE])
 async def test_bulk_call_stores_nothing_when_a_parent_is_refused_for_its_unique_key(
     scheduler: Scheduler, resolution: ConflictResolution
 ) -> None:
