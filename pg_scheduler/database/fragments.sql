@@ -142,6 +142,15 @@ CASE WHEN status = 'running' AND ({has_consequences} OR options -> 'schedule_id'
 CASE WHEN jsonb_typeof(on_end) = 'object'
         THEN on_end - 'replacement' <> jsonb_build_object() ELSE false END
 
+-- Whose child the definition is that waits for the end of the attempt. What drops that definition leaves the job a child of
+-- that step, which waits for it.
+
+-- fragment: dropped_mark
+(on_end #> ARRAY ['replacement', 'options', 'child_of'])
+
+-- fragment: options_with_mark
+{options_object} || jsonb_build_object('child_of', {dropped_mark})
+
 -- The values of a cancelled job, at $2 and for the reason $3.
 
 -- fragment: cancelled_values
@@ -150,7 +159,7 @@ status        = 'cancelled',
     error_message = concat_ws('; ', $3::text, 'error of the last attempt: ' || job.error_message),
     lease_until   = NULL,
     blocked_on    = NULL,
-    options       = {options_with_wait},
+    options       = CASE WHEN {dropped_mark} IS NULL THEN {options_with_wait} ELSE {options_with_mark} END,
     on_end        = {kept_on_end},
     errors        = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
         || jsonb_build_object('outcome', 'cancelled', 'ended_at', coalesce($2, {now}))) ELSE job.errors END

@@ -67,7 +67,8 @@ changed AS (
             WHEN jsonb_typeof({restored_on_end}) = 'object'
                 AND ({restored_on_end} - ARRAY ['replacement', 'alive', 'result']) <> jsonb_build_object()
                 THEN {restored_on_end} - ARRAY ['replacement', 'alive', 'result'] END,
-        options        = CASE WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN job.options
+        options        = CASE WHEN {dropped_mark} IS NOT NULL THEN {options_with_mark}
+            WHEN $2 <> ALL (ARRAY ['pending', 'running']) THEN job.options
             ELSE {restored_options} END,
         errors         = CASE WHEN old.status = 'running' THEN {kept_errors} || jsonb_build_array({entry_of_attempt}
             || jsonb_build_object('outcome', 'lost', 'ended_at', coalesce($4, {now}))) ELSE job.errors END

@@ -304,6 +304,7 @@ WITH ended AS (
             || jsonb_build_object('ended_at', coalesce($5, {now}))),
         finished_at   = coalesce($5, {now}),
         lease_until   = NULL,
+        options       = CASE WHEN {dropped_mark} IS NULL THEN options ELSE {options_with_mark} END,
         on_end        = {on_end_with_result} - 'replacement'
     WHERE job_id = $1
       AND status = 'running'

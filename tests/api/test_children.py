@@ -1584,6 +1584,49 @@ async def test_two_jobs_that_insert_children_with_one_id_at_once_insert_two(
     assert result.value == "of a"
 
 
+@pytest.mark.parametrize("end", ["cancel_job", "cancel_jobs", "status", "refused"])
+async def test_child_whose_new_definition_is_dropped_ends_the_step_that_waits_for_it(
+    make: Make, end: str
+) -> None:
+    """Its former attempt still runs, and the definition of that attempt is the child of another step."""
+    worker, may_end = make(), asyncio.Event()
+    seen = Recorder(worker)
+
+    async def label(number: int) -> None:
+        assert number == 1, "the new definition is dropped"
+        await may_end.wait()
+
+    async def place(number: int) -> str:
+        try:
+            await current_job().steps.child("label", call(label, number), unique=f"key {number}")
+        except (JobCancelledError, JobFailedError) as error:
+            return type(error).__name__
+        return "completed"
+
+    for function in (label, place):
+        worker.register(function, name=function.__name__)
+    await worker.start()
+    replace = ConflictResolution.REPLACE
+    for number in (1, 2):
+        options: dict[str, Any] = {"job_id": "job", "conflict_resolution": replace, "keep_result": HOUR}
+        await worker.enqueue("place", args=(number,), **options)
+        await seen.until(JobSuspended, number)
+        await seen.until(JobStarted, number + 1)
+    match end:
+        case "cancel_job":
+            assert await worker.cancel_job("job:label")
+        case "cancel_jobs":
+            assert await worker.cancel_jobs(job_name="label")
+        case "status":
+            assert await worker.update_job_status("job:label", "failed")
+        case "refused":
+            await worker.enqueue("label", args=(3,), job_id="other", unique="key 2", delay=DAY)
+    may_end.set()
+    async with asyncio.timeout(PATIENCE):
+        result = await worker.get_job_result("job")
+    assert result.unwrap() == ("JobCancelledError" if end.startswith("cancel") else "JobFailedError")
+
+
 @pytest.mark.parametrize("step", [-HOUR, 0 * HOUR, HOUR], ids=["set back", "stands still", "goes on"])
 async def test_definition_that_replaces_another_has_children_of_its_own_whatever_the_clock_says(
     t: TestScheduler, pool: Pool, log: Log, step: timedelta

@@ -389,10 +389,23 @@ DROPPING = {
 """What makes a statement drop the new definition that waits for the end of an attempt."""
 
 
+def statements_with(pattern: str) -> set[str]:
+    return {name for name, query in load_queries("s").items() if re.search(pattern, query.text)}
+
+
 def test_no_other_statement_drops_a_definition_that_waits() -> None:
     """It would disappear without a record."""
-    drops = re.compile(r"OPERATOR\(pg_catalog\.-\) (ARRAY \[)?'replacement'")
-    assert {name for name, query in load_queries("s").items() if drops.search(query.text)} == {*DROPPING}
+    assert statements_with(r"OPERATOR\(pg_catalog\.-\) (ARRAY \[)?'replacement'") == {*DROPPING}
+
+
+def test_statements_that_drop_a_definition_that_waits_take_over_whose_child_it_is() -> None:
+    """The step that has given the child its new definition waits for the child whatever becomes of it."""
+    # The others give the row that definition or a newer one, or find none.
+    dropping = {"cancel_job", "cancel_jobs", "refuse_replacement", "set_status"}
+    mark = re.escape(
+        "jsonb_build_object('child_of', (on_end #> ARRAY ['replacement', 'options', 'child_of'])"
+    )
+    assert statements_with(mark.replace(r"\#>", r"\S+")) & {*DROPPING} == dropping
 
 
 async def test_job_that_would_wait_for_itself_is_rejected(store: Store, pool: Pool) -> None:
