@@ -252,7 +252,7 @@ class AttemptSteps(OpenSteps):
             try:
                 await cursor.flush_at_end()
             finally:
-                del self._closed_cursors[name]
+                self._closed_cursors.pop(name, None)
                 written.set()
 
         if not loop.is_closed():
