@@ -113,6 +113,19 @@ async def test_bulk_replace_of_a_row_by_its_id_and_by_its_key_loses_no_job(
     assert await pool.fetchval("SELECT job_id FROM scheduled_jobs WHERE unique_key = 'k'") == last
 
 
+@pytest.mark.parametrize("after", [[], ["p"]], ids=["due", "waits"])
+async def test_bulk_replace_of_a_row_by_its_key_and_by_its_id_gives_it_the_last_definition(
+    idle: Scheduler, pool: asyncpg.Pool, after: list[str]
+) -> None:
+    await idle.enqueue(sync_user, args=(0,), delay=HOUR, job_id="p")
+    await idle.enqueue(sync_user, args=(0,), delay=HOUR, job_id="H", unique="k")
+    by_key = JobSpec(sync_user, START, args=(1,), unique="k", after=["p"])
+    by_id = JobSpec(sync_user, START, args=(2,), job_id="H", after=after)
+    assert await replace(idle, [by_key, by_id]) == ["H", "H"]
+    query = "SELECT job_id, unique_key, task_data -> 'args' ->> 0 FROM scheduled_jobs WHERE job_id <> 'p'"
+    assert [tuple(row) for row in await pool.fetch(query)] == [("H", None, "2")]
+
+
 async def test_bulk_replace_waits_for_the_row_of_a_unique_job_by_the_id_of_its_call(
     idle: Scheduler, pool: asyncpg.Pool
 ) -> None:
