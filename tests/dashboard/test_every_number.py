@@ -31,7 +31,7 @@ BOUNDS: Final = {
     "inspect.store.schedules.MAX_EXAMINED": 4,
     "dashboard.navigation.MAX_READ": 4,
     "dashboard.pages.workers.MAX_WORKERS": 3,
-    "dashboard.pages.workers.MAX_DEAD": 2,
+    "dashboard.context.MAX_DEAD": 2,
 }
 """Each bound of a number that a page shows, made small."""
 
@@ -272,12 +272,15 @@ OTHER: Final = frozenset(
         "number",
         "now_hour",
         "count",
+        "total",
         "others",
         "lanes",
+        "searched",
+        "total_estimate",
     }
 )
-"""Other integers of JSON: of a row itself, of what is on the page, of triggers, and of statistics, which
-test_tasks.py and test_overview.py compare."""
+"""Other integers of JSON: of a row itself, of what is on the page or searched, of triggers, and of statistics,
+which test_tasks.py and test_overview.py compare."""
 
 
 class Shown(Page):

@@ -286,7 +286,7 @@ async def test_page_of_a_task_has_its_newest_failures_by_their_end(
     )
 
 
-async def test_task_is_run_again_by_the_form_of_its_last_job(world: World, build: Callable[..., App]) -> None:
+async def test_task_is_run_by_the_form_of_a_new_job(world: World, build: Callable[..., App]) -> None:
     await add_figures(world, ["figures.mail"])
     await world.jobs(
         2,
@@ -301,11 +301,10 @@ async def test_task_is_run_again_by_the_form_of_its_last_job(world: World, build
     )
     app = build(authorize=lambda _: Access("ada", "admin"), redact=["token"])
     page = Page((await request(app, "/task?id=figures.mail")).text)
-    assert "/job-form?id=job-2" in page.links(), "the form cannot show all arguments of the third"
-    assert (await request(app, "/job-form?id=job-2")).status == 200
-    for access in (Access("bob", "operator"), Access("eve", "admin", sees_arguments=False)):
-        html = (await request(build(authorize=partial(chosen, access)), "/task?id=figures.mail")).text
-        assert "/job-form" not in html
+    assert "/job-form?task=figures.mail" in page.links()
+    assert (await request(app, "/job-form?task=figures.mail")).status == 200
+    operator = build(authorize=lambda _: Access("bob", "operator"))
+    assert "/job-form" not in (await request(operator, "/task?id=figures.mail")).text
 
 
 async def test_pages_of_tasks_and_jobs_show_all_that_a_limit_counts(world: World, app: App) -> None:

@@ -121,7 +121,7 @@ async def test_full_limit_states_its_next_start_and_its_jobs(
         declared("account", by_key=True, max_running=1),
     ]
     await world.worker(settings={"limits": limits})
-    await add_job(world, "runs", "running", started_at=now)
+    await add_job(world, "runs", "running", started_at=now - 10 * SECOND)
     for key, job_id, age_s, keep_s in (
         ("rate:", "gone", 20, 60),
         ("rate:", "runs", 10, 60),

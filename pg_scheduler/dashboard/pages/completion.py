@@ -142,7 +142,7 @@ async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
     """Return up to three terms that search for a value in an argument, such as ``arg.user.id:42``.
 
     They are sorted by the number of jobs in a sample of the search that they find, then by the number of
-    jobs that have the argument.
+    jobs that have the argument, then by their texts.
 
     Args:
         value: The value, as a term has it.
@@ -153,7 +153,7 @@ async def arguments_with(value: str, q: str, request: PageRequest) -> list[str]:
     jobs_by_term = {
         f"{path}:{value}": count for path, count in sample.paths.items() if path.startswith("arg.")
     }
-    return sorted(jobs_by_term, key=lambda text: (-sample.terms[text], -jobs_by_term[text]))[:MAX_MEANT]
+    return sorted(jobs_by_term, key=lambda text: (-sample.terms[text], -jobs_by_term[text], text))[:MAX_MEANT]
 
 
 def paths_with(value: str, jobs: Iterable[Job], request: PageRequest) -> Counter[str]:

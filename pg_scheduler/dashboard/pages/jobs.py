@@ -326,7 +326,7 @@ def _places(terms: Sequence[Term], jobs: Sequence[Job], request: PageRequest) ->
             except SearchError:  # with redact=, parts of arguments may not be searched
                 continue
             places.append(Place(field, value, number, q))
-    return sorted(places, key=lambda place: -place.jobs)[:MAX_PLACES]
+    return sorted(places, key=lambda place: (-place.jobs, place.field))[:MAX_PLACES]
 
 
 async def _arguments_meant(q: str, fields: Collection[str], request: PageRequest) -> dict[str, str]:
