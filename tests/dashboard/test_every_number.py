@@ -279,8 +279,8 @@ OTHER: Final = frozenset(
         "total_estimate",
     }
 )
-"""Other integers of JSON: of a row itself, of what is on the page or searched, of triggers, and of statistics,
-which test_tasks.py and test_overview.py compare."""
+"""Other integers of JSON: of a row itself, of what is on the page or searched, of triggers, and of
+statistics, which test_tasks.py and test_overview.py compare."""
 
 
 class Shown(Page):
