@@ -177,15 +177,17 @@ SELECT EXISTS (SELECT FROM deleted) AS is_deleted,
 -- Instants that Python cannot hold are limited, so that a row written by hand does not hide the others.
 SELECT name, least(greatest(paused_at, {first_day}), {last_day}) AS paused_at, until.at AS paused_until, note, actor,
     (extract(epoch FROM until.at - coalesce($1, {now})))::double precision AS ends_in, suspends_expiry,
-    CASE WHEN suspends_expiry THEN ARRAY (
-        SELECT alias.key
-        FROM {schema}scheduler_workers AS worker
-        CROSS JOIN LATERAL jsonb_each(CASE WHEN jsonb_typeof(worker.settings -> 'aliases') = 'object'
-            THEN worker.settings -> 'aliases' END) AS alias (key, value)
-        WHERE alias.value = to_jsonb(task.name)
-    ) ELSE ARRAY[]::text[] END AS aliases
+    coalesce(known.names, ARRAY[]::text[]) AS aliases
 FROM {schema}scheduler_tasks AS task
 CROSS JOIN LATERAL (
     SELECT CASE WHEN paused_until IS NOT NULL THEN least(greatest(paused_until, {first_day}), {last_day}) END AS at
 ) AS until
+LEFT JOIN (
+    SELECT alias.value AS task, array_agg(alias.key) AS names
+    FROM {schema}scheduler_workers AS worker
+    CROSS JOIN LATERAL jsonb_each(CASE WHEN jsonb_typeof(worker.settings -> 'aliases') = 'object'
+        THEN worker.settings -> 'aliases' END) AS alias (key, value)
+    WHERE EXISTS (SELECT FROM {schema}scheduler_tasks AS paused WHERE paused.suspends_expiry)
+    GROUP BY alias.value
+) AS known ON task.suspends_expiry AND known.task = to_jsonb(task.name)
 ORDER BY name;

@@ -167,10 +167,9 @@ WHERE child_id = ANY ($1)
 -- Forget the children for which steps of the jobs $1 wait: the definitions of the jobs were replaced.
 DELETE FROM {schema}scheduler_after AS edge WHERE child_id = ANY ($1) AND {is_of_step};
 
+-- fragment: still_waits
 -- Whether a job waits along an edge. A new definition that waits for no other job leaves the edges of the former one in
 -- place until the other jobs end. What a step of the job waits for is an edge with a definition.
-
--- fragment: still_waits
 (coalesce(edge.definition <> '', true) OR NOT EXISTS (
         SELECT FROM {schema}scheduled_jobs AS job
         WHERE job.job_id = edge.child_id

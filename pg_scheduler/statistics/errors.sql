@@ -47,7 +47,7 @@ added AS (
     )
     SELECT fingerprint, min(job_name), min(text), (array_agg(status ORDER BY at DESC))[1], sum(jobs),
         min(at), (array_agg(release ORDER BY at))[1],
-        max(at), (array_agg(release ORDER BY at DESC))[1], (array_agg(job_id ORDER BY at DESC))[1]
+        max(at), (array_agg(release ORDER BY at DESC))[1], (array_agg(job_id ORDER BY at DESC, job_id DESC))[1]
     FROM failure
     GROUP BY fingerprint
     ORDER BY fingerprint COLLATE "C"

@@ -127,6 +127,7 @@ READS: Final = {
 }
 
 OUTSIDE: Final = {
+    "end_sleep": "is an operator's action; signal() ends a wait in the transaction",
     "execute_job": "runs a job",
     "execute_job_with_concurrency_control": "runs a job",
     "initialize_db": "migrates, in transactions of its own",

@@ -309,7 +309,7 @@ async def test_no_page_fails_when_the_encoding_lacks_a_character_of_its_address(
     for path in (*PAGES, *(stream for stream in STREAMS if stream != "/live")):
         for parameter in PARAMETERS:
             answer = await request(board, f"{path}?{urlencode({parameter: OWL})}")
-            if answer.status not in {200, 400, 404}:
+            if answer.status not in {200, 400, 404} and (path, answer.status) != ("/job-form", 403):
                 failed.append((path, parameter, answer.status))
     assert failed == []
     search = await request(board, f"/jobs?{urlencode({'q': OWL})}")

@@ -438,6 +438,7 @@ CALLS: dict[str, Callable[[Scheduler], Coroutine[Any, Any, object]]] = {
     "retry_job": lambda it: it.retry_job("a"),
     "run_job_now": lambda it: it.run_job_now("a"),
     "signal": lambda it: it.signal("a", "b"),
+    "end_sleep": lambda it: it.end_sleep("a"),
     "update_job_status": lambda it: it.update_job_status("a", "pending"),
     "next_event": lambda it: it.next_event(),
     "get_job": lambda it: it.get_job("a"),

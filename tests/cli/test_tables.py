@@ -14,6 +14,7 @@ from pg_scheduler import Scheduler, embedded
 from pg_scheduler.triggers import Cron
 from tests.cli.conftest import Run
 from tests.conftest import Admin, Connection, database, run_on
+from tests.support.errors import count_errors
 
 GOLDEN = Path(__file__).with_name("golden")
 START = datetime(2099, 3, 28, tzinfo=UTC)
@@ -93,6 +94,7 @@ def filled(server: embedded.Server, server_admin: Admin, template: str) -> Itera
                     )
             await connection.execute(ROWS)
             await connection.execute("UPDATE scheduled_jobs SET errors = $1", json.dumps(ERRORS))
+            await count_errors(connection)
 
         run_on(dsn, fill)
         yield dsn

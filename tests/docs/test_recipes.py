@@ -1308,6 +1308,22 @@ async def test_incident_recipe_pauses_a_task_for_an_hour(load: Load, pool: Pool)
     assert await module.paused_tasks(scheduler) == []
 
 
+@recipe("guides/registering.md outage.py")
+async def test_outage_recipe_loses_no_job_that_waits_for_longer_than_its_grace_time(
+    load: Load, pool: Pool
+) -> None:
+    scheduler = Scheduler(pool)
+    await scheduler.initialize_db()
+    await (await load("guides/registering.md outage.py")).stop_mail_without_losing_any(scheduler)
+    await scheduler.schedule_job("mail.welcome", now() - timedelta(minutes=9), {}, job_id="a")
+    (task,) = [task for task in await scheduler.tasks.list() if task.is_paused]
+    assert task.suspends_expiry
+    await scheduler.tasks.resume("mail.welcome")
+    job = await scheduler.get_job("a")
+    assert job is not None
+    assert job.status == "pending"
+
+
 @recipe("guides/inspecting.md health.py")
 async def test_health_recipe_reports_dead_workers_and_late_jobs(load: Load, pool: Pool) -> None:
     problems = (await load("guides/inspecting.md health.py")).problems

@@ -277,6 +277,7 @@ TYPES = {
     "text": "TextField",
     "text[]": "TextArrayField",
     "timestamp with time zone": "DateTimeField",
+    "uuid": "UUIDField",
 }
 PROGRAM = """
 import json, django

@@ -55,7 +55,7 @@ TYPES = {
     ", timestamptz, text[]",
     "settle_failed": "text[], integer[], text[], text[], double precision[], integer[], integer[], text"
     ", timestamptz, text[], text[]",
-    "settle_suspended": "text[], integer[], integer[], timestamptz[], text, timestamptz, text[]",
+    "settle_suspended": "text[], integer[], integer[], timestamptz[], text, timestamptz, text[], text[]",
     "apply_replacements": "text[], integer[], text, timestamptz",
     "write_progress": "text[], integer[], text[], text",
     "write_look": "text, text, integer, text",
@@ -156,7 +156,7 @@ VALUES = {
     "settle_failed": f"{IDS}, {ONES}, {each('failed')}, {each('no')}, {ONES}, {ONES}, {each(0)}"
     f", 'w1', {INSTANT}, ARRAY[{ENTRY}], {each('no')}",
     "settle_suspended": f"{IDS}, {ONES}, {each(0)}, ARRAY[{INSTANT}::timestamptz], 'w1', {INSTANT}"
-    ", ARRAY['[]']",
+    ", ARRAY['[]'], ARRAY['sleep']",
     "apply_replacements": f"{IDS}, {ONES}, 'w1', {INSTANT}",
     "write_progress": f"{IDS}, {ONES}, {each(1)}, 'w1'",
     "write_look": "'a', 'w1', 1, '{}'",

@@ -12,7 +12,7 @@ from pg_scheduler.jobs.error_text import OTHER_ERRORS, fingerprint_of, text_of
 from pg_scheduler.statistics.errors import MAX_GROUPS_OF_NAME
 
 
-async def count_errors(pool: asyncpg.Pool, job_ids: Sequence[str] | None = None) -> None:
+async def count_errors(pool: asyncpg.Pool | asyncpg.Connection, job_ids: Sequence[str] | None = None) -> None:
     """Count the failed and expired jobs of these ids, or of the whole table, and add them to their groups."""
     rows = await pool.fetch(
         "SELECT job.job_id, coalesce(job.function, job.job_name) AS name, job.status, job.error_message,"
@@ -39,7 +39,7 @@ async def count_errors(pool: asyncpg.Pool, job_ids: Sequence[str] | None = None)
     await add_to_groups(pool)
 
 
-async def add_to_groups(pool: asyncpg.Pool) -> None:
+async def add_to_groups(pool: asyncpg.Pool | asyncpg.Connection) -> None:
     """Add all failures to their groups, as the passes of workers do."""
     query = load_query(DEFAULT_SCHEMA, "fold_failures")
     while await pool.fetchval(query.text, 5000, MAX_GROUPS_OF_NAME, OTHER_ERRORS):

@@ -594,6 +594,7 @@ CORRECTED: Final = {
     "move_jobs": AS_NOTED,
     "set_status": AS_NOTED,
     "wake_signalled": AS_NOTED,
+    "end_sleep": AS_NOTED,
     "end_child_steps": AS_NOTED,
     "feed_shares": AS_NOTED,
     "settle_jobs": AS_ENDED,

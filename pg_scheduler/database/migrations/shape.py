@@ -66,7 +66,9 @@ PARTS: Final = qualify_builtins(r"""
         UNION ALL
         SELECT 'index', '',
             regexp_replace(
-                replace(replace(pg_get_indexdef(indexrelid), 'pg_catalog.', ''), 'OPERATOR(=)', '='),
+                regexp_replace(
+                    replace(pg_get_indexdef(indexrelid), 'pg_catalog.', ''), 'OPERATOR\(([^)]+)\)', '\1', 'g'
+                ),
                 '"([a-z0-9_]+)"', '\1', 'g'
             )
         FROM pg_catalog.pg_index
