@@ -13,7 +13,7 @@ CREATE TABLE {schema}scheduler_failures (
     at          timestamptz NOT NULL,
     release     text,
     job_id      text NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 200);
 
 -- Errors by the name of the job and the text of the error without its numbers, with all that occurred since the first.
 CREATE TABLE {schema}scheduler_error_groups (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pg_scheduler import Limit, Scheduler, job
+from pg_scheduler.inspect import Inspector
 from pg_scheduler.triggers import Cron
 from tests.support.worker import PATIENCE
 
@@ -53,4 +55,8 @@ async def open_shop(scheduler: Scheduler) -> Shop:
     failed = await scheduler.enqueue(charge_customer, args=(7,), job_id="charge-7")
     for each in (completed, failed):
         await scheduler.get_job_result(each, timeout=PATIENCE)
+    inspector = Inspector(scheduler)
+    async with asyncio.timeout(PATIENCE):
+        while not (await inspector.error_groups()).items:  # noqa: ASYNC110 - a pass of a worker adds it
+            await asyncio.sleep(0.05)
     return Shop(failed, completed, waiting, schedule.schedule_id)
