@@ -31,9 +31,8 @@ fresh AS MATERIALIZED (
 ),
 {grouped_errors};
 
--- The values of rows that were written by hand are bounded.
-
 -- fragment: fresh_columns
+-- The values of rows that were written by hand are bounded.
 fingerprint, job_name, text, status, greatest(jobs, 0) AS jobs,
         least(greatest(at, {first_day}), {last_day}) AS at, release, job_id
 
