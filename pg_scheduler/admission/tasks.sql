@@ -176,7 +176,7 @@ SELECT EXISTS (SELECT FROM deleted) AS is_deleted,
 -- Instants that Python cannot hold are limited, so that a row written by hand does not hide the others.
 SELECT name, least(greatest(paused_at, {first_day}), {last_day}) AS paused_at, until.at AS paused_until, note, actor,
     (extract(epoch FROM until.at - coalesce($1, {now})))::double precision AS ends_in, suspends_expiry,
-    coalesce(known.names, '{}') AS aliases
+    coalesce(known.names, string_to_array('', ',')) AS aliases
 FROM {schema}scheduler_tasks AS task
 CROSS JOIN LATERAL (
     SELECT CASE WHEN paused_until IS NOT NULL THEN least(greatest(paused_until, {first_day}), {last_day}) END AS at
