@@ -247,7 +247,6 @@ def vacuum_of(scheduler: Scheduler) -> Vacuum:
         scheduler.worker_id,
         schedules=parts.store.schedules,
         statistics=parts.store.statistics,
-        errors=parts.store.errors,
     )
 
 

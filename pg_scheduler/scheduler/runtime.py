@@ -62,6 +62,7 @@ class Runtime:
         # What a transaction had to leave undone, the deadline scanner does when this signal wakes it.
         store.consequences.on_left = node.signals.end_overlooked
         progress = ProgressWriter(node)
+        self.error_counter = ErrorCounter(node, store.errors)
         self.look_writer = LookWriter(node)
         self.completer = Completer(node, progress)
         self.executor = self.executor_class(node, self.completer, progress)
@@ -94,7 +95,6 @@ class Runtime:
             node.worker_id,
             schedules=store.schedules,
             statistics=store.statistics,
-            errors=store.errors,
             deleted=deleted,
         )
         # The parts are in the order of their start. They stop in reverse order: claims end first, heartbeats
@@ -107,7 +107,7 @@ class Runtime:
             *([keeper] if store.connections.can_open_lease_connection else []),
             *([vacuum] if config.vacuum_enabled else []),
             # It stops after all that write failures.
-            ErrorCounter(node, store.errors),
+            self.error_counter,
             progress,
             self.look_writer,
             self.unblocker,

@@ -1503,7 +1503,6 @@ class Scheduler:
             self._parts.life.worker_id,
             schedules=store.schedules,
             statistics=store.statistics,
-            errors=store.errors,
         )
         return {status.value: count for status, count in (await vacuum.run()).items()}
 

@@ -30,7 +30,7 @@ def wiring(to: Runtime) -> Wiring:
         (signals.heartbeat_requested, (to.heartbeat.wake,)),
         (signals.lease_suspect, (to.heartbeat.suspect,)),
         (signals.worker_silent, (to.rescuer.scan_locks,)),
-        (signals.worker_gone, (to.scanner.wake,)),
+        (signals.worker_gone, (to.scanner.wake, to.error_counter.begin)),
         (signals.end_overlooked, (to.scanner.wake,)),
         (signals.lease_expired, (to.rescuer.scan_jobs,)),
         (signals.limits_blocked, (to.unblocker.request_scan,)),

@@ -3,7 +3,8 @@
 The statement that fails or expires jobs appends a row for each error to ``scheduler_failures``; see the
 fragment ``counted_failures``. Workers that fail for one cause would wait for one another if they all wrote
 the row of its group, so the rows are added to the groups a second later, by whichever worker comes first. A
-row that its worker could not add any more is added with those of other workers, or by the vacuum.
+row that its worker could not add any more is added by the worker that declares it dead, or with those of
+other workers. The vacuum deletes old counts with old statistics.
 """
 
 from __future__ import annotations
@@ -16,18 +17,13 @@ from pg_scheduler.database.author import report_refused
 from pg_scheduler.database.faults import RECORD_REFUSALS
 from pg_scheduler.database.statements import Repository
 from pg_scheduler.errors import DatabaseUnavailableError
-from pg_scheduler.events import Event, JobExpired, JobFailed
+from pg_scheduler.events import JobExpired, JobFailed
 from pg_scheduler.jobs.error_text import OTHER_ERRORS
 from pg_scheduler.worker.node import Node
 from pg_scheduler.worker.service import NEVER, Service
 
 MAX_GROUPS_OF_NAME: Final = 1000
 """Groups of one name. Its further errors count as one more group."""
-
-MINUTES_AGE_S: Final = 2 * 3600.0
-HOURS_AGE_S: Final = 8 * 86_400.0
-DAYS_AGE_S: Final = 90 * 86_400.0
-"""The ages up to which the counts of minutes, hours and days are kept; that of days is that of groups too."""
 
 
 class ErrorRepository(Repository):
@@ -36,15 +32,6 @@ class ErrorRepository(Repository):
     async def fold(self, limit: int) -> int:
         """Add at most ``limit`` rows of failures to their groups; return how many were added."""
         return await self._statements.number("fold_failures", limit, MAX_GROUPS_OF_NAME, OTHER_ERRORS)
-
-    async def vacuum(self, limit: int) -> int:
-        """Delete at most ``limit`` old counts and groups; return how many."""
-        now = self._statements.now
-        ages = MINUTES_AGE_S, HOURS_AGE_S, DAYS_AGE_S
-        deleted_count = await self._statements.number("delete_errors", *ages, limit, now)
-        if deleted_count == limit:
-            return limit
-        return await self._statements.number("delete_error_groups", DAYS_AGE_S, limit, now)
 
 
 class ErrorCounter(Service):
@@ -68,9 +55,10 @@ class ErrorCounter(Service):
 
     async def prepare(self) -> None:
         """Follow the failures of this worker until the service stops."""
-        self._unsubscribe = self._events.subscribe(self._note, JobFailed, JobExpired)
+        self._unsubscribe = self._events.subscribe(lambda _: self.begin(), JobFailed, JobExpired)
 
-    def _note(self, _: Event) -> None:
+    def begin(self) -> None:
+        """Add failures in a moment: this worker has written some, or has found a dead worker."""
         if self._due_at is None:
             self._due_at = time.monotonic() + self.gap_s
             self.wake()

@@ -75,39 +75,3 @@ counted AS (
         jobs = least(old.jobs::numeric + EXCLUDED.jobs, 9223372036854775807)::bigint
 )
 SELECT count(*) FROM gone;
-
--- name: delete_errors
--- route: pool
--- Delete at most $4 counts of minutes that are older than $1 seconds, of hours than $2 and of days than $3; return how many.
-WITH old AS (
-    SELECT counts.ctid AS place
-    FROM (VALUES (60, $1::double precision), (3600, $2), (86400, $3)) AS span (seconds, age)
-    CROSS JOIN LATERAL (
-        SELECT ctid
-        FROM {schema}scheduler_error_counts
-        WHERE span = span.seconds AND bucket < (coalesce($5, {now}) - make_interval(secs => span.age))
-        LIMIT $4
-        FOR UPDATE SKIP LOCKED
-    ) AS counts
-    LIMIT $4
-),
-gone AS (
-    DELETE FROM {schema}scheduler_error_counts WHERE ctid = ANY (ARRAY (SELECT place FROM old)) RETURNING span
-)
-SELECT count(*) FROM gone;
-
--- name: delete_error_groups
--- route: pool
--- Delete at most $2 groups of errors whose last one is older than $1 seconds; return how many.
-WITH gone AS (
-    DELETE FROM {schema}scheduler_error_groups
-    WHERE ctid = ANY (ARRAY (
-        SELECT ctid
-        FROM {schema}scheduler_error_groups
-        WHERE last_at < (coalesce($3, {now}) - make_interval(secs => $1))
-        LIMIT $2
-        FOR UPDATE SKIP LOCKED
-    ))
-    RETURNING fingerprint
-)
-SELECT count(*) FROM gone;

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from typing import Final
 
 from pg_scheduler.base.figures import JobFigures
 from pg_scheduler.database.statements import Repository
+
+ERROR_AGES_S: Final = (2 * 3600.0, 8 * 86_400.0, 90 * 86_400.0)
+"""The ages up to which counts of errors by minute, hour and day are kept. Groups are kept as long as days."""
 
 
 class StatisticsRepository(Repository):
@@ -31,18 +35,22 @@ class StatisticsRepository(Repository):
     async def fold(self, span_s: int, longer_s: int | None, days: float, limit: int) -> int:
         """Merge old rows into rows of a longer span, such as minutes into hours, or delete the old rows.
 
+        With the old rows, old counts and groups of errors are deleted.
+
         Args:
             span_s: The seconds that each of the old rows covers.
             longer_s: The seconds that each merged row covers; None to delete the old rows.
             days: The age in days from which on a row is old.
-            limit: The maximum number of old rows that the call merges or deletes.
+            limit: The maximum number of old rows of a table that the call merges or deletes.
 
         Returns:
             How many old rows were merged or deleted.
         """
         now = self._statements.now
         if longer_s is None:
-            return await self._statements.number("delete_statistics", span_s, days * 86_400, limit, now)
+            return await self._statements.number(
+                "delete_statistics", span_s, days * 86_400, limit, now, *ERROR_AGES_S
+            )
         return await self._statements.number("fold_statistics", span_s, longer_s, days * 86_400, limit, now)
 
 

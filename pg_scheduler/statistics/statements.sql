@@ -104,7 +104,10 @@ SELECT count(*) FROM gone;
 
 -- name: delete_statistics
 -- route: pool
--- Delete at most $3 rows of $1 seconds that are older than $2 seconds; return their number.
+-- Delete old statistics and counts of errors, at most $3 rows of a table; return the number of the table with the most.
+--
+-- Old are rows of statistics of $1 seconds after $2 seconds, counts of minutes after $5, of hours after $6 and of days
+-- after $7, and groups of errors whose last one is older than $7.
 WITH gone AS (
     DELETE FROM {schema}scheduler_stats
     WHERE ctid = ANY (ARRAY (
@@ -116,5 +119,33 @@ WITH gone AS (
         FOR UPDATE SKIP LOCKED
     ))
     RETURNING 1
+),
+old_count AS (
+    SELECT counts.place
+    FROM (VALUES (60, $5::double precision), (3600, $6), (86400, $7)) AS span (seconds, age)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place
+        FROM {schema}scheduler_error_counts
+        WHERE span = span.seconds AND bucket < (coalesce($4, {now}) - make_interval(secs => span.age))
+        LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ) AS counts
+    LIMIT $3
+),
+gone_count AS (
+    DELETE FROM {schema}scheduler_error_counts WHERE ctid = ANY (ARRAY (SELECT place FROM old_count)) RETURNING 1
+),
+gone_group AS (
+    DELETE FROM {schema}scheduler_error_groups
+    WHERE ctid = ANY (ARRAY (
+        SELECT ctid
+        FROM {schema}scheduler_error_groups
+        WHERE last_at < (coalesce($4, {now}) - make_interval(secs => $7))
+        LIMIT $3
+        FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING 1
 )
-SELECT count(*) FROM gone;
+SELECT greatest(
+    (SELECT count(*) FROM gone), (SELECT count(*) FROM gone_count), (SELECT count(*) FROM gone_group)
+);

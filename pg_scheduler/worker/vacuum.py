@@ -48,16 +48,6 @@ class OldStatistics(Protocol):
         """Merge old rows of a span into rows of a longer span; return how many were read."""
 
 
-class CountedErrors(Protocol):
-    """The errors that a pass may add to their groups and delete; see ``statistics/errors.py``."""
-
-    async def fold(self, limit: int) -> int:
-        """Add failures to their groups that no worker has added; return how many."""
-
-    async def vacuum(self, limit: int) -> int:
-        """Delete old counts and groups; return how many."""
-
-
 class VacuumStep(NamedTuple):
     """A step of a pass over the table.
 
@@ -98,14 +88,12 @@ class Vacuum(Service):
         *,
         schedules: OldSchedules,
         statistics: OldStatistics,
-        errors: CountedErrors,
         deleted: Counter[JobStatus] | None = None,
     ) -> None:
         super().__init__(events)
         self._store = store
         self._schedules = schedules
         self._statistics = statistics
-        self._errors = errors
         self._config = config
         self._worker_id = worker_id
         self._walk: AsyncIterator[VacuumStep] | None = None
@@ -228,10 +216,6 @@ class Vacuum(Service):
             size = self.statistics_batch_size
             for span_s, longer_s, days in STATISTICS_DAYS:
                 while await self._statistics.fold(span_s, longer_s, days, size) == size:
-                    yield Counter()
-        with for_people("to merge and delete counts of errors"):
-            for count_batch in (self._errors.fold, self._errors.vacuum):
-                while await count_batch(self.statistics_batch_size) == self.statistics_batch_size:
                     yield Counter()
         batch_size = self.surplus_batch_size
         while await self._store.kept_results.vacuum(batch_size) == batch_size:

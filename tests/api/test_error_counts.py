@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pg_scheduler import RetryPolicy, Scheduler
+from pg_scheduler import RetryPolicy
 from pg_scheduler.base.meter import MAX_NAME_LENGTH, OTHER
 from pg_scheduler.database.pool import Connections
 from pg_scheduler.database.queries import load_fragment
@@ -323,7 +323,7 @@ async def test_old_counts_and_groups_are_deleted(pool: asyncpg.Pool, store: Stor
     for name, age in ages.items():
         await add_failures(pool, 1, name=name, at=now() - age)
     await store.errors.fold(10)
-    while await store.errors.vacuum(2) == 2:
+    while await store.statistics.fold(3600, None, 90.0, 2) == 2:
         pass
     rows = await pool.fetch(
         "SELECT job_name, array_agg(span ORDER BY span) AS spans FROM scheduler_error_counts"
@@ -337,9 +337,21 @@ async def test_old_counts_and_groups_are_deleted(pool: asyncpg.Pool, store: Stor
     assert await of_spans(pool) == {60: 1, 3600: 2, 86400: 3}
 
 
-async def test_vacuum_adds_what_killed_workers_left(pool: asyncpg.Pool, scheduler: Scheduler) -> None:
+async def test_worker_that_declares_another_one_dead_adds_what_that_one_left(
+    make: Make, pool: asyncpg.Pool
+) -> None:
+    scheduler = make()
+    await scheduler.initialize_db()
     await add_failures(pool, 30)
-    await scheduler.run_vacuum()
+    await pool.execute(
+        "INSERT INTO scheduler_workers"
+        " (worker_id, hostname, pid, version, max_concurrent_jobs, started_at, last_beat, lease_until)"
+        " SELECT 'dead', 'h', 1, '1', 1, at, at, at FROM (SELECT now() - interval '1 hour' AS at) AS time"
+    )
+    await scheduler.start()
+    async with asyncio.timeout(PATIENCE):
+        while await pool.fetchval("SELECT count(*) FROM scheduler_failures"):  # noqa: ASYNC110 - a pass
+            await asyncio.sleep(0.05)
     assert await pool.fetchval("SELECT sum(jobs) FROM scheduler_error_groups") == 30
 
 

@@ -531,7 +531,6 @@ STORE_CALLS: dict[str, Call] = {
     "read, a group of errors": lambda it, _: it.people.errors.read(60, now(), now(), "f"),
     "fold, failures": lambda it, _: it.errors.fold(10),
     "count_missed": lambda it, _: count_missed(it),
-    "vacuum, errors": lambda it, _: it.errors.vacuum(10),
     "blockers, of jobs": lambda it, _: it.people.inspections.blockers(["a"], 1),
     "parents": lambda it, _: it.people.inspections.parents("a"),
     "linked_jobs": lambda it, _: it.people.inspections.linked_jobs("a", 9),

@@ -50,10 +50,9 @@ TYPES = {
     "passed_names": "text",
     "passed_results": "text, text[]",
     "fold_statistics": "integer, integer, double precision, integer, timestamptz",
-    "delete_statistics": "integer, double precision, integer, timestamptz",
+    "delete_statistics": "integer, double precision, integer, timestamptz, double precision, double precision"
+    ", double precision",
     "fold_failures": "integer, integer, text",
-    "delete_errors": "double precision, double precision, double precision, integer, timestamptz",
-    "delete_error_groups": "double precision, integer, timestamptz",
     "inspect_error_groups": "integer, timestamptz, integer, integer, text[], timestamptz, timestamptz",
     "inspect_error_group": "integer, timestamptz, integer, integer, text, timestamptz, timestamptz",
     "read_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz",
@@ -89,10 +88,8 @@ VALUES = {
     "passed_names": "'job-2'",
     "passed_results": f"'job-2', {LAST_JOBS}",
     "fold_statistics": f"60, 600, 21600, 500, {INSTANT}",
-    "delete_statistics": f"60, 21600, 500, {INSTANT}",
+    "delete_statistics": f"60, 21600, 500, {INSTANT}, 7200, 691200, 7776000",
     "fold_failures": "1000, 1000, 'other'",
-    "delete_errors": f"7200, 691200, 7776000, 500, {INSTANT}",
-    "delete_error_groups": f"7776000, 500, {INSTANT}",
     "inspect_error_groups": f"60, timestamptz {INSTANT} - interval '1 hour', 2000, 101, NULL, {INSTANT}"
     f", timestamptz {INSTANT} - interval '1 hour'",
     "inspect_error_group": f"3600, timestamptz {INSTANT} - interval '1 day', 2000, 1, 'f7', {INSTANT}"
@@ -176,15 +173,18 @@ EXPECTED = {
     "passed_names": {("Index Scan", "scheduled_jobs_pkey"), ("Index Scan", "scheduler_steps_pkey")},
     "passed_results": {("Index Scan", "scheduler_steps_pkey")},
     "fold_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
-    "delete_statistics": {("Index Scan", "scheduler_stats_pkey"), ("Tid Scan", None)},
+    "delete_statistics": {
+        ("Index Scan", "scheduler_stats_pkey"),
+        ("Index Scan", "scheduler_error_counts_age"),
+        ("Index Scan", "scheduler_error_groups_last"),
+        ("Tid Scan", None),
+    },
     "fold_failures": {
         ("Index Only Scan", "scheduler_error_groups_job"),
         ("Index Only Scan", "scheduler_error_groups_pkey"),
         ("Seq Scan", None),  # of the failures that are not counted yet, up to the limit
         ("Tid Scan", None),
     },
-    "delete_errors": {("Index Scan", "scheduler_error_counts_age"), ("Tid Scan", None)},
-    "delete_error_groups": {("Index Scan", "scheduler_error_groups_last"), ("Tid Scan", None)},
     "inspect_error_groups": READ_GROUPS | {("Index Scan", "scheduler_error_groups_last")},
     "inspect_error_group": READ_GROUPS,
     "read_statistics": {("Index Scan", "scheduler_stats_pkey")},
@@ -219,10 +219,8 @@ READ_AT_MOST = {
     "passed_names": 1,
     "passed_results": 500,
     "fold_statistics": 1000,
-    "delete_statistics": 1000,
+    "delete_statistics": 2000,  # statistics, counts of errors and their groups
     "fold_failures": 5000,
-    "delete_errors": 1000,
-    "delete_error_groups": 1000,
     "inspect_error_groups": 14_000,  # with 2,000 failures of 500 groups that are not counted yet
     "inspect_error_group": 2100,
     "read_statistics": 250,

@@ -437,7 +437,6 @@ async def use_path(store: Store) -> object:
         assert (await people.cluster.unfinished(9, on=connection)).running == 0
     assert await store.results.count_missed() == 0
     assert await store.errors.fold(9) == 0
-    assert await store.errors.vacuum(9) == 0
     assert (await people.errors.list(60, NOW, NOW, 9)).rows == []
     assert (await people.errors.read(60, NOW, NOW, "f")).rows == []
     assert (await people.inspections.backlog()).rows[0].oldest_due_at == NOW - 2 * SECOND

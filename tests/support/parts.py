@@ -251,7 +251,6 @@ class Parts(Node):
             self.worker_id,
             schedules=store.schedules,
             statistics=store.statistics,
-            errors=store.errors,
             deleted=deleted,
         )
 

@@ -152,10 +152,8 @@ lock_shares: advisory
 feed_shares: skips jobs starts
 add_statistics: own stats totals workers
 fold_statistics: skips stats
-delete_statistics: skips stats
+delete_statistics: skips error_counts error_groups stats
 fold_failures: own error_counts error_groups failures
-delete_errors: skips error_counts
-delete_error_groups: skips error_groups
 store_step: step jobs steps
 end_step: step steps
 repeat_wait: step steps

@@ -50,8 +50,6 @@ WRITERS = {
     "fold_statistics": APART,
     "delete_statistics": APART,
     "fold_failures": APART,
-    "delete_errors": APART,
-    "delete_error_groups": APART,
     "count_failures": APART,
     "settle_failed": WITHOUT_COUNT,
     "quarantine_job": UNREADABLE,
@@ -142,6 +140,5 @@ async def test_vacuum_deletes_jobs_where_records_cannot_be_deleted(
     assert refused == [
         "the server refused the deletion of old records",
         "the server refused to merge old statistics",
-        "the server refused to merge and delete counts of errors",
         "the server refused the number of deleted jobs",
     ]
