@@ -44,7 +44,7 @@ def boxes(page: Page) -> Any:
 @pytest.mark.usefixtures("jobs")
 @pytest.mark.parametrize(
     ("width", "height", "most_first", "most_height", "least_visible"),
-    [(1440, 900, 250, 52, 12), (1024, 768, 250, 52, 9), (390, 844, 312, 87, 6)],
+    [(1440, 900, 250, 52, 12), (1024, 768, 250, 52, 9), (390, 844, 310, 77, 7)],
 )
 async def test_first_screen_shows_many_failed_jobs(
     width: int, height: int, most_first: float, most_height: float, least_visible: int, *, open_page: Open
