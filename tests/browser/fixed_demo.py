@@ -67,7 +67,7 @@ INSERT_STARTS: Final = """
 """
 INSERT_RELEASE: Final = """
     INSERT INTO scheduler_audit (at, actor, via, action, subject)
-    VALUES ($1, 'node-3', 'worker', 'start_release', '2027.12')
+    VALUES ($1, 'node-3', 'worker', 'start_release', $2)
 """
 
 
@@ -81,7 +81,8 @@ async def open_fixed_demo(pool: asyncpg.Pool) -> Scheduler:
     await pool.execute(INSERT_JOBS, json.dumps([*_jobs(), *fires]))
     await pool.execute(INSERT_STARTS, NOW - SECOND)
     released_at = NOW - 34 * MINUTE
-    await pool.execute(INSERT_RELEASE, released_at)
+    for release, at in (("2027.11", NOW - 20 * HOUR), ("2027.12", released_at)):
+        await pool.execute(INSERT_RELEASE, at, release)
     await count_errors(pool)
     await pool.execute(
         "UPDATE scheduler_error_groups SET first_release = '2027.12' WHERE first_at > $1", released_at

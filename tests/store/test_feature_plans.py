@@ -58,6 +58,7 @@ TYPES = {
     "read_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz",
     "sum_statistics": "integer, double precision, text[], timestamptz, text, bigint, timestamptz,"
     " double precision",
+    "sum_statistics_by_name": "integer, timestamptz, timestamptz, timestamptz, text, bigint",
     "read_starts": "double precision, timestamptz",
 }
 VALUES = {
@@ -96,6 +97,7 @@ VALUES = {
     f", timestamptz {INSTANT} - interval '1 day'",
     "read_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 250, {INSTANT}",
     "sum_statistics": f"60, 86400, NULL, {INSTANT}, 'work5', 2000, {INSTANT}, 3600",
+    "sum_statistics_by_name": f"60, '2026-01-01Z', {INSTANT}, {INSTANT}, 'work5', 1000",
     "read_starts": f"900, {INSTANT}",
 }
 READ_GROUPS = {
@@ -189,6 +191,7 @@ EXPECTED = {
     "inspect_error_group": READ_GROUPS,
     "read_statistics": {("Index Scan", "scheduler_stats_pkey")},
     "sum_statistics": {("Index Scan", "scheduler_stats_pkey")},
+    "sum_statistics_by_name": {("Index Scan", "scheduler_stats_pkey")},
     "read_starts": {("Index Scan", "scheduler_stats_pkey")},
 }
 READ_AT_MOST = {
@@ -225,6 +228,7 @@ READ_AT_MOST = {
     "inspect_error_group": 2100,
     "read_statistics": 250,
     "sum_statistics": 2000,
+    "sum_statistics_by_name": 1000,
     "read_starts": 800,
 }
 FILL = f"""

@@ -525,6 +525,8 @@ async def use_path(store: Store) -> object:
     assert await store.statistics.add("w1", 1, {"mail.send": figures})
     assert [row.figures for row in (await people.statistics.read(60.0, ["mail.send"], 9)).rows] == [figures]
     assert (await people.statistics.read(60.0, ["other"], 9)).rows == []
+    by_name = await people.statistics.add_up_by_name(EPOCH, None, 9)
+    assert by_name.totals == {"mail.send": figures}
     (added,) = (await people.statistics.add_up(60.0, timedelta(days=1), ["mail.%"], 9)).rows
     assert (added.job_name, added.figures) == ("", figures)
     assert await people.statistics.starts_per_s(600.0) is not None

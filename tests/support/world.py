@@ -15,12 +15,13 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import uuid4
 
 import asyncpg
 
+from pg_scheduler.base.figures import BOUNDS, OUTCOMES
 from tests.support.errors import count_errors
 
 NOW: Final = timedelta()
@@ -104,6 +105,21 @@ class World:
         columns |= {"value": None if value is None else json.dumps(value)}
         columns |= {"started_at": started, "ended_at": ended}
         await self._insert("scheduler_steps", numbered(count, columns))
+
+    async def attempts(
+        self, name: str, count: int, *, at: timedelta | datetime, failed: int = 0, took_s: float = 0.04
+    ) -> None:
+        """Add statistics of attempts that ended in the minute at an instant and took as long."""
+        instant = at if isinstance(at, datetime) else await self.pool.fetchval("SELECT now() + $1", at)
+        ended = {"completed": count - failed, "failed": failed}
+        counts = [count, count, *(ended.get(outcome, 0) for outcome in OUTCOMES)]
+        durations = [0] * (len(BOUNDS) + 1)
+        durations[next(place for place, bound in enumerate(BOUNDS) if took_s <= bound)] = count
+        await self.pool.execute(
+            "INSERT INTO scheduler_stats (bucket, span, job_name, counts, sums, run_hist, late_hist)"
+            " VALUES (date_trunc('minute', $1::timestamptz), 60, $2, $3, $4, $5, $6)",
+            *(instant, name, counts, [count * took_s, 0.0], durations, [0] * len(durations)),
+        )
 
     async def edge(self, parent_id: str, child_id: str, **columns: Any) -> None:
         """Let a job wait for another one."""

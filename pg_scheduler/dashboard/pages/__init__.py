@@ -20,6 +20,7 @@ from pg_scheduler.dashboard.pages import (
     jobs,
     limits,
     overview,
+    release,
     run,
     schedule_form,
     schedules,
@@ -32,7 +33,7 @@ from pg_scheduler.dashboard.pages import (
 
 LIVE_PARAMETERS: Final = (
     "range", "id", "q", "after", "sort", "cols", "since", "state", "task", "name", "group", "step",
-    "stop", "look",
+    "stop", "look", "before",
 )  # fmt: skip
 """The parameters on which the parts of live pages depend."""
 
@@ -71,6 +72,7 @@ PAGES: Final[dict[str, Page]] = {
     "/workflows": Page(workflows.build, "workflows", "Workflows", is_live=True),
     "/errors": Page(errors.build, "errors", "Errors", is_live=True),
     "/error": Page(errors.build_one, "error_group", is_live=True, parent="/errors"),
+    "/release": Page(release.build, "release", is_live=True, parent="/tasks"),
     "/runs": Page(run.build, "runs", parent="/jobs"),
     "/run": Page(run.build_one, "run", is_live=True, parent="/jobs"),
     "/schedules": Page(schedules.build, "schedules", "Schedules", is_live=True),

@@ -13,7 +13,7 @@ from pg_scheduler.base.status import JobStatus
 from pg_scheduler.dashboard.charts import Mark
 from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
 from pg_scheduler.dashboard.job_rows import row_of, tags_of
-from pg_scheduler.dashboard.pages.history import read_releases
+from pg_scheduler.dashboard.pages.history import known_releases
 from pg_scheduler.dashboard.redaction import HIDDEN
 from pg_scheduler.dashboard.texts import plain
 from pg_scheduler.database.author import release_of
@@ -29,7 +29,6 @@ MAX_GROUPS: Final = 200
 SHOWN_GROUPS: Final = 100
 GROUPS_AGE_S: Final = 2.0
 """Seconds for which groups are kept. If the read is slow, they are kept ten times as long as it took."""
-RELEASES_AGE_S: Final = 10.0
 
 SAMPLE: Final = 50
 """Jobs of a group whose workers and arguments are counted: each is read with its arguments."""
@@ -164,12 +163,7 @@ class NewReleases:
 
 async def new_releases(request: PageRequest, groups: ErrorGroups) -> NewReleases:
     """Return what decides which of the groups are new in a release."""
-    releases = await request.read_shared(_read_releases, age_s=RELEASES_AGE_S, is_data=False)
-    return NewReleases(groups.since, groups.counted_since, releases)
-
-
-async def _read_releases(request: PageRequest) -> list[Mark]:
-    return await read_releases(request.inspector, None)
+    return NewReleases(groups.since, groups.counted_since, await known_releases(request))
 
 
 async def read_groups(request: PageRequest) -> tuple[str, ErrorGroups, Sequence[ErrorGroup]]:

@@ -119,6 +119,15 @@ async def read_releases(inspector: Inspector, since: datetime | None) -> list[Ma
     return [Mark(record.at, record.subject or "") for record in page.items]
 
 
+async def known_releases(request: PageRequest) -> list[Mark]:
+    """Return when releases first started, the newest first, at most 20; requests share the read."""
+    return await request.read_shared(_read_known_releases, age_s=HISTORY_AGE_S, is_data=False)
+
+
+async def _read_known_releases(request: PageRequest) -> list[Mark]:
+    return await read_releases(request.inspector, None)
+
+
 async def read_period(request: PageRequest, names: Sequence[str] | None = None) -> Period:
     """Read the period that the parameter ``range`` names; all requests share it for some seconds.
 

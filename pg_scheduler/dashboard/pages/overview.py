@@ -28,6 +28,7 @@ from pg_scheduler.dashboard.pages.overview_parts import (
     waiting,
     worker_rows,
 )
+from pg_scheduler.dashboard.pages.release import recent
 from pg_scheduler.dashboard.pages.workers import attempts_by_worker, slots_of
 from pg_scheduler.facts.lateness import (
     count_held,
@@ -83,6 +84,7 @@ async def build(request: PageRequest) -> View:
     running = await in_time(request.search_jobs("status:running", SHOWN_JOBS))
     states = await in_time(state_counts(request))
     diagnosis = await in_time(read_diagnosis(request))
+    release = await in_time(recent(request))
     is_open = visible is None
     totals = await inspector.totals() if is_open else None
     unread = {
@@ -149,6 +151,7 @@ async def build(request: PageRequest) -> View:
         problems=problems[:MAX_PROBLEMS],
         number_of_problems=len(problems),
         unread=missing,
+        release=release,
         is_new=not (has_jobs or workers or slow.schedules or has_errors or _has_ended(period)),
         workers=len(alive),
         dead_workers=len(workers) - len(alive),

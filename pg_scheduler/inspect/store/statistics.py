@@ -21,6 +21,11 @@ PAGE_SIZE: Final = 250
 SUM_SIZE: Final = 8000
 """Rows that the server adds up at a time. It needs up to 10 us for each."""
 
+NAME_SUM_SIZE: Final = 1000
+"""Rows that the server adds up by name at a time, so no answer has the histograms of more names."""
+
+_BUCKETS: Final = len(BOUNDS) + 1
+
 N = TypeVar("N", bound=float)
 
 
@@ -51,6 +56,18 @@ class StatisticsPage(NamedTuple):
 
     now: datetime
     rows: list[StatisticsRow]
+    is_complete: bool
+
+
+class StatisticsByName(NamedTuple):
+    """The statistics of a period by job name.
+
+    Attributes:
+        totals: The figures of each name, without the lateness.
+        is_complete: Whether no row was left out.
+    """
+
+    totals: dict[str, JobFigures]
     is_complete: bool
 
 
@@ -130,6 +147,34 @@ class StatisticsReadRepository(Repository):
         rows = [StatisticsRow(at, width, "", JobFigures.added(*figures)) for at, figures in parts.items()]
         return StatisticsPage(records[0]["now"], rows, is_complete)
 
+    async def add_up_by_name(self, since: datetime, until: datetime | None, limit: int) -> StatisticsByName:
+        """Return the statistics of a period by job name. A row counts if it ends within the period.
+
+        Args:
+            since: The start of the period.
+            until: Its end; None for no end.
+            limit: The maximum number of rows of each span that are added up. Older ones are left out.
+        """
+        parts = defaultdict[str, list[JobFigures]](list)
+        is_complete = True
+        for span_s in SPANS_S:
+            capacity, position = limit, (None, None)
+            while True:
+                size = min(capacity, NAME_SUM_SIZE)
+                records = await self._statements.fetch(
+                    "sum_statistics_by_name", span_s, since, until, *position, size
+                )
+                for row in records:
+                    if row["job_name"] is not None:
+                        parts[row["job_name"]].append(_without_lateness(row))
+                capacity -= records[0]["examined"]
+                if records[0]["examined"] < size or not capacity:
+                    break
+                position = records[0]["last_bucket"], records[0]["last_name"]
+            is_complete = is_complete and capacity > 0
+        totals = {name: JobFigures.added(*figures) for name, figures in parts.items()}
+        return StatisticsByName(totals, is_complete)
+
     async def starts_per_s(self, seconds: float) -> float | None:
         """Return how many attempts started per second of late; None if no worker counted any.
 
@@ -146,16 +191,18 @@ def figures_of(row: asyncpg.Record) -> JobFigures:
     The arrays of the row are longer if a later release wrote it, and may be shorter if an earlier release or
     a person did.
     """
-    buckets = len(BOUNDS) + 1
-    scheduled, started, *ended = _fitted(row["counts"], 2 + len(OUTCOMES), 0)
     total_duration, total_lateness = _fitted(row["sums"], 2, 0.0)
-    return JobFigures(
-        scheduled,
-        started,
-        tuple(ended),
-        Histogram(_fitted(row["run_hist"], buckets, 0), total_duration),
-        Histogram(_fitted(row["late_hist"], buckets, 0), total_lateness),
+    figures = _without_lateness(row)
+    return figures._replace(
+        durations=figures.durations._replace(total=total_duration),
+        lateness=Histogram(_fitted(row["late_hist"], _BUCKETS, 0), total_lateness),
     )
+
+
+def _without_lateness(row: asyncpg.Record) -> JobFigures:
+    """Return the counts of a row and the histogram of its durations."""
+    scheduled, started, *ended = _fitted(row["counts"], 2 + len(OUTCOMES), 0)
+    return JobFigures(scheduled, started, tuple(ended), Histogram(_fitted(row["run_hist"], _BUCKETS, 0), 0.0))
 
 
 def _fitted(values: Sequence[N | None], length: int, zero: N) -> tuple[N, ...]:

@@ -17,6 +17,26 @@ LEFT JOIN LATERAL (
     LIMIT $6::bigint
 ) AS figures ON true;
 
+-- fragment: summed_counts
+ARRAY [
+    sum(counts[1]), sum(counts[2]), sum(counts[3]), sum(counts[4]), sum(counts[5]), sum(counts[6]),
+    sum(counts[7]), sum(counts[8]), sum(counts[9]), sum(counts[10]), sum(counts[11])
+]::bigint[]
+
+-- fragment: summed_durations
+ARRAY [
+    sum(run_hist[1]), sum(run_hist[2]), sum(run_hist[3]), sum(run_hist[4]), sum(run_hist[5]),
+    sum(run_hist[6]), sum(run_hist[7]), sum(run_hist[8]), sum(run_hist[9]), sum(run_hist[10]),
+    sum(run_hist[11]), sum(run_hist[12]), sum(run_hist[13]), sum(run_hist[14]), sum(run_hist[15]),
+    sum(run_hist[16]), sum(run_hist[17]), sum(run_hist[18]), sum(run_hist[19]), sum(run_hist[20]),
+    sum(run_hist[21]), sum(run_hist[22]), sum(run_hist[23]), sum(run_hist[24]), sum(run_hist[25]),
+    sum(run_hist[26]), sum(run_hist[27]), sum(run_hist[28]), sum(run_hist[29]), sum(run_hist[30]),
+    sum(run_hist[31]), sum(run_hist[32]), sum(run_hist[33]), sum(run_hist[34]), sum(run_hist[35]),
+    sum(run_hist[36]), sum(run_hist[37]), sum(run_hist[38]), sum(run_hist[39]), sum(run_hist[40]),
+    sum(run_hist[41]), sum(run_hist[42]), sum(run_hist[43]), sum(run_hist[44]), sum(run_hist[45]),
+    sum(run_hist[46]), sum(run_hist[47]), sum(run_hist[48])
+]
+
 -- name: sum_statistics
 -- route: pool
 -- Add up $6 rows of statistics of the span $1, newest first, by intervals of $8 seconds.
@@ -35,23 +55,9 @@ WITH examined AS MATERIALIZED (
 ),
 added AS (
     SELECT to_timestamp(floor(extract(epoch FROM bucket) / $8::double precision) * $8) AS start,
-        ARRAY [
-            sum(counts[1]), sum(counts[2]), sum(counts[3]), sum(counts[4]), sum(counts[5]), sum(counts[6]),
-            sum(counts[7]), sum(counts[8]), sum(counts[9]), sum(counts[10]), sum(counts[11])
-        ]::bigint[] AS counts,
+        {summed_counts} AS counts,
         ARRAY [sum(sums[1]), sum(sums[2])] AS sums,
-        ARRAY [
-            sum(run_hist[1]), sum(run_hist[2]), sum(run_hist[3]), sum(run_hist[4]), sum(run_hist[5]),
-            sum(run_hist[6]), sum(run_hist[7]), sum(run_hist[8]), sum(run_hist[9]), sum(run_hist[10]),
-            sum(run_hist[11]), sum(run_hist[12]), sum(run_hist[13]), sum(run_hist[14]), sum(run_hist[15]),
-            sum(run_hist[16]), sum(run_hist[17]), sum(run_hist[18]), sum(run_hist[19]), sum(run_hist[20]),
-            sum(run_hist[21]), sum(run_hist[22]), sum(run_hist[23]), sum(run_hist[24]), sum(run_hist[25]),
-            sum(run_hist[26]), sum(run_hist[27]), sum(run_hist[28]), sum(run_hist[29]), sum(run_hist[30]),
-            sum(run_hist[31]), sum(run_hist[32]), sum(run_hist[33]), sum(run_hist[34]), sum(run_hist[35]),
-            sum(run_hist[36]), sum(run_hist[37]), sum(run_hist[38]), sum(run_hist[39]), sum(run_hist[40]),
-            sum(run_hist[41]), sum(run_hist[42]), sum(run_hist[43]), sum(run_hist[44]), sum(run_hist[45]),
-            sum(run_hist[46]), sum(run_hist[47]), sum(run_hist[48])
-        ] AS run_hist,
+        {summed_durations} AS run_hist,
         ARRAY [
             sum(late_hist[1]), sum(late_hist[2]), sum(late_hist[3]), sum(late_hist[4]), sum(late_hist[5]),
             sum(late_hist[6]), sum(late_hist[7]), sum(late_hist[8]), sum(late_hist[9]), sum(late_hist[10]),
@@ -69,6 +75,37 @@ added AS (
     GROUP BY 1
 )
 SELECT coalesce($7, now()) AS now, whole.*, added.*
+FROM (
+    SELECT count(*) AS examined, min(bucket) AS last_bucket,
+        (SELECT job_name FROM examined ORDER BY bucket, job_name LIMIT 1) AS last_name
+    FROM examined
+) AS whole
+LEFT JOIN added ON true;
+
+-- name: sum_statistics_by_name
+-- route: pool
+-- Add up $6 rows of statistics of the span $1 by job name, newest first, without the lateness.
+--
+-- Those that end after $2 and not after $3, NULL for no end; after the position $4 and $5 (NULL at the start). Each row
+-- has how many rows were read and the position of the last of them, which come alone where there are none.
+WITH examined AS MATERIALIZED (
+    SELECT bucket, job_name, counts, run_hist
+    FROM {schema}scheduler_stats
+    WHERE span = $1::integer
+      AND bucket > ($2::timestamptz - make_interval(secs => $1::integer))
+      AND bucket <= (coalesce($3::timestamptz, {last_instant}) - make_interval(secs => $1::integer))
+      AND (bucket, job_name) < (coalesce($4::timestamptz, {last_instant}), coalesce($5::text, ''))
+    ORDER BY bucket DESC, job_name DESC
+    LIMIT $6::bigint
+),
+added AS (
+    SELECT job_name,
+        {summed_counts} AS counts,
+        {summed_durations} AS run_hist
+    FROM examined
+    GROUP BY job_name
+)
+SELECT whole.*, added.*
 FROM (
     SELECT count(*) AS examined, min(bucket) AS last_bucket,
         (SELECT job_name FROM examined ORDER BY bucket, job_name LIMIT 1) AS last_name

@@ -1,0 +1,329 @@
+"""The page of a release: what attempts of each task did before it started and since, and its new errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from pg_scheduler.base.figures import JobFigures
+from pg_scheduler.base.settings import JOB_ROLES
+from pg_scheduler.dashboard.charts import Mark
+from pg_scheduler.dashboard.context import NotFoundError, PageRequest, View
+from pg_scheduler.dashboard.pages.errors import MAX_GROUPS, NewReleases
+from pg_scheduler.dashboard.pages.history import HISTORY_AGE_S, RANGES, known_releases
+from pg_scheduler.database.author import release_of
+from pg_scheduler.facts.outcomes import count_decided, failure_rate
+from pg_scheduler.inspect import ErrorGroup
+from pg_scheduler.inspect.base import tables_of
+from pg_scheduler.inspect.errors import ErrorGroups
+from pg_scheduler.inspect.names import TaskNames
+from pg_scheduler.inspect.statistics import MAX_SUMMED_ROWS, why_uncounted
+from pg_scheduler.inspect.store.statistics import StatisticsByName
+from pg_scheduler.inspect.texts import counted
+
+LENGTHS: Final = {name: RANGES[name].length for name in ("1h", "6h", "1d", "7d")}
+"""The maximum length of each of the two periods, by the parameter ``range``."""
+
+RECENT: Final = timedelta(hours=1)
+"""For how long after its first start the overview compares a release with the one before it."""
+
+SHOWN_TASKS: Final = 100
+SHOWN_ERRORS: Final = 20
+SHOWN_IN_CARD: Final = 3
+
+FEWEST_ATTEMPTS: Final = 20
+"""Attempts that each period needs before a task counts as worse: fewer differ by chance."""
+MORE_FAILURES: Final = 0.05
+"""By how much the share of failed attempts has grown if the task is worse."""
+SLOWER_MEDIAN: Final = 1.5
+SLOWER_TAIL: Final = 2.0
+"""By which factor the median, or the 95th percentile, of the durations has grown if the task is worse.
+
+The bounds of the buckets in which durations are counted have a distance of up to a factor of two, so smaller
+factors may come from the counting.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A release of the application, which workers name by ``metadata={"release": ...}``."""
+
+    name: str
+    started_at: datetime
+    """When a worker of it first started."""
+    ended_at: datetime | None
+    """When the release after it first started; None for the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The time in which attempts are counted, before or after the start of a release."""
+
+    since: datetime
+    until: datetime
+    release: str | None
+    """The release that was the newest then; None if none is known."""
+
+    @property
+    def minutes(self) -> float:
+        """Its length, at least a minute."""
+        return max((self.until - self.since) / timedelta(minutes=1), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodFigures:
+    """What the attempts of a task did in one period."""
+
+    started: int
+    per_minute: float
+    decided: int
+    """Attempts that completed or failed."""
+    failed_share: float | None
+    """The share of these that failed; None without any."""
+    run_p50_s: float | None
+    """The duration that half of the attempts did not exceed, in seconds; None without attempts."""
+    run_p95_s: float | None
+    """The duration that 95 % of them did not exceed, in seconds; None without attempts."""
+
+    @classmethod
+    def of(cls, figures: JobFigures, period: Period) -> PeriodFigures:
+        """Return the figures of a period."""
+        return cls(
+            started=figures.started,
+            per_minute=figures.started / period.minutes,
+            decided=count_decided(figures),
+            failed_share=failure_rate(figures),
+            run_p50_s=figures.durations.quantile(0.5),
+            run_p95_s=figures.durations.quantile(0.95),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskComparison:
+    """A task before and after the start of a release."""
+
+    name: str
+    before: PeriodFigures
+    after: PeriodFigures
+    more_failures: float | None
+    """By how much the share of failed attempts has grown; None if one of the periods has none."""
+    median_factor: float | None
+    """By which factor the median of the durations has grown; None if it is unknown."""
+    tail_factor: float | None
+    """By which factor the 95th percentile of the durations has grown; None if it is unknown."""
+    worse: Sequence[str]
+    """Which figures are clearly worse than before: ``failed``, ``p50`` and ``p95``."""
+
+    @classmethod
+    def of(cls, name: str, before: PeriodFigures, after: PeriodFigures) -> TaskComparison:
+        """Compare the figures of a task."""
+        more_failures = (
+            None
+            if before.failed_share is None or after.failed_share is None
+            else after.failed_share - before.failed_share
+        )
+        median_factor = _factor(before.run_p50_s, after.run_p50_s)
+        tail_factor = _factor(before.run_p95_s, after.run_p95_s)
+        growths = {
+            "failed": (more_failures, MORE_FAILURES),
+            "p50": (median_factor, SLOWER_MEDIAN),
+            "p95": (tail_factor, SLOWER_TAIL),
+        }
+        has_enough = min(before.decided, after.decided) >= FEWEST_ATTEMPTS
+        worse = [
+            figure
+            for figure, (growth, limit) in growths.items()
+            if has_enough and growth is not None and growth >= limit
+        ]
+        return cls(name, before, after, more_failures, median_factor, tail_factor, worse)
+
+    @property
+    def severity(self) -> float:
+        """How much worse it is, to put the worst first; 0 if it is not.
+
+        A factor of the durations, or 1 for each five points by which the share of failed attempts has grown.
+        """
+        if not self.worse:
+            return 0.0
+        return max(
+            (self.more_failures or 0.0) / MORE_FAILURES, self.median_factor or 0.0, self.tail_factor or 0.0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two periods, with the figures of each name."""
+
+    before: Period
+    after: Period
+    figures_before: StatisticsByName
+    figures_after: StatisticsByName
+    groups: ErrorGroups
+    """The groups of errors since the start of the release."""
+
+    def tasks(self, names: TaskNames, request: PageRequest) -> list[TaskComparison]:
+        """Return the visible tasks under their main names: those that are worse first, then by starts."""
+        before, after = (
+            _by_task(page.totals, names, request) for page in (self.figures_before, self.figures_after)
+        )
+        rows = [
+            TaskComparison.of(
+                name,
+                PeriodFigures.of(before.get(name, JobFigures()), self.before),
+                PeriodFigures.of(after.get(name, JobFigures()), self.after),
+            )
+            for name in sorted({*before, *after})
+        ]
+        attempted_rows = [row for row in rows if row.before.started or row.after.started]
+        return sorted(attempted_rows, key=lambda row: (-row.severity, -row.after.started, row.name))
+
+    def new_errors(self, releases: Sequence[Mark], request: PageRequest) -> list[ErrorGroup]:
+        """Return the visible groups of errors that are new in the release, the most frequent first."""
+        new_in = NewReleases(self.after.since, self.groups.counted_since, releases)
+        groups = [group for group in self.groups.items if new_in.of(group) == self.after.release]
+        return sorted(request.visible_groups(groups), key=lambda group: -group.count)
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRelease:
+    """What the overview shows of a release in the hour after its first start."""
+
+    release: Release
+    before: Period
+    items: Sequence[TaskComparison]
+    """The tasks that are worse, the worst first."""
+    errors: Sequence[ErrorGroup]
+    summary: str
+
+
+async def build(request: PageRequest) -> View:
+    """Compare a release, by default the newest, with another one, by default the one before it."""
+    chosen, task = request.choice("range", LENGTHS, "1d"), request.parameters.get("task", "")
+    releases = releases_of(await known_releases(request))
+    release = _named(releases, request.parameters.get("id", "")) or next(iter(releases), None)
+    if release is None:
+        return View(release=None, releases=[], range=chosen, task=task)
+    earlier = [other for other in releases if other.started_at < release.started_at]
+    other = _named(earlier, request.parameters.get("before", "")) or next(iter(earlier), None)
+    comparison = await _compare(request, release, other, LENGTHS[chosen])
+    names = await request.task_names()
+    rows = comparison.tasks(names, request)
+    if task:
+        rows = [row for row in rows if row.name == names.task_of(task)]
+    errors = comparison.new_errors(await known_releases(request), request)
+    if task:
+        errors = [group for group in errors if names.task_of(group.job_name) == names.task_of(task)]
+    workers = [worker for worker in await request.workers() if worker.is_alive and worker.role in JOB_ROLES]
+    is_open = request.access.visible_names is None
+    return View(
+        release=release,
+        releases=releases,
+        earlier=earlier,
+        range=chosen,
+        task=task,
+        before=comparison.before,
+        after=comparison.after,
+        items=rows[:SHOWN_TASKS],
+        number_of_tasks=len(rows),
+        errors=errors[:SHOWN_ERRORS],
+        number_of_errors=len(errors),
+        are_errors_capped=comparison.groups.is_capped,
+        workers=len(workers) if is_open else None,
+        workers_of_release=sum(release_of(worker.metadata) == release.name for worker in workers)
+        if is_open
+        else None,
+        is_complete=comparison.figures_before.is_complete and comparison.figures_after.is_complete,
+        uncounted=request.uncounted(why_uncounted(workers)),
+    )
+
+
+async def recent(request: PageRequest) -> RecentRelease | None:
+    """Return what is worse since the newest release; None if it started more than an hour ago."""
+    releases = releases_of(await known_releases(request))
+    if not releases or request.now - releases[0].started_at > RECENT:
+        return None
+    release, other = releases[0], releases[1] if len(releases) > 1 else None
+    comparison = await _compare(request, release, other, RECENT)
+    rows = comparison.tasks(await request.task_names(), request)
+    errors = comparison.new_errors(await known_releases(request), request)
+    worse_tasks = [row for row in rows if row.worse]
+    return RecentRelease(
+        release=release,
+        before=comparison.before,
+        items=worse_tasks[:SHOWN_IN_CARD],
+        errors=errors[:SHOWN_IN_CARD],
+        summary=f"{len(worse_tasks)} of {counted(len(rows), 'task')} worse, "
+        f"{counted(len(errors), 'new error', is_capped=comparison.groups.is_capped)}",
+    )
+
+
+def releases_of(marks: Sequence[Mark]) -> list[Release]:
+    """Return the releases, the one that started last first, from the marks of their first starts."""
+    newest_first = sorted(marks, key=lambda mark: mark.at, reverse=True)
+    ends = [None, *(mark.at for mark in newest_first)]
+    return [Release(mark.label, mark.at, end) for mark, end in zip(newest_first, ends, strict=False)]
+
+
+def _named(releases: Sequence[Release], name: str) -> Release | None:
+    """Return the release that an address names; None if it names none.
+
+    Raises:
+        NotFoundError: There is no such release.
+    """
+    if not name:
+        return None
+    release = next((release for release in releases if release.name == name), None)
+    if release is None:
+        raise NotFoundError(f"no release {name[:50]!r} is among those to compare")
+    return release
+
+
+async def _compare(
+    request: PageRequest, release: Release, other: Release | None, length: timedelta
+) -> Comparison:
+    """Compare the first time of a release with the last time of another one; requests share the reads."""
+    return await request.read_shared(_read, release, other, length, age_s=HISTORY_AGE_S)
+
+
+async def _read(
+    request: PageRequest, release: Release, other: Release | None, length: timedelta
+) -> Comparison:
+    """Read two periods of at most this length, the second of which begins with the release.
+
+    The first is the last time of the other release, or without one the time before the release, and not
+    longer than the second.
+    """
+    until = min(release.ended_at or request.now, release.started_at + length)
+    after = Period(release.started_at, max(until, release.started_at), release.name)
+    end = release.started_at if other is None or other.ended_at is None else other.ended_at
+    since = end - max(after.until - after.since, timedelta(minutes=1))
+    if other is not None:
+        since = max(since, other.started_at)
+    before = Period(since, end, None if other is None else other.name)
+    # Workers add their figures some seconds later, so the last period has no end if it ends now.
+    after_until = None if after.until >= request.now else after.until
+    statistics = tables_of(request.inspector).reads.statistics
+    return Comparison(
+        before=before,
+        after=after,
+        figures_before=await statistics.add_up_by_name(before.since, before.until, MAX_SUMMED_ROWS),
+        figures_after=await statistics.add_up_by_name(after.since, after_until, MAX_SUMMED_ROWS),
+        groups=await request.inspector.error_groups(since=release.started_at, limit=MAX_GROUPS),
+    )
+
+
+def _by_task(
+    totals: Mapping[str, JobFigures], names: TaskNames, request: PageRequest
+) -> dict[str, JobFigures]:
+    """Return the figures of the visible names, added up by the main name of their task."""
+    by_task: dict[str, list[JobFigures]] = {}
+    for name, figures in totals.items():
+        if request.access.sees_name(name):
+            by_task.setdefault(names.task_of(name), []).append(figures)
+    return {task: JobFigures.added(*figures) for task, figures in by_task.items()}
+
+
+def _factor(before: float | None, after: float | None) -> float | None:
+    return None if not before or after is None else after / before
