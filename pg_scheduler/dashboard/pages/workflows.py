@@ -12,16 +12,20 @@ from pg_scheduler.dashboard.context import PageRequest, RejectedError, View
 from pg_scheduler.dashboard.positions import read_after, write_next
 from pg_scheduler.facts.job_state import state_of
 from pg_scheduler.inspect.base import tables_of
-from pg_scheduler.inspect.store.workflows import MAX_COUNTED, MAX_OPEN, OpenCount, OpenStep, StepProgress
+from pg_scheduler.inspect.store.workflows import (
+    FIRST_OPEN,
+    MAX_COUNTED,
+    MAX_OPEN,
+    OpenCount,
+    OpenStep,
+    StepProgress,
+)
 from pg_scheduler.inspect.texts import count, term
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import CHILD, SIGNAL, SLEEP
 
 SUSPENDED: Final[Mapping[str, str]] = {"awaiting": SIGNAL, "sleeping": SLEEP, "children": CHILD}
-"""The kinds of the steps that suspend the jobs of a tab."""
-
-SEARCHED: Final = ("running", "failed")
-"""The tabs whose jobs a search finds; those without steps are left out."""
+"""The kinds of the steps that suspend the jobs of a tab. A search finds those of the other tabs."""
 
 TABS: Final[Mapping[str, str]] = {
     "": "All",
@@ -68,9 +72,7 @@ class Part:
 
 async def build(request: PageRequest) -> View:
     """Return a page of the workflows in a state."""
-    state = request.parameters.get("state", "")
-    if state not in TABS:
-        raise RejectedError(f"state must be one of {', '.join(filter(None, TABS))}, not {state[:50]!r}")
+    state = request.choice("state", TABS)
     task, name = request.parameters.get("task", ""), request.parameters.get("name", "")
     counts = await _counts(request)
     if state:
@@ -156,7 +158,7 @@ def _position(after: str | None) -> OpenStep:
         RejectedError: It is that of another list.
     """
     if after is None:
-        return OpenStep("", "")
+        return FIRST_OPEN
     try:
         name, job_id = json.loads(after)
     except (ValueError, TypeError) as error:
