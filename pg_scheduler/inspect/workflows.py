@@ -29,10 +29,10 @@ class Family:
     """The job whose step has started this one; None if no step did, or the job is hidden."""
 
     @property
-    def has_open_children(self) -> bool:
-        """Whether some of the children exist and have not ended."""
+    def open_children(self) -> list[ChildRow]:
+        """The children that exist and have not ended."""
         rows = (row for children in self.children.values() for row in children)
-        return any(row.job_name is not None and row.finished_at is None for row in rows)
+        return [row for row in rows if row.job_name is not None and row.finished_at is None]
 
 
 async def read_family(

@@ -80,18 +80,15 @@ async def show_stack(request: ActionRequest) -> Redirect:
 
 async def keep(request: ActionRequest) -> Redirect:
     """Let a pending job wait without expiry."""
-    job_id = request.page.required("id")
-    job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
-    if job is None or not request.access.sees_name(job.job_name):
-        raise NotFoundError.of("job", job_id)
-    is_kept = await request.page.inspector.keep_job(job_id)
-    return Redirect("/job", "job_kept" if is_kept else "job_not_kept", {"id": job_id})
+    job, _ = await read_job(request.page)
+    is_kept = await request.page.inspector.keep_job(job.job_id)
+    return Redirect("/job", "job_kept" if is_kept else "job_not_kept", {"id": job.job_id})
 
 
 async def run(request: ActionRequest) -> Redirect | ConfirmPage:
     """Make pending jobs due now. A single one that sleeps continues, which another due time would not do."""
     if request.is_one and not request.is_for_all:
-        job = await _visible_job(request)
+        job, _ = await read_job(request.page)
         if job.suspended_by == SLEEP:
             return await _end_sleep(request, job)
     return await change("move", request, "run", to=request.page.now)
@@ -99,7 +96,7 @@ async def run(request: ActionRequest) -> Redirect | ConfirmPage:
 
 async def wake(request: ActionRequest) -> Redirect | ConfirmPage:
     """End the sleep of a job, after a question."""
-    job = await _visible_job(request)
+    job, _ = await read_job(request.page)
     if request.is_confirmed:
         return await _end_sleep(request, job)
     question = "End the sleep of this job now? It continues as if its time had come."
@@ -115,7 +112,7 @@ async def _end_sleep(request: ActionRequest, job: Job) -> Redirect:
 
 async def cancel_family(request: ActionRequest) -> Redirect | ConfirmPage:
     """Cancel a job and those of its children that have not ended, after a question."""
-    job = await _visible_job(request)
+    job, _ = await read_job(request.page)
     if request.is_confirmed:
         rows = [job_id for job_id in request.rows if job_id != job.job_id]
         # The job comes first, because the end of its last child would continue it.
@@ -126,13 +123,8 @@ async def cancel_family(request: ActionRequest) -> Redirect | ConfirmPage:
         return replace(result, path="/job", parameters={"id": job.job_id}, job_id="")
     steps = (await request.page.inspector.steps(job.job_id)).items
     family = await read_family(request.page.inspector, job.job_id, steps, request.access.sees_name)
-    open_children = [
-        child.job_id
-        for children in family.children.values()
-        for child in children
-        if child.job_name is not None and child.finished_at is None
-    ]
-    chosen = open_children[: MAX_ROWS - 1]
+    open_children = family.open_children
+    chosen = [child.job_id for child in open_children[: MAX_ROWS - 1]]
     question = f"Cancel this job and {len(chosen):,} of its children, which have not ended?"
     if len(open_children) > len(chosen) or family.has_more_children:
         question += " It may have other children that have not ended, which stay as they are."
@@ -145,19 +137,6 @@ async def repeat(request: ActionRequest) -> Redirect | ConfirmPage:
     if not name:
         raise RejectedError("choose the step from which the job runs again")
     return await change("retry", request, from_step=name)
-
-
-async def _visible_job(request: ActionRequest) -> Job:
-    """Return the job that the address names.
-
-    Raises:
-        NotFoundError: It does not exist, or is hidden.
-    """
-    (job_id,) = request.ids
-    job = (await request.page.inspector.get_jobs([job_id])).get(job_id)
-    if job is None or not request.access.sees_name(job.job_name):
-        raise NotFoundError.of("job", job_id)
-    return job
 
 
 async def change(

@@ -40,7 +40,7 @@ from pg_scheduler.inspect.reasons import KINDS, ReasonScope
 from pg_scheduler.inspect.texts import command as shell_command
 from pg_scheduler.inspect.texts import later
 from pg_scheduler.inspect.timeline import SUSPENDED, attempts_of, timeline_of
-from pg_scheduler.inspect.workflows import RESULT, read_family
+from pg_scheduler.inspect.workflows import RESULT, Family, read_family
 from pg_scheduler.jobs import metadata
 from pg_scheduler.jobs.limits import limit_of
 from pg_scheduler.jobs.model import Job
@@ -104,6 +104,7 @@ async def build(request: PageRequest) -> View:
     limit, limit_key = limit_of(job.blocked_on)
     limit = limit if request.access.visible_names is None else ""
     limit_wait = await limit_wait_of(raw, request)
+    state = state_of(job, request.now)
     return View(
         job=job,
         sees_arguments=request.access.sees_arguments,
@@ -127,13 +128,13 @@ async def build(request: PageRequest) -> View:
         workers={id_: name for id_, name in (await request.worker_names()).items() if id_ in used},
         look=await look_at(raw, request),
         runs_on=await _runs_on(job, request),
-        actions=list(_actions(raw, dependencies, steps, request, has_open_children=family.has_open_children)),
-        _state=state_of(job, request.now),
+        actions=list(_actions(raw, dependencies, steps, family, request)),
+        _state=state,
         _cause=cause_of(job, shown_explanation, attempts, limit, names_holders=limit_wait is not None),
         _attempts=[attempt for attempt in attempts[::-1] if attempt.outcome != SUSPENDED],
         _gantt=gantt_of(job, attempts, request.now, steps),
         _family=family,
-        _links=links_of(job, state_of(job, request.now), dependencies, family),
+        _links=links_of(job, state, dependencies, family),
         _workflow=workflow_of(
             job, steps, family, attempts, now=request.now, expanded=request.parameters.get("step", "")
         ),
@@ -184,14 +185,13 @@ def _actions(
     job: Job,
     dependencies: Dependencies,
     steps: Sequence[StepState],
+    family: Family,
     request: PageRequest,
-    *,
-    has_open_children: bool,
 ) -> Iterator[str]:
     """Yield the actions that the request may make and that can succeed."""
     if job.status in ALLOWED["cancel"] and request.may("cancel"):
         yield "cancel"
-        if has_open_children:
+        if family.open_children:
             yield "cancel_family"
     if job.status in ALLOWED["retry"] and request.may("retry") and any(step.kind != RESULT for step in steps):
         yield "repeat"
