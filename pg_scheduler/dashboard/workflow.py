@@ -18,7 +18,7 @@ from pg_scheduler.inspect.store.inspections import LinkedJob
 from pg_scheduler.inspect.store.workflows import ChildRow
 from pg_scheduler.inspect.texts import length
 from pg_scheduler.inspect.timeline import Attempt
-from pg_scheduler.inspect.workflows import Family, is_result_of_child
+from pg_scheduler.inspect.workflows import RESULT, Family, is_result_of_child
 from pg_scheduler.jobs.model import Job
 from pg_scheduler.jobs.step_values import CHILD, CURSOR, FIRST, NO_TIMEOUT, SIGNAL, SLEEP, STEP
 
@@ -108,7 +108,7 @@ def workflow_of(
         now: The time.
         expanded: The step of which all children are listed.
     """
-    own = sorted(own_steps(steps), key=lambda step: step.kind == "result")
+    own = sorted(own_steps(steps), key=lambda step: step.kind == RESULT)
     results = {step.name: step for step in steps if is_result_of_child(step)}
     open_steps = [step for step in own if step.ended_at is None][:MAX_SHOWN]
     ended_steps = [step for step in own if step.ended_at is not None]
@@ -206,6 +206,12 @@ def _span_of(child: ChildRow, now: datetime) -> tuple[datetime, datetime] | None
     return child.started_at, max(child.finished_at or now, child.started_at)
 
 
+def _ran(child: ChildRow, now: datetime) -> str:
+    """Return how long the last attempt of a child ran; empty if it has not begun."""
+    span = _span_of(child, now)
+    return "" if span is None else length(span[1] - span[0])
+
+
 def _lines(
     step: StepState,
     children: Sequence[ChildRow],
@@ -251,14 +257,13 @@ def _lines(
         child_span = _span_of(child, now)
         name = child.job_name or "deleted"
         retries = f"{child.retry_count} {'retry' if child.retry_count == 1 else 'retries'}"
-        ran = "" if child_span is None else length(child_span[1] - child_span[0])
         yield Line(
             f"child-{child.job_id}",
             name,
             "",
             child.state or "missing",
             None if child_span is None else _bar(child.state or "", child_span, scale),
-            " · ".join(filter(None, (retries if child.retry_count else "", ran))),
+            " · ".join(filter(None, (retries if child.retry_count else "", _ran(child, now)))),
             job_id=child.job_id,
             tree=_result_of(child, results),
         )
@@ -307,7 +312,7 @@ def _columns(
     column: list[Node] = []
     column_end: datetime | None = None
     for step in steps:
-        if step.kind == "result":
+        if step.kind == RESULT:
             continue
         begin, end = spans[step.name]
         if column and (column_end is None or begin >= column_end):
@@ -335,9 +340,13 @@ def _nodes(
         note = f"{counts['completed']:,} of {len(children):,} completed"
         yield Node(step.name, note, state, is_current=step.ended_at is None)
     for number, child in enumerate(children if len(children) <= MAX_NODES else ()):
-        child_span = _span_of(child, now)
-        ran = "" if child_span is None else length(child_span[1] - child_span[0])
         label = step.name if len(children) == 1 else child.job_name or f"{step.name}:{number}"
         name = child.job_name or "child" if len(children) == 1 else f"{step.name}:{number}"
         is_current = step.ended_at is None and child.finished_at is None
-        yield Node(label, " · ".join(filter(None, (name, ran))), child.state or "", child.job_id, is_current)
+        yield Node(
+            label,
+            " · ".join(filter(None, (name, _ran(child, now)))),
+            child.state or "",
+            child.job_id,
+            is_current,
+        )
