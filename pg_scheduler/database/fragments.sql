@@ -544,7 +544,7 @@ ROWS FROM (
     ) AS declared (key, max_running, max_starts, per_s)
 
 -- Excludes jobs whose claim a trigger or a constraint of the application refuses, or names whose jobs do not expire
--- during a pause; empty unless there are some. See load_leaving_out() in database/queries.py.
+-- during a pause; empty unless there are some. See load_variant() in database/queries.py.
 --
 -- fragment: left_out
 
@@ -560,6 +560,6 @@ ROWS FROM (
 )
 
 -- Limits the waits for locks, in a transaction of the statement's own; empty in others. It is evaluated before the first
--- row is read. See load_limited() in database/queries.py.
+-- row is read. See load_variant() in database/queries.py.
 --
 -- fragment: within_lock_limit

@@ -25,6 +25,7 @@ from enum import StrEnum
 from functools import cache
 from hashlib import md5, sha256
 from importlib.resources import files
+from itertools import product
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -76,7 +77,7 @@ class Query:
         is_shareable: Whether it runs on the shared connection if that is free.
         timeout: Its time limit.
         is_recorded: Whether it also writes a record of what it does, for people.
-        limits_wait: Whether ``load_limited()`` gives it a lock timeout, so that a call repeats it.
+        limits_wait: Whether ``load_variant()`` can give it a lock timeout, so that a call repeats it.
     """
 
     name: str
@@ -141,34 +142,38 @@ def load_query(schema: str, name: str) -> Query:
 
 
 @cache
-def load_unrecorded(schema: str, name: str) -> Query:
-    """Return a statement that writes no record of what it does."""
-    return compose_query(schema, name, **dict.fromkeys(_OF_RECORDS, ""))
+def load_variant(
+    schema: str, name: str, *, is_recorded: bool = True, leaves_out: bool = False, is_limited: bool = False
+) -> Query:
+    """Return a statement as one call needs it.
 
-
-@cache
-def load_leaving_out(schema: str, name: str) -> Query:
-    """Return a statement that leaves out the jobs or names of one more argument, the last."""
-    return compose_query(schema, name, left_out=LEFT_OUT[name])
-
-
-@cache
-def load_limited(schema: str, name: str, *, is_recorded: bool = True) -> Query:
-    """Return a statement that waits for no lock for long, for a transaction of its own."""
-    replacements = {} if is_recorded else dict.fromkeys(_OF_RECORDS, "")
-    return compose_query(schema, name, within_lock_limit=LOCK_LIMIT, **replacements)
+    Args:
+        schema: The schema of the tables.
+        name: The name of the statement.
+        is_recorded: Whether it writes a record of what it does, if it has one.
+        leaves_out: Whether it leaves out the jobs or names of one more argument, the last.
+        is_limited: Whether it waits for no lock for long, for a transaction of its own.
+    """
+    fragments = {} if is_recorded else dict.fromkeys(_OF_RECORDS, "")
+    if leaves_out:
+        fragments["left_out"] = LEFT_OUT[name]
+    if is_limited:
+        fragments["within_lock_limit"] = LOCK_LIMIT
+    return compose_query(schema, name, **fragments)
 
 
 def names_by_text(schema: str) -> dict[str, str]:
-    """Return the names of the statements by text: a statement may run without its record or with a limit."""
+    """Return the names of the statements by text; some have several, see ``load_variant()``."""
     names: dict[str, str] = {}
     for name, query in load_queries(schema).items():
-        variants = [query]
-        if query.is_recorded:
-            variants.append(load_unrecorded(schema, name))
-        if query.limits_wait:
-            variants += [load_limited(schema, name), load_limited(schema, name, is_recorded=False)]
-        names |= {variant.text: name for variant in variants}
+        records = (True, False) if query.is_recorded else (True,)
+        omissions = (False, True) if name in LEFT_OUT else (False,)
+        limits = (False, True) if query.limits_wait else (False,)
+        for is_recorded, leaves_out, is_limited in product(records, omissions, limits):
+            variant = load_variant(
+                schema, name, is_recorded=is_recorded, leaves_out=leaves_out, is_limited=is_limited
+            )
+            names[variant.text] = name
     return names
 
 

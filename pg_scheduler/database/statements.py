@@ -36,10 +36,8 @@ from pg_scheduler.database.queries import (
     Route,
     Timeout,
     channel_of,
-    load_leaving_out,
-    load_limited,
     load_query,
-    load_unrecorded,
+    load_variant,
 )
 from pg_scheduler.database.session import Connection, check_savepoints, transact
 from pg_scheduler.database.shared import SharedConnection
@@ -213,11 +211,13 @@ class Statements:
             route: One of the statement's routes; None for the default.
             left_out: The jobs that a claim leaves out, or the names that an expiry leaves out.
         """
-        query = load_query(self._schema or await self.schema(on=on), name)
+        schema = self._schema or await self.schema(on=on)
+        query = load_query(schema, name)
+        is_recorded = not query.is_recorded or writes_records()
+        if left_out or not is_recorded:
+            query = load_variant(schema, name, is_recorded=is_recorded, leaves_out=bool(left_out))
         if left_out:
-            query, args = load_leaving_out(await self.schema(on=on), name), (*args, list(left_out))
-        if query.is_recorded and not writes_records():
-            query = load_unrecorded(await self.schema(on=on), name)
+            args = *args, list(left_out)
         if on is not None:
             try:
                 return list(await on.fetch(query.text, *args, timeout=self.call_timeout_s))
@@ -225,7 +225,9 @@ class Statements:
                 raise_translated(error)
                 raise
         if query.limits_wait and self.connections.limits_waits:
-            limited = load_limited(await self.schema(), name, is_recorded=writes_records())
+            limited = load_variant(
+                schema, name, is_recorded=is_recorded, leaves_out=bool(left_out), is_limited=True
+            )
 
             async def attempt(connection: Connection | None, _: str | None) -> list[asyncpg.Record]:
                 # Without a connection, the statement sets the lock timeout itself.

@@ -26,7 +26,7 @@ REASONS: Final = {
     ("database/callers/adapter.py", "_library_of"): "the same, for classes in their order",
     ("worker/runners/jobs_view.py", "_blocking_class"): "the same",
     ("database/callers/connection.py", "rewrite"): "texts in their order",
-    ("database/queries.py", "load_limited"): "a boolean, which is never passed as a number",
+    ("database/queries.py", "load_variant"): "booleans, which are never passed as numbers",
     ("inspect/clock_changes.py", "_changes"): "instants: equal ones are the same in any zone",
     ("inspect/store/searches.py", "load_search"): "texts and booleans in their order",
     (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import asyncpg
 import pytest
@@ -15,7 +17,7 @@ from pg_scheduler.events import JobsReclaimed
 from pg_scheduler.statistics.service import StatisticsWriter
 from tests.support.logs import warnings_of
 from tests.support.parts import Parts
-from tests.support.worker import Recorder, claim, new_job, new_worker, statuses
+from tests.support.worker import Recorder, claim, new_job, new_worker, now, statuses
 
 FOR_PEOPLE = (
     *("scheduler_audit", "scheduler_bulk_runs", "scheduler_stats", "scheduler_totals", "vacuum_stats"),
@@ -142,3 +144,18 @@ async def test_vacuum_deletes_jobs_where_records_cannot_be_deleted(
         "the server refused to merge old statistics",
         "the server refused the number of deleted jobs",
     ]
+
+
+@pytest.mark.usefixtures("refusing")
+async def test_jobs_expire_without_the_count_while_a_pause_suspends_the_expiry_of_others(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The statement without the count leaves out the same names."""
+    late: dict[str, Any] = {"execution_time": now() - timedelta(minutes=1), "misfire_grace_time": 1}
+    jobs = [new_job("late", **late), new_job("paused", "paused", **late)]
+    await parts.store.inserts.insert(jobs)
+    expired = await parts.store.jobs.expire("me", [], 10, unexpiring={"paused"})
+    assert [job.job_id for job in expired] == ["late"]
+    assert await statuses(parts.store, "late", "paused") == ["expired", "pending"]
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith("the server refused the count of expired jobs (RaiseError: refused)")
