@@ -16,6 +16,8 @@ import asyncpg
 import pytest
 
 from pg_scheduler import PollingConfig, Scheduler
+from pg_scheduler.jobs import decorator
+from pg_scheduler.jobs.registry import TaskRegistry
 from tests.support.worker import PATIENCE, Gate, Recorder
 
 HAS_RESET = "reset" in inspect.signature(asyncpg.create_pool).parameters
@@ -34,6 +36,15 @@ class Pools(Protocol):
     """Open a pool that is closed at the end of the test."""
 
     async def __call__(self, size: int) -> asyncpg.Pool: ...
+
+
+@pytest.fixture
+def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> TaskRegistry:
+    """Replace the catalogue of the process by an empty one."""
+    fresh = TaskRegistry()
+    monkeypatch.setattr(decorator, "catalogue", fresh)
+    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", fresh)
+    return fresh
 
 
 @pytest.fixture

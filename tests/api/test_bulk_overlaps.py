@@ -50,6 +50,12 @@ def specs_of(jobs: Sequence[Names]) -> list[JobSpec]:
     ]
 
 
+async def add_holder(scheduler: Scheduler) -> None:
+    """Add the job H with the key k, and the job p, for which others wait."""
+    await scheduler.enqueue(sync_user, args=(0,), delay=HOUR, job_id="p")
+    await scheduler.enqueue(sync_user, args=(0,), delay=HOUR, job_id="H", unique="k")
+
+
 async def replace(scheduler: Scheduler, specs: Sequence[JobSpec]) -> list[str | None]:
     return await scheduler.schedule_bulk(specs, conflict_resolution=REPLACE)
 
@@ -99,8 +105,7 @@ async def test_bulk_replace_writes_what_single_calls_do(
 async def test_bulk_replace_of_a_row_by_its_id_and_by_its_key_loses_no_job(
     idle: Scheduler, pool: asyncpg.Pool, after: list[str]
 ) -> None:
-    await idle.enqueue(sync_user, args=(0,), delay=HOUR, job_id="p")
-    await idle.enqueue(sync_user, args=(0,), delay=HOUR, job_id="H", unique="k")
+    await add_holder(idle)
     by_id = JobSpec(sync_user, START, args=(1,), job_id="H", after=["p"])
     by_key = JobSpec(sync_user, START, args=(2,), unique="k", after=after)
     first, last = await replace(idle, [by_id, by_key])
@@ -117,8 +122,7 @@ async def test_bulk_replace_of_a_row_by_its_id_and_by_its_key_loses_no_job(
 async def test_bulk_replace_of_a_row_by_its_key_and_by_its_id_gives_it_the_last_definition(
     idle: Scheduler, pool: asyncpg.Pool, after: list[str]
 ) -> None:
-    await idle.enqueue(sync_user, args=(0,), delay=HOUR, job_id="p")
-    await idle.enqueue(sync_user, args=(0,), delay=HOUR, job_id="H", unique="k")
+    await add_holder(idle)
     by_key = JobSpec(sync_user, START, args=(1,), unique="k", after=["p"])
     by_id = JobSpec(sync_user, START, args=(2,), job_id="H", after=after)
     assert await replace(idle, [by_key, by_id]) == ["H", "H"]

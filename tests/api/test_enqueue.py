@@ -24,7 +24,6 @@ from pg_scheduler import (
 )
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobRetried
-from pg_scheduler.jobs import decorator
 from pg_scheduler.jobs.registry import TaskRegistry
 from tests.api.conftest import Make
 from tests.support.statements import Statements
@@ -35,15 +34,6 @@ START = datetime(2040, 1, 1, tzinfo=UTC)
 
 
 async def work(*args: Any, **kwargs: Any) -> None: ...
-
-
-@pytest.fixture
-def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> TaskRegistry:
-    """Replace the catalogue of the process by an empty one."""
-    fresh = TaskRegistry()
-    monkeypatch.setattr(decorator, "catalogue", fresh)
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", fresh)
-    return fresh
 
 
 async def options_of(scheduler: Scheduler, job_id: str) -> tuple[object, ...]:

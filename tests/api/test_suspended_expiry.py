@@ -14,24 +14,16 @@ from pg_scheduler import JobStatus, Scheduler
 from pg_scheduler.admission.pauses import Renewal
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobExpired, TaskResumed
-from pg_scheduler.jobs import decorator
-from pg_scheduler.jobs.registry import TaskRegistry
 from tests.api.conftest import Make
 from tests.support.worker import Gate, Recorder, now
+
+pytestmark = pytest.mark.usefixtures("own_catalogue")
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
 GRACE = timedelta(seconds=10)
 
 
 async def work(*args: Any) -> None: ...
-
-
-@pytest.fixture(autouse=True)
-def _own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the catalogue of the process by an empty one."""
-    fresh = TaskRegistry()
-    monkeypatch.setattr(decorator, "catalogue", fresh)
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", fresh)
 
 
 async def statuses(pool: asyncpg.Pool) -> dict[str, str]:

@@ -12,24 +12,16 @@ import pytest
 from pg_scheduler import JobPriority, JobStatus, Limit, RetryPolicy, Scheduler, TaskInfo, job
 from pg_scheduler.clock import FakeClock
 from pg_scheduler.events import JobCompleted, JobExpired, PassFinished, TaskPaused, TaskResumed
-from pg_scheduler.jobs import decorator
-from pg_scheduler.jobs.registry import TaskRegistry
 from tests.api.conftest import Make, Pools
 from tests.support.worker import PATIENCE, Gate, Recorder, now
+
+pytestmark = pytest.mark.usefixtures("own_catalogue")
 
 START = datetime(2040, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
 async def work(*args: Any) -> None: ...
-
-
-@pytest.fixture(autouse=True)
-def _own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replace the catalogue of the process by an empty one."""
-    fresh = TaskRegistry()
-    monkeypatch.setattr(decorator, "catalogue", fresh)
-    monkeypatch.setattr("pg_scheduler.scheduler.scheduler.catalogue", fresh)
 
 
 async def until_claimed(scheduler: Scheduler, seen: Recorder, name: str, claimed: bool) -> None:
