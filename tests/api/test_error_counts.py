@@ -61,6 +61,17 @@ async def of_spans(pool: asyncpg.Pool) -> dict[int, int]:
     return dict(map(tuple, rows))
 
 
+async def until_added(jobs: int, seen: Recorder, pool: asyncpg.Pool) -> None:
+    """Wait until passes of the error counter have added so many jobs to the groups."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            # The number of passes is read first, so that a pass which ends meanwhile is not waited for.
+            passes = len(seen.of(PassFinished, service="error_counter"))
+            if (await pool.fetchval("SELECT sum(jobs) FROM scheduler_error_groups") or 0) >= jobs:
+                return
+            await seen.until(PassFinished, passes + 1, service="error_counter")
+
+
 async def fail(
     make: Make, jobs: int, function: Callable[..., Coroutine[Any, Any, None]] = decline, **settings: object
 ) -> Recorder:
@@ -110,9 +121,6 @@ async def test_only_jobs_that_fail_or_expire_count(make: Make, pool: asyncpg.Poo
     await gate.wait_begun()
     await scheduler.cancel_job("cancelled")
     await seen.until(JobExpired, 2)
-    async with asyncio.timeout(PATIENCE):
-        while len(await counted(pool)) < 2:  # noqa: ASYNC110 - the claim's second statement follows
-            await asyncio.sleep(0.01)
     assert await counted(pool) == {("charge", EXPIRED): 1, ("unknown", EXPIRED): 1}
 
 
@@ -177,9 +185,7 @@ async def test_jobs_that_do_not_fail_run_no_further_statement(make: Make, dsn: s
         for failures in (1, 2):
             await scheduler.enqueue(decline, args=(failures,))
             await seen.until(JobFailed, failures)
-        async with asyncio.timeout(PATIENCE):
-            while await pool.fetchval("SELECT count(*) FROM scheduler_failures"):  # noqa: ASYNC110 - a pass
-                await asyncio.sleep(0.05)
+        await until_added(2, seen, pool)
         sent = (await statements.take()).named
         assert sent["settle_failed"] == 2, "one statement for each batch, as without the count"
         assert 1 <= sent["fold_failures"] <= 2
@@ -233,9 +239,7 @@ async def test_lock_of_the_application_delays_no_outcome_and_loses_no_count(
     await scheduler.start()
     await scheduler.schedule(decline, execution_time=now(), args=(1,))
     await seen.until(JobFailed)
-    async with asyncio.timeout(PATIENCE):
-        while await pool.fetchval("SELECT count(*) FROM scheduler_failures"):  # noqa: ASYNC110 - a pass
-            await asyncio.sleep(0.01)
+    await until_added(1, seen, pool)
     stranger = await asyncpg.connect(dsn)
     async with stranger.transaction():
         for table in TABLES.split(", "):
@@ -247,9 +251,7 @@ async def test_lock_of_the_application_delays_no_outcome_and_loses_no_count(
         await seen.until(JobFailed, 6)
         assert now() - began < timedelta(seconds=5)
     await stranger.close()
-    async with asyncio.timeout(PATIENCE):
-        while sum((await counted(pool)).values()) < 6:  # noqa: ASYNC110 - a later pass
-            await asyncio.sleep(0.05)
+    await until_added(6, seen, pool)
     assert await counted(pool) == {("charge", "CardDeclined: card of account # declined"): 6}
 
 
@@ -341,6 +343,7 @@ async def test_worker_that_declares_another_one_dead_adds_what_that_one_left(
     make: Make, pool: asyncpg.Pool
 ) -> None:
     scheduler = make()
+    seen = Recorder(scheduler)
     await scheduler.initialize_db()
     await add_failures(pool, 30)
     await pool.execute(
@@ -349,9 +352,8 @@ async def test_worker_that_declares_another_one_dead_adds_what_that_one_left(
         " SELECT 'dead', 'h', 1, '1', 1, at, at, at FROM (SELECT now() - interval '1 hour' AS at) AS time"
     )
     await scheduler.start()
-    async with asyncio.timeout(PATIENCE):
-        while await pool.fetchval("SELECT count(*) FROM scheduler_failures"):  # noqa: ASYNC110 - a pass
-            await asyncio.sleep(0.05)
+    await until_added(30, seen, pool)
+    assert await pool.fetchval("SELECT count(*) FROM scheduler_failures") == 0
     assert await pool.fetchval("SELECT sum(jobs) FROM scheduler_error_groups") == 30
 
 
