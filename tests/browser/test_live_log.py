@@ -10,18 +10,14 @@ import pytest
 from playwright.async_api import expect
 
 from pg_scheduler import Scheduler
-from pg_scheduler.jobs.history import kept_log
-from pg_scheduler.telemetry.logging import JobLogHandler
 from tests.browser.conftest import Open
+from tests.support.logs import keeping_lines
 
 
 @pytest.fixture
 def kept_lines_of_jobs() -> Iterator[None]:
-    handler = JobLogHandler()
-    logging.getLogger("render").addHandler(handler)
-    yield
-    logging.getLogger("render").removeHandler(handler)
-    kept_log.is_used = False
+    with keeping_lines(logging.getLogger("render")):
+        yield
 
 
 @pytest.mark.usefixtures("kept_lines_of_jobs")

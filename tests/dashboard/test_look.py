@@ -14,9 +14,8 @@ from pg_scheduler import Scheduler
 from pg_scheduler.dashboard import Access
 from pg_scheduler.inspect import Inspector
 from pg_scheduler.inspect.base import tables_of
-from pg_scheduler.jobs.history import kept_log
-from pg_scheduler.telemetry.logging import JobLogHandler
 from tests.dashboard.client import JSON, App, Page, request, send
+from tests.support.logs import keeping_lines
 from tests.support.worker import PATIENCE
 from tests.support.world import World
 
@@ -27,11 +26,8 @@ LOOK = {"attempt": 1, "log": [LINE], "stack": {"at": "2026-11-01T00:00:00+00:00"
 
 @pytest.fixture
 def kept_lines_of_jobs() -> Iterator[None]:
-    handler = JobLogHandler()
-    logging.getLogger("looks").addHandler(handler)
-    yield
-    logging.getLogger("looks").removeHandler(handler)
-    kept_log.is_used = False
+    with keeping_lines(logging.getLogger("looks")):
+        yield
 
 
 @pytest.fixture

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-__all__ = ["records_of", "warnings_of"]
+from pg_scheduler.jobs.history import kept_log
+from pg_scheduler.telemetry.logging import JobLogHandler
+
+__all__ = ["keeping_lines", "records_of", "warnings_of"]
 
 
 def records_of(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
@@ -17,3 +22,13 @@ def records_of(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the messages of its warnings."""
     return [record.getMessage() for record in records_of(caplog) if record.levelname == "WARNING"]
+
+
+@contextmanager
+def keeping_lines(logger: logging.Logger) -> Iterator[None]:
+    """Keep what jobs log by this logger through the block, and nothing afterwards."""
+    handler = JobLogHandler()
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+    kept_log.is_used = False

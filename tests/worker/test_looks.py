@@ -16,12 +16,12 @@ from pg_scheduler.base.messages import LOG, STACK, Look
 from pg_scheduler.jobs.history import kept_log
 from pg_scheduler.jobs.progress import JobProgress
 from pg_scheduler.jobs.task import TaskOptions
-from pg_scheduler.telemetry.logging import JobLogHandler
 from pg_scheduler.worker import looks as module
 from pg_scheduler.worker.executor import Executor
 from pg_scheduler.worker.in_flight import Revocation
 from pg_scheduler.worker.looks import MAX_LOOKS, LookWriter
 from pg_scheduler.worker.service import NEVER
+from tests.support.logs import keeping_lines
 from tests.support.parts import Parts
 from tests.support.worker import PATIENCE, claim, new_job
 
@@ -30,11 +30,8 @@ logger = logging.getLogger("looks")
 
 @pytest.fixture
 def kept_lines_of_jobs() -> Iterator[None]:
-    handler = JobLogHandler()
-    logger.addHandler(handler)
-    yield
-    logger.removeHandler(handler)
-    kept_log.is_used = False
+    with keeping_lines(logger):
+        yield
 
 
 class Talker:
